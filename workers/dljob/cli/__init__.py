@@ -1,0 +1,1 @@
+"""The `dljob` command. Nothing heavy is imported before a command needs it."""

@@ -1,0 +1,149 @@
+"""Every error that dljob raises on purpose, and the exit codes.
+
+    DLJobError
+    +-- SpecError            the spec is wrong; carries all problems at once       exit 2
+    +-- UsageError           a command or call is used wrongly                      exit 2
+    +-- PlacementError       the plan cannot fit; carries what is missing           exit 2
+    +-- NotFoundError        no such job, role or rank                              exit 3
+    +-- UnreachableError     no Ray there, no right to it, or it went away          exit 4
+    +-- DeadlineError        something did not happen in time                       exit 5
+    +-- JobFailedError       the job ended, and not well                            exit 1
+    +-- JournalError         a journal that must not be replayed (offset, why)      exit 1
+    +-- CallError            a call to another role failed
+        +-- CallTimeoutError     no answer within the deadline
+        +-- PeerLostError        the callee died with the call; it may have run
+        +-- RemoteError          the callee's code raised; carries its traceback
+
+A message says what happened, to whom, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What `dljob` exits with."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+    TIMED_OUT = 5
+    INTERRUPTED = 130
+
+
+class DLJobError(Exception):
+    """The root of the tree; `hint` is what to do next, often a command."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.JOB_FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of a spec: where it is and what to write instead.
+
+    `line` and `column` count from 1; 0 when the spec did not come from a file.
+    """
+
+    path: str
+    message: str
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}: " if self.line else ""
+        tail = f" ({self.hint})" if self.hint else ""
+        return f"{where}{self.path}: {self.message}{tail}" if self.path else f"{where}{self.message}{tail}"
+
+
+class SpecError(DLJobError):
+    """A spec with at least one fault; `problems` holds all of them, in file order."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, problems: tuple[Problem, ...], *, hint: str = "") -> None:
+        super().__init__("\n".join(str(p) for p in problems), hint=hint)
+        self.problems = problems
+
+
+class UsageError(DLJobError):
+    """A command or a builder call used wrongly."""
+
+    exit_code = ExitCode.USAGE
+
+
+class PlacementError(DLJobError):
+    """A plan that cannot fit on the machines; says what is missing and by how much."""
+
+    exit_code = ExitCode.USAGE
+
+
+class NotFoundError(DLJobError):
+    """No job, role or rank of that name."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+class UnreachableError(DLJobError):
+    """Ray is not there, refuses us, or went away."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class DeadlineError(DLJobError):
+    """Something did not happen in time."""
+
+    exit_code = ExitCode.TIMED_OUT
+
+
+class JobFailedError(DLJobError):
+    """The job ended without success; the message is its first cause."""
+
+
+class JournalError(DLJobError):
+    """A journal that must not be replayed; `offset` is the byte where it goes wrong."""
+
+    def __init__(self, message: str, *, offset: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.offset = offset
+
+
+class CallError(DLJobError):
+    """A call to another role failed; `role` and `rank` name the callee."""
+
+    def __init__(self, message: str, *, role: str, rank: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.role = role
+        self.rank = rank
+
+
+class CallTimeoutError(CallError):
+    """No answer within the deadline."""
+
+    exit_code = ExitCode.TIMED_OUT
+
+
+class PeerLostError(CallError):
+    """The callee's process died with the call in it: it may have run, or not."""
+
+
+class RemoteError(CallError):
+    """The callee's code raised; `remote_traceback` is its traceback as text."""
+
+    def __init__(self, message: str, *, role: str, rank: int, remote_traceback: str) -> None:
+        super().__init__(message, role=role, rank=rank)
+        self.remote_traceback = remote_traceback

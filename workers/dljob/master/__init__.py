@@ -1,0 +1,1 @@
+"""PURE. What PrimeMaster decides: state, events, actions, transition, failover, assignment. `now` is an argument."""

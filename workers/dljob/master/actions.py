@@ -1,0 +1,147 @@
+"""What PrimeMaster orders its shell to do. Each is idempotent: a master that re-attaches may order it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dljob.master.views import HostId
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Hold a unit on a node by a placement group of its own; answer UnitReserved or UnitRefused."""
+
+    unit: str
+    token: int
+    node: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unreserve:
+    """Give a unit's placement group back."""
+
+    unit: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnHost:
+    """Make a host actor in its unit's placement group; answer HostReady or HostLost."""
+
+    host: HostId
+    life: int
+    unit: str
+    token: int
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnSpare:
+    """Make a process spare of a role on a node, outside every placement group; answer SpareReady or SpareLost."""
+
+    role: str
+    node: str
+    slot: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """One rank to start: numbers as torchrun defines them, `local_rank` on the host."""
+
+    rank: int
+    incarnation: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    restart_reason: str = ""
+    """Empty at the first start."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Start ranks on a ready host (which may just have been a spare); answers RankReady, then RankEnded."""
+
+    host: HostId
+    life: int
+    actor: str
+    ranks: tuple[RankStart, ...]
+    world_size: int
+    generation: int
+    store: str
+    """host:port, empty when the role has no store."""
+    devices: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """Ask ranks to shut down and end them after `grace_s`; answers RankEnded."""
+
+    host: HostId
+    life: int
+    ranks: tuple[int, ...]
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillHost:
+    """End a host's process at once, by every means; no answer is awaited."""
+
+    host: HostId
+    life: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillSpare:
+    """End a spare."""
+
+    role: str
+    node: str
+    slot: int
+    life: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of the job's timeline: what `dljob events` shows. Not executed, only written down."""
+
+    reason: str
+    """A name of `telemetry.reasons`."""
+    target: str
+    message: str
+    level: str = ""
+    """The restart level, for a restart."""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End every actor, then every placement group of the job; answer Released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is over: write the result, close the journal, leave."""
+
+    ok: bool
+    reason: str
+    message: str
+
+
+Action = (
+    Reserve
+    | Unreserve
+    | SpawnHost
+    | SpawnSpare
+    | StartRanks
+    | StopRanks
+    | KillHost
+    | KillSpare
+    | Note
+    | Release
+    | Finish
+)

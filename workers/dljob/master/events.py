@@ -1,0 +1,150 @@
+"""What PrimeMaster is told. Each is journaled before it is acted upon; late and doubled ones are harmless.
+
+`life` counts the actors that have been a host, `incarnation` the processes that have been a rank: an event whose count
+is not the current one is of the past and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dljob.master.views import HostId, NodeView, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStarted:
+    """A master took the job in hand; epoch 1 is the first, later ones re-attach."""
+
+    epoch: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """The live nodes, sent when they differ from what was sent last."""
+
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReserved:
+    """A unit's placement group is held on a node; `token` counts the reservations of that unit."""
+
+    unit: str
+    token: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRefused:
+    """A unit could not be had on the node chosen for it."""
+
+    unit: str
+    token: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """A host actor answered: it can start its ranks (a store host: it serves at `address`)."""
+
+    host: HostId
+    life: int
+    node: str
+    pid: int
+    actor: str
+    """The actor's name."""
+    devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Per bundle holder: (Ray resource, device ids), as Ray assigned them."""
+    log: str = ""
+    address: str = ""
+    """host:port of the store, for a store host."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """A host's process is gone, or could not be made."""
+
+    host: HostId
+    life: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A process spare of a role waits on a node."""
+
+    role: str
+    node: str
+    slot: int
+    life: int
+    actor: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpareLost:
+    """A spare died or could not be made."""
+
+    role: str
+    node: str
+    slot: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankReady:
+    """A rank's `setup()` returned (a script: it was started)."""
+
+    role: str
+    rank: int
+    incarnation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """A rank's user code ended, and how."""
+
+    role: str
+    rank: int
+    incarnation: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """Somebody outside ordered something; `id` makes it happen once. `target` follows the grammar of targets."""
+
+    id: str
+    kind: str
+    """restart | stop."""
+    target: str = "job"
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; nothing else happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Nothing of the job is left: no actor, no placement group."""
+
+
+Event = (
+    MasterStarted
+    | NodesSeen
+    | UnitReserved
+    | UnitRefused
+    | HostReady
+    | HostLost
+    | SpareReady
+    | SpareLost
+    | RankReady
+    | RankEnded
+    | Commanded
+    | Tick
+    | Released
+)

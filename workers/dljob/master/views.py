@@ -1,0 +1,75 @@
+"""The small values that events, actions and state share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dljob.plan.model import Resources
+
+
+class Level(StrEnum):
+    """What is restarted, from least to most."""
+
+    PROCESS = "Process"
+    ROLE_GROUP = "RoleGroup"
+    ROLE = "Role"
+    JOB = "Job"
+    MASTER = "Master"
+
+
+class Reason(StrEnum):
+    """Why a process ended, as far as anybody can know."""
+
+    USER_ERROR = "UserError"
+    IMPORT_ERROR = "ImportError"
+    NODE_LOST = "NodeLost"
+    UNKNOWN = "Unknown"
+    """Killed from outside, cause unknown: SIGKILL, OOM and a vanished process look alike to Ray."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a rank's process ended.
+
+    `code` is its exit code (128+n for signal n), None when nobody could learn it. `fatal` marks what must repeat:
+    a failed import, an entrypoint that cannot be called, an exception in `__init__` or `setup`.
+    """
+
+    ok: bool
+    reason: Reason | None = None
+    code: int | None = None
+    error_type: str = ""
+    frame: str = ""
+    """"file.py:12 in f": the user's innermost frame."""
+    message: str = ""
+    detail: str = ""
+    """Traceback or log tail, at most 8 KiB."""
+    fatal: bool = False
+    step: int | None = None
+    """The last `progress()` step of that process."""
+    result: str = ""
+    """What user code returned, as JSON of at most 8 KiB; rank 0 of the first driver role makes the job's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A live node as the backend sees it. `free` counts only what no placement group holds."""
+
+    id: str
+    total: Resources
+    free: Resources
+    labels: tuple[tuple[str, str], ...]
+    ip: str = ""
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostId:
+    """A worker host: for a thread host `index` is the rank, for a fork host the role group; -1 is the role's store."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.index}" if self.index >= 0 else f"{self.role}/store"

@@ -1,0 +1,1 @@
+"""PURE. From a spec to roles, groups, ranks, units, bundles, demand and the RayCluster manifest: no clock, no I/O."""

@@ -1,0 +1,166 @@
+"""What PrimeMaster, worker hosts and peers say to each other: plain frozen data, picklable without ray or torch.
+
+A host is a Ray actor with these methods (both kinds of host, and spares):
+
+    hello() -> Hello                        the first answer: it is up
+    start(StartOrder) -> None               start ranks; idempotent by incarnation; a spare becomes the host it names
+    watch(epoch, acked) -> tuple[Report]    long poll and sentinel in one: answers when there are reports newer than
+                                            `acked`, and breaks at once when the process dies; a call with a newer
+                                            epoch, or a later call of the same epoch, releases the older one with ()
+    stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
+    leave(code) -> None                     answer, then os._exit(code); never through Ray
+    invoke(Call) -> Reply                   a call from another role
+
+and PrimeMaster answers hosts with:
+
+    beacon(Beacon) -> BeaconReply           renews the lease; carries progress
+    peers(role) -> RoleTable                who is who now
+    await_peer(role, rank, after) -> Peer   parks until that rank is ready in an incarnation > `after`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.master.actions import RankStart
+from dljob.master.views import Outcome
+from dljob.plan.model import RolePlan
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """What every process of a job knows of it."""
+
+    uid: str
+    name: str
+    dir: str
+    """The job's folder: journal, logs, and what user code keeps there."""
+    namespace: str
+    master: str
+    """The actor name of PrimeMaster."""
+    lease_s: float
+    beacon_s: float
+    code_dir: str
+    """First on the path of user code, and its working directory."""
+    roles: tuple[tuple[str, int], ...]
+    """(role, replicas), so that a group's size needs no question."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The constructor argument of a host: the same for all hosts and spares of a role."""
+
+    job: JobInfo
+    role: RolePlan
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A host is up. `devices`: Ray resource -> ids that Ray assigned it. `log` is where its output goes."""
+
+    pid: int
+    node: str
+    ip: str
+    devices: tuple[tuple[str, tuple[str, ...]], ...]
+    log: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """Start these ranks of the role in this host."""
+
+    epoch: int
+    life: int
+    ranks: tuple[RankStart, ...]
+    world_size: int
+    generation: int
+    store: str
+    devices: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Shut these ranks down; SIGTERM-like, then the end after `grace_s`."""
+
+    epoch: int
+    ranks: tuple[int, ...]
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened to a rank: it became ready (`outcome` None) or ended. `seq` counts the reports of a host."""
+
+    seq: int
+    rank: int
+    incarnation: int
+    pid: int
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """A host lives. `steps`: rank -> (incarnation, last step, its metrics), only what changed since the last beacon."""
+
+    role: str
+    actor: str
+    epoch: int
+    steps: Mapping[int, tuple[int, int, Mapping[str, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BeaconReply:
+    """`known` False: this actor is nobody's host any more and must end itself."""
+
+    epoch: int
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank as its peers address it; `actor` is empty while it has no process."""
+
+    role: str
+    rank: int
+    incarnation: int
+    actor: str
+    ready: bool
+    gone: str = ""
+    """Why it will never be back, when it will not: the rank ended, the job is stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTable:
+    """All ranks of a role, by rank; `version` grows with every change."""
+
+    role: str
+    version: int
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to one rank's @rpc method. `timeout_s` is what was left of the caller's deadline."""
+
+    id: str
+    rank: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    timeout_s: float | None
+    caller: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call: a value, or the callee's exception as text."""
+
+    value: Any = None
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
