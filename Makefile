@@ -1,0 +1,58 @@
+# Everything a contributor runs. `make` alone lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV_VERSION := 0.13.8
+UV := .uv/bin/uv
+BIN := .venv/bin
+ARGS ?=
+export OMP_NUM_THREADS ?= 1
+export UV_PYTHON_DOWNLOADS := never
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: help setup run test check verify fmt lint type imports unit ray cov bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.locked ## the locked environment in .venv (bootstraps uv by pip)
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "dljob needs Python 3.11; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv .uv
+	.uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.locked: $(UV) pyproject.toml uv.lock
+	$(UV) sync --quiet --locked --all-extras --all-groups --python $(PYTHON)
+	@touch $@
+
+run: setup ## the example: GRPO with five roles on an embedded Ray, three faults (ARGS=--no-faults: the control)
+	$(BIN)/python -m dljob.cli run examples/grpo-tiny/dljob.yaml $(if $(filter --no-faults,$(ARGS)),,--faults examples/grpo-tiny/faults.yaml) $(filter-out --no-faults,$(ARGS))
+
+test: setup ## every tier that this machine can run
+	$(BIN)/python tests/tiers.py $(ARGS)
+
+check: setup ## format, lint, types, imports, unit: under a minute
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/codespell --quiet-level 2
+	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
+	$(BIN)/pyright --warnings
+	$(BIN)/python -m pytest -q -n 2 tests/unit
+
+fmt: setup ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+verify: setup ## regenerate what is generated; fail on a difference
+	$(BIN)/python -m dljob.spec.generate
+	git diff --exit-code -- crds docs/reference
+
+cov: setup ## branch coverage of the pure rooms, which must be whole
+	$(BIN)/python -m pytest -q -n 2 tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
+	$(BIN)/python tests/bench/run.py $(ARGS)
+
+clean: ## remove the environment and every cache
+	rm -rf .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
