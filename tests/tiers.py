@@ -2,7 +2,7 @@
 
     python tests/tiers.py [tier ...] [-- pytest arguments]
 
-Tiers: `house` (format, lint, types, imports, generated files), `unit` (pure code, with branch coverage of the pure rooms),
+Tiers: `house` (format, lint, types, imports, generated files), `unit` (pure code, with branch coverage),
 `ray` (a real Ray of several raylets; where namespaces may be made, in one with only loopback, since Ray listens on all
 interfaces). Exits 1 when any tier fails; a tier that cannot run here is named with what it would take.
 """
