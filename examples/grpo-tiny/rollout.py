@@ -1,0 +1,32 @@
+"""The rollouts: each holds one version of the policy's weights and answers its share of the prompts."""
+
+from __future__ import annotations
+
+import torch
+from model import Policy, sample
+from task import SAMPLES, Samples, prompts
+
+from dljob import RoleGroup, Worker, current_worker, rpc
+
+
+class Rollout(Worker):
+    """Samples answers. A restarted one holds no weights and fetches them at its first call."""
+
+    def setup(self) -> None:
+        """A policy to load weights into."""
+        torch.set_num_threads(1)
+        self.policy = Policy(self.config["seed"])
+        self.version = -1
+
+    @rpc(idempotent=True)
+    def generate(self, iteration: int) -> Samples:
+        """The samples of an iteration: the same ones whenever it is asked, by whichever incarnation."""
+        if self.version < iteration:
+            self.version, weights = RoleGroup("trainer").call_rank0("weights").result(60)
+            self.policy.load_state_dict(weights)
+        seed, rank = self.config["seed"], current_worker().rank
+        asked = prompts(seed, iteration, rank, self.config["promptsPerRollout"])
+        repeated = [prompt for prompt in asked for _ in range(SAMPLES)]
+        chance = torch.Generator().manual_seed(1_000_000 * seed + 100 * iteration + rank)
+        answers, logprobs = sample(self.policy, torch.tensor(repeated), chance)
+        return Samples(repeated, answers.tolist(), logprobs.tolist())
