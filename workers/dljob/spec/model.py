@@ -2,68 +2,127 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
+
+from dljob.spec import cel, scalars
+from dljob.spec.policy import (
+    Attempts,
+    Backoff,
+    FaultTolerance,
+    RestartLevel,
+    RestartPolicy,
+    Rule,
+    RuleAction,
+    RuleReason,
+    Spares,
+)
+from dljob.spec.scalars import (
+    MAP_BY_NAME,
+    MAP_BY_ROLE,
+    SET,
+    Amount,
+    Config,
+    Cpu,
+    Devices,
+    GroupName,
+    LabelValue,
+    Memory,
+    Model,
+    Name,
+    OnlyFalse,
+    RoleName,
+    Text,
+)
+
+__all__ = [
+    "AcceleratorType",
+    "Backend",
+    "Backoff",
+    "Code",
+    "Collocation",
+    "CollocationLevel",
+    "Comm",
+    "DLJobManifest",
+    "DLJobSpec",
+    "Dependency",
+    "Entrypoint",
+    "EnvVar",
+    "FaultTolerance",
+    "Head",
+    "Journal",
+    "Master",
+    "Metadata",
+    "Model",
+    "NodeAccelerator",
+    "NodeGroup",
+    "RestartLevel",
+    "RestartPolicy",
+    "Role",
+    "RoleAccelerator",
+    "RoleName",
+    "RoleResources",
+    "RoleType",
+    "Rule",
+    "RuleAction",
+    "RuleReason",
+    "Spares",
+]
 
 RoleType = Literal["Actor", "Elastic"]
 CollocationLevel = Literal["Device", "Host", "Separate"]
 AcceleratorType = Literal["GPU", "NPU", "TPU", "HPU", "Neuron", "Custom"]
-RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
-RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "Fail", "Ignore"]
-RuleReason = Literal["UserError", "ImportError", "NodeLost", "Unknown"]
 
-RoleName = Annotated[str, Field(max_length=24, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-Quantity = Annotated[str, Field(max_length=32)]
-
-
-class Model(BaseModel):
-    """What all models share."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=scalars.TEXT_PATTERN)]
+LabelKey = Annotated[str, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)]
+RayName = Annotated[str, Field(max_length=63, pattern=scalars.RAY_PATTERN)]
 
 
 class EnvVar(Model):
     """An environment variable."""
 
-    name: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    """Name of the variable."""
-    value: Annotated[str, Field(max_length=32768)] = ""
-    """Its value, as it is."""
+    name: Annotated[str, Field(max_length=256, pattern=scalars.ENV_PATTERN)]
+    """Name of the variable: letters, digits and '_', no digit first."""
+    value: Text = ""
+    """Its value, taken as it is: nothing is expanded."""
 
 
 class Entrypoint(Model):
     """What a rank runs: exactly one of class, module, command."""
 
-    class_: Annotated[str | None, Field(alias="class", max_length=512)] = None
-    """Dotted path to a class (a `dljob.Worker` or any class with `run`) or to a function."""
-    module: Annotated[str | None, Field(max_length=512)] = None
-    """A module as `python -m` takes it, or a path ending in `.py`."""
-    command: Annotated[tuple[str, ...] | None, Field(min_length=1, max_length=256)] = None
-    """argv, run as it is, without a shell."""
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.ENTRYPOINT))
+
+    class_: Annotated[str | None, Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN)] = None
+    """Dotted path to a class (a `dljob.Worker` or any class with `run`) or to a function, such as "pkg.mod.Trainer".
+    Each rank runs it in an actor of its own."""
+    module: Annotated[str | None, Field(min_length=1, max_length=512, pattern=scalars.TEXT_PATTERN)] = None
+    """A module as `python -m` takes it, or a path ending in `.py`, relative to the working directory.
+    Each rank is a process of its own, started as torchrun would start it."""
+    command: Annotated[tuple[Text, ...] | None, Field(min_length=1, max_length=256)] = None
+    """argv, run as it is, without a shell; the first item is the program."""
 
 
 class RoleAccelerator(Model):
     """The devices of one rank."""
 
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.COUNT))
+
     type: AcceleratorType | None = None
     """Kind of device; left out: that of the node group, else GPU."""
-    count: Annotated[str, Field(pattern=r"^(0\.[0-9]{1,4}|[0-9]+)$", max_length=16)] = "1"
-    """Devices of one rank: a whole number, or a share below one of at most four digits."""
+    count: Devices = "1"
+    """Devices of one rank: a whole number such as 2, or a share below one of at most four digits such as "0.4"."""
 
 
 class RoleResources(Model):
     """What one rank takes beside devices."""
 
-    cpu: Quantity | None = None
-    """CPUs of one rank, "500m" or "2"; left out: 1."""
-    memory: Quantity | None = None
-    """Memory of one rank, "8Gi"."""
-    custom: Annotated[dict[str, Quantity], Field(max_length=16)] = Field(default_factory=dict)
-    """Any other resource by Ray's name."""
+    cpu: Cpu | None = None
+    """CPUs of one rank, "500m", "0.5" or "2"; left out: 1."""
+    memory: Memory | None = None
+    """Memory of one rank, "8Gi"; left out: not counted."""
+    custom: Annotated[dict[RayName, Amount], Field(max_length=16)] = Field(default_factory=dict)
+    """Any other resource by Ray's name: how much of it one rank takes."""
 
 
 class Dependency(Model):
@@ -72,7 +131,7 @@ class Dependency(Model):
     role: RoleName
     """The role waited for."""
     condition: Literal["Ready", "Complete"] = "Ready"
-    """Ready: all its ranks are set up. Complete: all ended well."""
+    """Ready: all its ranks are set up. Complete: all of them ended well."""
 
 
 class Comm(Model):
@@ -81,48 +140,43 @@ class Comm(Model):
     backend: Literal["Auto", "nccl", "hccl", "gloo", "None"] = "Auto"
     """Auto: nccl on GPU, hccl on NPU, else gloo. None: no process group and no store."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 1800
-    """How long a collective may wait."""
+    """How many seconds a collective may wait for its peers."""
+    pre_check: OnlyFalse | None = None
+    """Accepts only false: checks of devices and network before a start come with a later version."""
     init_process_group: bool = True
     """Whether a `class` entrypoint finds the group initialised; scripts call `init_process_group()` themselves."""
-
-
-class RestartPolicy(Model):
-    """How a role is restarted when no rule of faultTolerance says otherwise."""
-
-    level: RestartLevel | None = None
-    """Left out: RoleGroup for Elastic with one group, Role for Elastic with more, else Process."""
-    max_restarts: Annotated[int, Field(ge=0, le=100000)] = 10
-    """Restarts of this role within the window before the next higher level is tried."""
 
 
 class Role(Model):
     """A named kind of process."""
 
+    model_config = ConfigDict(json_schema_extra=cel.schema(*cel.ROLE))
+
     name: RoleName
-    """Name of the role; not job, master or node."""
+    """Name of the role: at most 24 lower-case letters, digits and '-'; not job, master or node."""
     type: RoleType = "Actor"
-    """Actor: independent ranks. Elastic: the ranks form one torch world."""
+    """Actor: independent ranks. Elastic: the ranks form one torch world, as torchrun's do."""
     entrypoint: Entrypoint
     """What each rank runs."""
-    args: Annotated[tuple[str, ...], Field(max_length=256)] = ()
+    args: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
     """Arguments of a module or command; sys.argv[1:] of a class or function."""
-    env: Annotated[tuple[EnvVar, ...], Field(max_length=256)] = ()
-    """Environment of each rank, over the job's."""
-    config: dict[str, Any] = Field(default_factory=dict)
-    """Free object, laid over the job's config."""
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()
+    """Environment of each rank, laid over the job's."""
+    config: Config = Field(default_factory=dict)
+    """Free object, laid over the job's config; read as `current_worker().config`."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
     """How many ranks."""
     replicas_per_group: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Ranks of one role group: they live on one host. Divides replicas."""
+    """Ranks of one role group, which live on one host and restart together. Divides replicas."""
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     resources: RoleResources = RoleResources()
     """CPU, memory and other resources of each rank."""
-    node_group: Annotated[str | None, Field(max_length=20)] = None
+    node_group: GroupName | None = None
     """The node group its ranks live on; left out: any that fits."""
     driver: bool = True
-    """The job ends with its drivers; others serve until then."""
-    depends_on: Annotated[tuple[Dependency, ...], Field(max_length=32)] = ()
+    """The job ends when its drivers have ended; the others serve until then."""
+    depends_on: Annotated[tuple[Dependency, ...], Field(max_length=32, json_schema_extra=MAP_BY_ROLE)] = ()
     """Roles that must be ready or complete before this one starts."""
     comm: Comm = Comm()
     """Torch process group, for Elastic."""
@@ -133,10 +187,10 @@ class Role(Model):
 class Collocation(Model):
     """Roles that share a device, share a host, or never share one."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-    """Name of the collocation."""
-    roles: Annotated[tuple[RoleName, ...], Field(min_length=2, max_length=8)]
-    """The roles in it."""
+    name: Name
+    """Name of the collocation; no role's."""
+    roles: Annotated[tuple[RoleName, ...], Field(min_length=2, max_length=8, json_schema_extra=SET)]
+    """The roles in it; a role is in one collocation at most."""
     level: CollocationLevel
     """Device: share one device by fractions. Host: same machine, own devices. Separate: never the same machine."""
 
@@ -145,155 +199,101 @@ class NodeAccelerator(Model):
     """The devices of one machine."""
 
     type: AcceleratorType
-    """Kind of device."""
+    """Kind of device; Custom needs resourceName and rayResource."""
     count: Annotated[int, Field(ge=1, le=1024)] = 1
     """How many each machine has."""
-    resource_name: Annotated[str | None, Field(max_length=253)] = None
-    """Kubernetes' extended resource, `huawei.com/Ascend910`; left out: the usual one of the type."""
-    ray_resource: Annotated[str | None, Field(max_length=63)] = None
+    resource_name: Annotated[str | None, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)] = None
+    """Kubernetes' extended resource, such as huawei.com/Ascend910; left out: the usual one of the type."""
+    ray_resource: RayName | None = None
     """Ray's resource, for Custom."""
 
 
 class NodeGroup(Model):
     """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
 
-    name: Annotated[str, Field(max_length=20, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-    """Name of the group; not head or headgroup."""
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM))
+
+    name: GroupName
+    """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
     """How many machines."""
-    cpu: Quantity = "1"
+    cpu: Cpu = "1"
     """CPUs of one machine."""
-    memory: Quantity | None = None
-    """Memory of one machine."""
-    shared_memory: Quantity | None = None
-    """Size of /dev/shm."""
+    memory: Memory | None = None
+    """Memory of one machine; left out: not counted."""
+    shared_memory: Memory | None = None
+    """Size of /dev/shm of one machine; left out: the platform's."""
     accelerator: NodeAccelerator | None = None
-    """Devices of one machine."""
-    labels: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
+    """Devices of one machine; left out: none."""
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     """Labels of its machines, in Ray and Kubernetes."""
-
-
-class Backoff(Model):
-    """Waiting before a restart, from the second failure in a window on."""
-
-    initial_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
-    """The first wait."""
-    multiplier: Annotated[int, Field(ge=1, le=10)] = 2
-    """Each wait is this many times the last."""
-    max_seconds: Annotated[int, Field(ge=0, le=86400)] = 300
-    """No wait is longer."""
-
-
-class Spares(Model):
-    """Processes or machines kept ready to take over."""
-
-    processes_per_node: Annotated[int, Field(ge=0, le=64)] = 0
-    """Pre-imported processes per node and role that runs there."""
-    nodes: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Machines per node group kept free of ranks."""
-
-
-class Rule(Model):
-    """What to do about a failure; the first rule that matches decides."""
-
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-    """Name of the rule, shown in events."""
-    roles: Annotated[tuple[RoleName, ...], Field(max_length=32)] = ()
-    """Roles it is about; empty: all."""
-    on_reasons: Annotated[tuple[RuleReason, ...], Field(max_length=16)] = ()
-    """Reasons it is about; empty: any."""
-    on_exit_codes: Annotated[tuple[int, ...], Field(max_length=32)] = ()
-    """Exit codes it is about; empty: any."""
-    action: RuleAction
-    """What is done."""
-    max_attempts: Annotated[int | None, Field(ge=1, le=100000)] = None
-    """How often within the window, before escalateTo."""
-    escalate_to: RuleAction | None = None
-    """What is done then; left out: the next higher level."""
-    counts_towards_limit: bool = True
-    """Whether its restarts use up the budgets."""
-
-
-class FaultTolerance(Model):
-    """Budgets and rules of restarts."""
-
-    max_restarts: Annotated[int, Field(ge=0, le=100000)] = 10
-    """Restarts of the whole job within the window."""
-    window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
-    """Budgets count failures of the last so many seconds."""
-    lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 30
-    """A process that hears nothing from PrimeMaster for so long ends itself."""
-    backoff: Backoff = Backoff()
-    """Waits between restarts."""
-    spares: Spares = Spares()
-    """What is kept ready."""
-    rules: Annotated[tuple[Rule, ...], Field(max_length=16)] = ()
-    """First match wins."""
 
 
 class Journal(Model):
     """Where PrimeMaster's journal lives."""
 
-    path: Annotated[str | None, Field(max_length=1024)] = None
-    """A folder on a volume; left out: the job's folder."""
+    path: Path | None = None
+    """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
 
 
 class Master(Model):
-    """PrimeMaster."""
+    """PrimeMaster, the process that commands the job."""
 
-    max_restarts: Annotated[int, Field(ge=0, le=100000)] = 10
+    max_restarts: Attempts = 10
     """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
     create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
-    """How long its creation may take."""
+    """How many seconds its creation may take."""
     journal: Journal = Journal()
-    """The journal."""
+    """The journal, from which a new PrimeMaster takes over."""
 
 
 class Backend(Model):
     """The distributed backend."""
 
-    name: Annotated[str, Field(max_length=63)] = "ray"
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = "ray"
     """ray, or the name of an entry point in `dljob.backends`."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Config = Field(default_factory=dict)
     """Options of that backend."""
 
 
 class Code(Model):
     """Where user code comes from when not in the image."""
 
-    working_dir: Annotated[str | None, Field(max_length=1024)] = None
+    working_dir: Path | None = None
     """A folder, relative to the file; left out: the file's own folder."""
 
 
 class Head(Model):
     """The head of the RayCluster; ranks never live there."""
 
-    cpu: Quantity = "1"
+    cpu: Cpu = "1"
     """CPUs of the head."""
-    memory: Quantity = "4Gi"
+    memory: Memory = "4Gi"
     """Memory of the head."""
 
 
 class DLJobSpec(Model):
     """A deep-learning job made of different processes."""
 
-    image: Annotated[str | None, Field(max_length=1024)] = None
+    model_config = ConfigDict(json_schema_extra=cel.schema(*cel.SPEC))
+
+    image: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
     """The runtime image; left out: the configured one."""
-    ray_version: Annotated[str | None, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", max_length=32)] = None
-    """Ray's version in the image; left out: the configured one."""
-    env: Annotated[tuple[EnvVar, ...], Field(max_length=256)] = ()
+    ray_version: Annotated[str | None, Field(max_length=32, pattern=scalars.VERSION_PATTERN)] = None
+    """Ray's version in the image, x.y.z; left out: the configured one."""
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()
     """Environment of every role."""
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: Config = Field(default_factory=dict)
     """Free object that every role reads as `current_worker().config`."""
     code: Code = Code()
     """Where user code comes from."""
     backend: Backend | None = None
     """The distributed backend; left out: `DISTRIBUTED_BACKEND`, else ray."""
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=32)]
-    """The roles."""
-    collocations: Annotated[tuple[Collocation, ...], Field(max_length=16)] = ()
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=32, json_schema_extra=MAP_BY_NAME)]
+    """The roles: which processes, and how many of each."""
+    collocations: Annotated[tuple[Collocation, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Which roles share devices or hosts, or never do."""
-    node_groups: Annotated[tuple[NodeGroup, ...], Field(max_length=16)] = ()
+    node_groups: Annotated[tuple[NodeGroup, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """The machines; left out: derived from the roles."""
     head: Head = Head()
     """The head of the RayCluster."""
@@ -302,26 +302,28 @@ class DLJobSpec(Model):
     fault_tolerance: FaultTolerance = FaultTolerance()
     """Budgets and rules of restarts."""
     active_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None
-    """The job fails when it has run so long."""
+    """The job fails when it has run for so many seconds."""
     pre_running_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None
-    """The job fails when it has not been running after so long; left out: it waits for room."""
+    """The job fails when it is not running after so many seconds; left out: it waits for room."""
 
 
 class Metadata(Model):
-    """Name of the job."""
+    """Name of the job, and what is kept with it."""
 
-    name: Annotated[str, Field(max_length=47, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-    """At most 47 characters, DNS-1035."""
-    namespace: Annotated[str | None, Field(max_length=63)] = None
-    """Kubernetes namespace."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels."""
-    annotations: dict[str, str] = Field(default_factory=dict)
-    """Annotations."""
+    name: Annotated[str, Field(max_length=47, pattern=scalars.NAME_PATTERN)]
+    """Name of the job: at most 47 lower-case letters, digits and '-', a letter first (DNS-1035)."""
+    namespace: Name | None = None
+    """Kubernetes namespace; left out: the current one."""
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = Field(default_factory=dict)
+    """Labels of the job."""
+    annotations: Annotated[dict[LabelKey, Text], Field(max_length=64)] = Field(default_factory=dict)
+    """Annotations of the job."""
 
 
 class DLJobManifest(Model):
     """The whole document: apiVersion, kind, metadata, spec."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.NAME))
 
     api_version: Literal["dljob.io/v1alpha1"] = "dljob.io/v1alpha1"
     """dljob.io/v1alpha1."""

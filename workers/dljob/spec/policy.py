@@ -1,0 +1,87 @@
+"""The models of what happens after a failure: budgets, waits, spares and rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from dljob.spec import cel
+from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
+
+RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
+RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "Fail", "Ignore"]
+RuleReason = Literal["UserError", "ImportError", "NodeLost", "Unknown"]
+
+ExitStatus = Annotated[int, Field(ge=1, le=255)]
+Attempts = Annotated[int, Field(ge=0, le=100000)]
+
+
+class RestartPolicy(Model):
+    """How a role is restarted when no rule of faultTolerance says otherwise."""
+
+    level: RestartLevel | None = None
+    """What restarts with a failed rank; left out: RoleGroup for Elastic with one group, Role for Elastic with more,
+    else Process. Never: a failure fails the job."""
+    max_restarts: Attempts = 10
+    """Restarts of this role within the window before the next higher level is tried."""
+
+
+class Backoff(Model):
+    """Waiting before a restart, from the second failure in a window on."""
+
+    initial_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
+    """The first wait, in seconds."""
+    multiplier: Annotated[int, Field(ge=1, le=10)] = 2
+    """Each wait is this many times the last."""
+    max_seconds: Annotated[int, Field(ge=0, le=86400)] = 300
+    """No wait is longer than so many seconds."""
+
+
+class Spares(Model):
+    """Processes or machines kept ready to take over."""
+
+    processes_per_node: Annotated[int, Field(ge=0, le=64)] = 0
+    """Processes kept ready, with user code imported, per node and role that runs there."""
+    nodes: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Machines per node group kept free of ranks."""
+
+
+class Rule(Model):
+    """What to do about a failure; the first rule that matches decides."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.ESCALATION))
+
+    name: Name
+    """Name of the rule, shown in events."""
+    roles: Annotated[tuple[RoleName, ...], Field(max_length=32, json_schema_extra=SET)] = ()
+    """Roles it is about; empty: all."""
+    on_reasons: Annotated[tuple[RuleReason, ...], Field(max_length=16, json_schema_extra=SET)] = ()
+    """Reasons it is about; empty: any."""
+    on_exit_codes: Annotated[tuple[ExitStatus, ...], Field(max_length=32, json_schema_extra=SET)] = ()
+    """Exit codes it is about (128 + n for signal n); empty: any."""
+    action: RuleAction
+    """What is done."""
+    max_attempts: Annotated[int | None, Field(ge=1, le=100000)] = None
+    """How often within the window, before escalateTo; left out: as often as the budgets allow."""
+    escalate_to: RuleAction | None = None
+    """What is done after maxAttempts, above the action; left out: the next higher level."""
+    counts_towards_limit: bool = True
+    """Whether its restarts use up the budgets of role and job."""
+
+
+class FaultTolerance(Model):
+    """Budgets and rules of restarts."""
+
+    max_restarts: Attempts = 10
+    """Restarts of the whole job within the window before it fails."""
+    window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
+    """Budgets count failures of the last so many seconds."""
+    lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 30
+    """A process that hears nothing from PrimeMaster for so many seconds ends itself."""
+    backoff: Backoff = Backoff()
+    """Waits between restarts."""
+    spares: Spares = Spares()
+    """What is kept ready."""
+    rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    """What to do about which failure; the first rule that matches decides."""

@@ -1,0 +1,83 @@
+"""Quantities as Kubernetes and Ray write them, exactly: text in, ten-thousandths (Ray's own grain) out, never a float.
+
+cpu and custom resources: "2", "0.5", "500m". Memory: "8Gi", "512Mi", "2G", or bytes. Devices: "8", or a share "0.4".
+Every parser raises ValueError with words for the user.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+GRAIN = 10_000
+"""Parts of one: 1 CPU = 10_000, 1 byte = 10_000, "0.4" of a device = 4_000."""
+
+CPU_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,6}(\.[0-9]{1,3})?)$"
+CUSTOM_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,9}(\.[0-9]{1,4})?)$"
+MEMORY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+DEVICES_PATTERN = r"^(0\.[0-9]{1,4}|[0-9]+)$"
+
+_UNITS = {
+    "": 1,
+    **{letter: 1000**power for power, letter in enumerate(("k", "M", "G", "T", "P"), start=1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate(("K", "M", "G", "T", "P"), start=1)},
+}
+_MAX_BYTES = 2**63
+
+
+def parse_cpu(text: str) -> int:
+    """CPUs in ten-thousandths: "2" is 20_000, "500m" and "0.5" are 5_000."""
+    if not re.fullmatch(CPU_PATTERN, text):
+        raise ValueError(f'{text!r} is not an amount of CPU: write "2", "0.5" or "500m"')
+    return _thousandths(text)
+
+
+def parse_amount(text: str) -> int:
+    """A resource of any name, in ten-thousandths: "1", "0.5" or "500m"."""
+    if not re.fullmatch(CUSTOM_PATTERN, text):
+        raise ValueError(f'{text!r} is not an amount of a resource: write "1", "0.5" or "500m"')
+    return _thousandths(text)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes x 10_000; a fraction such as "1.1Gi" is rounded up to a whole byte, as Kubernetes does."""
+    if not re.fullmatch(MEMORY_PATTERN, text):
+        milli = re.fullmatch(r"([0-9]+)m", text)
+        wanted = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
+        raise ValueError(f"{text!r} is not an amount of memory: write {wanted}")
+    number = text.rstrip("kMGTPKi")
+    exact = Fraction(number) * _UNITS[text[len(number) :]]
+    whole = -(-exact.numerator // exact.denominator)
+    if whole >= _MAX_BYTES:
+        raise ValueError(f"{text!r} is more memory than 64 bits can count")
+    return whole * GRAIN
+
+
+def parse_count(text: str) -> int:
+    """Devices of one rank in ten-thousandths: whole, or a share below one of at most four digits; never zero."""
+    if not re.fullmatch(DEVICES_PATTERN, text):
+        raise ValueError(f'{text!r} devices cannot be: write a whole number, or a share below one such as "0.4"')
+    amount = int(Fraction(text) * GRAIN)
+    if amount == 0:
+        raise ValueError("count must be above 0: leave accelerator out for a role without devices")
+    return amount
+
+
+def show(amount: int) -> str:
+    """Ten-thousandths as people write them: 4_000 is "0.4", 20_000 is "2"."""
+    whole, rest = divmod(amount, GRAIN)
+    return f"{whole}.{rest:04d}".rstrip("0") if rest else str(whole)
+
+
+def show_memory(amount: int) -> str:
+    """Bytes x 10_000 in the largest binary unit that stays exact: "8Gi", "1536Mi", "1000"."""
+    size = amount // GRAIN
+    for power, letter in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{letter}i"
+    return str(size)
+
+
+def _thousandths(text: str) -> int:
+    exact = Fraction(text[:-1]) / 1000 if text.endswith("m") else Fraction(text)
+    return int(exact * GRAIN)

@@ -1,0 +1,129 @@
+"""The scalar types of the spec: names, texts, quantities, free objects, and the words when one is not that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from dljob.spec import quantity
+
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+CLASS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$"
+LABEL_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+RAY_PATTERN = r"^[A-Za-z]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
+VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
+TEXT_PATTERN = r"^[^\x00]*$"
+
+WORDS = {
+    NAME_PATTERN: "lower-case letters, digits and '-', a letter first, no '-' last",
+    ENV_PATTERN: "letters, digits and '_', no digit first",
+    CLASS_PATTERN: 'a dotted path such as "pkg.module.Name"',
+    LABEL_PATTERN: "letters, digits, '-', '_' and '.', a letter or digit first and last",
+    QUALIFIED_PATTERN: 'a name such as "rack" or "example.com/rack"',
+    RAY_PATTERN: "letters, digits, '-', '_', '.' and ':', a letter first",
+    VERSION_PATTERN: 'a version such as "2.60.0"',
+    TEXT_PATTERN: "text without NUL characters",
+}
+"""What a pattern means to a person."""
+
+MAX_CONFIG = 262_144
+"""Characters of one config as JSON."""
+
+MAP_BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+MAP_BY_ROLE: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["role"]}
+SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
+INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True}
+
+
+def refuse(message: str, hint: str = "") -> PydanticCustomError:
+    """An error whose words reach the user as they are, with a hint of their own."""
+    return PydanticCustomError("dljob", "{message}", {"message": message, "hint": hint})
+
+
+def _number_as_text(value: object) -> object:
+    """YAML's `2` is as good as "2"; a float is not, since 0.1 is not what it says."""
+    if isinstance(value, float):
+        raise refuse(f"must be a whole number or a quoted text, not the float {value}", f'write "{value}"')
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        return text
+
+    return check
+
+
+def _json_only(value: dict[str, Any]) -> dict[str, Any]:
+    """What a free object holds must survive JSON: PrimeMaster, the journal and Kubernetes carry it so."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+        same = bool(json.loads(text) == value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refuse(f"must hold only what JSON can: {error}") from None
+    if not same:
+        raise refuse("must hold only what JSON can: keys that are strings, lists and mappings")
+    if len(text) > MAX_CONFIG:
+        raise refuse(f"is {len(text)} characters as JSON, at most {MAX_CONFIG}", "put large data into a file")
+    return value
+
+
+def _only_false(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
+    if value:
+        raise refuse("accepts only false: this version has no checks before a start", "leave it out")
+    return value
+
+
+class Model(BaseModel):
+    """What all models share: camelCase outside, snake_case inside, frozen, unknown keys refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+
+Text = Annotated[str, Field(max_length=32768, pattern=TEXT_PATTERN)]
+Name = Annotated[str, Field(max_length=63, pattern=NAME_PATTERN)]
+RoleName = Annotated[str, Field(max_length=24, pattern=NAME_PATTERN)]
+GroupName = Annotated[str, Field(max_length=20, pattern=NAME_PATTERN)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]
+Config = Annotated[dict[str, Any], AfterValidator(_json_only)]
+OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"enum": [False]})]
+Cpu = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_parsed_by(quantity.parse_cpu)),
+    Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.CPU_PATTERN}),
+]
+Memory = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_parsed_by(quantity.parse_memory)),
+    Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.MEMORY_PATTERN}),
+]
+Amount = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_parsed_by(quantity.parse_amount)),
+    Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.CUSTOM_PATTERN}),
+]
+Devices = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_parsed_by(quantity.parse_count)),
+    Field(max_length=16, json_schema_extra={**INT_OR_STRING, "pattern": quantity.DEVICES_PATTERN}),
+]
