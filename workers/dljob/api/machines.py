@@ -1,0 +1,99 @@
+"""From node_num, device_per_node and device_type to a node group, once all roles are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from dljob.api.job import Workload
+from dljob.errors import UsageError
+
+GROUP = "workers"
+"""Name of the node group that node_num makes."""
+DEFAULT_DEVICES = 8
+"""Devices of a machine where roles use devices and nobody said how many; DLRover's default."""
+
+_UNITS = {
+    "": Decimal(1), "k": Decimal(1000), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "m": Decimal("0.001"),
+}  # fmt: skip
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]{0,2})$")
+
+
+def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[str, Any]) -> None:
+    """Put device types into the roles and, when machines were counted, a node group into the spec.
+
+    Left out, CPU and memory of a machine are an equal part of what all ranks take and the largest unit on top: then
+    a greedy placement cannot fail for them.
+
+    Raises:
+        UsageError: when a role asks for devices that the machines do not have.
+    """
+    users = [r for r in roles.values() if r.accelerator is not None]
+    kind = _kind(said.get("type"), users)
+    for role in users:
+        role.accelerator_type = role.accelerator_type or (kind if "type" in said else None)
+    if "nodes" not in said and "devices" not in said:
+        return
+    if any(g["name"] == GROUP for g in spec.get("nodeGroups", [])):
+        raise UsageError(
+            f".node_num() and .node_group({GROUP!r}) both declare {GROUP!r}", hint="give your group another name"
+        )
+    nodes = int(said.get("nodes", 1))
+    group: dict[str, Any] = {"name": GROUP, "replicas": nodes}
+    group["cpu"] = said.get("cpu") or _whole(_per_node(roles, spec, nodes, "cpu"))
+    size = said.get("memory") or _mebi(_per_node(roles, spec, nodes, "memory"))
+    if size:
+        group["memory"] = size
+    count = int(said.get("devices", DEFAULT_DEVICES if users else 0))
+    if kind != "CPU" and count:
+        group["accelerator"] = {"type": kind, "count": count}
+    elif users:
+        raise UsageError(
+            f"role {users[0].name!r} takes {users[0].accelerator} devices, the machines have none",
+            hint='say .device_type("GPU").device_per_node(8), or drop accelerator= from .resource()',
+        )
+    spec.setdefault("nodeGroups", []).append(group)
+
+
+def _kind(said: str | None, users: Iterable[Workload]) -> str:
+    """The kind of device of the machines; a role that names another one is refused."""
+    named = {r.accelerator_type: r.name for r in users if r.accelerator_type}
+    if said is None:
+        return next(iter(named), None) or "GPU"
+    for kind, role in named.items():
+        if said not in (kind, "CPU"):
+            raise UsageError(
+                f"role {role!r} asks for {kind} by name, .device_type() says {said}",
+                hint="accelerator= follows the device type",
+            )
+    return said
+
+
+def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
+    """An equal part of what all ranks take, and the largest unit."""
+    each = {n: amount(getattr(r, what) or ("1" if what == "cpu" else "0")) for n, r in roles.items()}
+    total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
+    units = [[n] for n in roles]
+    units += [c["roles"] for c in spec.get("collocations", []) if c["level"] != "Separate"]
+    largest = max(sum((each[n] * roles[n].replicas_per_group for n in unit), Decimal(0)) for unit in units)
+    return total if nodes == 1 else total / nodes + largest
+
+
+def amount(quantity: str) -> Decimal:
+    """A quantity as a number; what cannot be read counts nothing here, the spec will refuse it."""
+    found = _QUANTITY.match(quantity.strip())
+    if not found or found[2] not in _UNITS:
+        return Decimal(0)
+    return Decimal(found[1]) * _UNITS[found[2]]
+
+
+def _whole(value: Decimal) -> str:
+    return str(max(1, int(value.to_integral_value(ROUND_CEILING))))
+
+
+def _mebi(value: Decimal) -> str:
+    """Bytes as Mi, rounded up; empty for none."""
+    return f"{(value / _UNITS['Mi']).to_integral_value(ROUND_CEILING)}Mi" if value else ""
