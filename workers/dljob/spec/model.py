@@ -188,7 +188,7 @@ class Collocation(Model):
     """Roles that share a device, share a host, or never share one."""
 
     name: Name
-    """Name of the collocation; no role's."""
+    """Name of the collocation."""
     roles: Annotated[tuple[RoleName, ...], Field(min_length=2, max_length=8, json_schema_extra=SET)]
     """The roles in it; a role is in one collocation at most."""
     level: CollocationLevel

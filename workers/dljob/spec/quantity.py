@@ -32,7 +32,7 @@ def parse_cpu(text: str) -> int:
     return _thousandths(text)
 
 
-def parse_amount(text: str) -> int:
+def parse_custom(text: str) -> int:
     """A resource of any name, in ten-thousandths: "1", "0.5" or "500m"."""
     if not re.fullmatch(CUSTOM_PATTERN, text):
         raise ValueError(f'{text!r} is not an amount of a resource: write "1", "0.5" or "500m"')
@@ -53,7 +53,7 @@ def parse_memory(text: str) -> int:
     return whole * GRAIN
 
 
-def parse_count(text: str) -> int:
+def parse_devices(text: str) -> int:
     """Devices of one rank in ten-thousandths: whole, or a share below one of at most four digits; never zero."""
     if not re.fullmatch(DEVICES_PATTERN, text):
         raise ValueError(f'{text!r} devices cannot be: write a whole number, or a share below one such as "0.4"')

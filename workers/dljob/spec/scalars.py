@@ -118,12 +118,12 @@ Memory = Annotated[
 Amount = Annotated[
     str,
     BeforeValidator(_number_as_text),
-    AfterValidator(_parsed_by(quantity.parse_amount)),
+    AfterValidator(_parsed_by(quantity.parse_custom)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.CUSTOM_PATTERN}),
 ]
 Devices = Annotated[
     str,
     BeforeValidator(_number_as_text),
-    AfterValidator(_parsed_by(quantity.parse_count)),
+    AfterValidator(_parsed_by(quantity.parse_devices)),
     Field(max_length=16, json_schema_extra={**INT_OR_STRING, "pattern": quantity.DEVICES_PATTERN}),
 ]
