@@ -1,1 +1,1 @@
-"""PURE. From a spec to roles, groups, ranks, units, bundles, demand and the RayCluster manifest: no clock, no I/O."""
+"""What runs where: roles, groups, ranks, units, machines, and the RayCluster that would carry them. Pure."""

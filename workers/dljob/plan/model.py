@@ -1,10 +1,15 @@
-"""What a plan is made of: frozen data, no behaviour beyond arithmetic on itself."""
+"""What a plan is made of: frozen data, no behaviour beyond arithmetic on itself.
+
+Units are not stored but computed from `Series`, one per role or collocation: a plan of 100,000 ranks is as small as a
+plan of 16.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 Amount: TypeAlias = int
@@ -12,8 +17,20 @@ Amount: TypeAlias = int
 
 GRAIN = 10_000
 
+NODE_GROUP_LABEL = "dljob.io/node-group"
+"""The label that each machine of a node group carries."""
+
 Resources: TypeAlias = tuple[tuple[str, Amount], ...]
 """Resource name as Ray spells it (CPU, memory, GPU, NPU, ...) -> amount; sorted by name, no zeros."""
+
+
+def add_up(*parts: Resources) -> Resources:
+    """The sum of amounts by name, sorted, without zeros."""
+    total: dict[str, Amount] = {}
+    for part in parts:
+        for name, amount in part:
+            total[name] = total.get(name, 0) + amount
+    return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
 class HostKind(StrEnum):
@@ -90,11 +107,7 @@ class Unit:
     @property
     def demand(self) -> Resources:
         """The sum of its bundles."""
-        total: dict[str, Amount] = {}
-        for bundle in self.bundles:
-            for name, amount in bundle.resources:
-                total[name] = total.get(name, 0) + amount
-        return tuple(sorted(total.items()))
+        return add_up(*(bundle.resources for bundle in self.bundles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +116,18 @@ class NodeGroup:
 
     name: str
     replicas: int
+    """How many machines, spares included."""
     resources: Resources
+    """Of one machine. Without `memory` its memory is not known here, and not counted."""
     labels: tuple[tuple[str, str], ...]
     """What each node of the group carries, `dljob.io/node-group` included."""
     derived: bool = False
+    spares: int = 0
+    """How many of its machines stay free of ranks."""
+    device: tuple[str, str] | None = None
+    """(Ray resource, Kubernetes resource) of its accelerator."""
+    shared_memory: Amount = 0
+    """Size of /dev/shm in bytes x 10_000; 0 leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +140,124 @@ class Place:
     bundle: int
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A role's part in a series of units."""
+
+    role: str
+    groups: int
+    group_size: int
+    per_rank: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The units of one role or collocation: unit k holds group k of every member that has one.
+
+    Units with equally many members have one shape, so `shapes` describes any number of units.
+    """
+
+    name: str
+    members: tuple[Member, ...]
+    """Sorted by role."""
+    shared: bool
+    """Device collocation: rank i of each group sits in bundle i. Else each rank has a bundle of its own."""
+    selector: tuple[tuple[str, str], ...] = ()
+    apart: tuple[str, str] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many units: as many as the member with the most groups has."""
+        return max(member.groups for member in self.members)
+
+    def present(self, k: int) -> tuple[Member, ...]:
+        """The members that have a group k."""
+        return tuple(member for member in self.members if k < member.groups)
+
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(first unit, how many) of each run of units of one shape, in order."""
+        ends = sorted({member.groups for member in self.members})
+        return tuple((start, end - start) for start, end in zip([0, *ends], ends, strict=False))
+
+    def bundle_of(self, role: str, rank: int) -> tuple[int, int]:
+        """(unit, bundle) of a rank."""
+        size = next(member.group_size for member in self.members if member.role == role)
+        group, local = divmod(rank, size)
+        before = 0 if self.shared else sum(m.group_size for m in self.present(group) if m.role < role)
+        return group, before + local
+
+    def unit(self, k: int) -> Unit:
+        """Unit k, made anew."""
+        present = self.present(k)
+        return Unit(
+            name=f"{self.name}/{k}",
+            bundles=self._shared_bundles(present, k) if self.shared else _own_bundles(present, k),
+            members=tuple((member.role, k) for member in present),
+            selector=self.selector,
+            apart=self.apart,
+        )
+
+    def _shared_bundles(self, present: tuple[Member, ...], k: int) -> tuple[Bundle, ...]:
+        size = max(member.group_size for member in present)
+        bundles: list[Bundle] = []
+        for local in range(size):
+            sharers = [member for member in present if local < member.group_size]
+            ranks = tuple((member.role, k * member.group_size + local) for member in sharers)
+            bundles.append(Bundle(add_up(*(member.per_rank for member in sharers)), ranks))
+        return tuple(bundles)
+
+
+def _own_bundles(present: tuple[Member, ...], k: int) -> tuple[Bundle, ...]:
+    return tuple(
+        Bundle(member.per_rank, ((member.role, k * member.group_size + local),))
+        for member in present
+        for local in range(member.group_size)
+    )
+
+
+@dataclass(frozen=True)
+class UnitTable(Mapping[str, Unit]):
+    """All units by name, made when asked for; picklable, and as small as its series."""
+
+    series: tuple[Series, ...]
+    """Sorted by name."""
+
+    @cached_property
+    def _by_name(self) -> dict[str, Series]:
+        return {series.name: series for series in self.series}
+
+    @cached_property
+    def _by_role(self) -> dict[str, Series]:
+        return {member.role: series for series in self.series for member in series.members}
+
+    def __getitem__(self, name: str) -> Unit:
+        series = self._by_name.get(name.rpartition("/")[0])
+        number = name.rpartition("/")[2]
+        if series is None or not number.isdecimal() or str(int(number)) != number or int(number) >= series.count:
+            raise KeyError(name)
+        return series.unit(int(number))
+
+    def __iter__(self) -> Iterator[str]:
+        for series in self.series:
+            for k in range(series.count):
+                yield f"{series.name}/{k}"
+
+    def __len__(self) -> int:
+        return sum(series.count for series in self.series)
+
+    def of_role(self, role: str) -> Series:
+        """The series that a role's groups are in."""
+        return self._by_role[role]
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """A whole job, resolved. Equal specs give equal plans; `digest` says so in 16 hex digits."""
 
     name: str
     roles: Mapping[str, RolePlan]
-    units: Mapping[str, Unit]
+    """In the order of the spec."""
+    units: UnitTable
     node_groups: Mapping[str, NodeGroup]
     manifest: Mapping[str, Any] = field(repr=False)
     """The RayCluster that would carry the job."""
@@ -133,4 +265,9 @@ class JobPlan:
 
     def place(self, role: str, rank: int) -> Place:
         """Where a rank sits; arithmetic, so that 100,000 ranks need no table."""
-        raise KeyError((role, rank))
+        plan = self.roles[role]
+        if not 0 <= rank < plan.replicas:
+            raise KeyError((role, rank))
+        series = self.units.of_role(role)
+        unit, bundle = series.bundle_of(role, rank)
+        return Place(rank // plan.group_size, rank % plan.group_size, f"{series.name}/{unit}", bundle)

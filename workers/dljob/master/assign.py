@@ -1,0 +1,188 @@
+"""Which unit goes to which node: pure, exact, and with the reason when it cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dljob.master.views import NodeView
+from dljob.plan.conflict import Conflict, conflict_of
+from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
+from dljob.plan.nodes import runs_of
+from dljob.plan.packing import Batch, Packing, Run, Stuck, pack
+from dljob.plan.rooms import Demand, Room, demand_of, room_of, take
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A node for every unit."""
+
+    nodes: Mapping[str, str]
+    """Unit -> node id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No node for some unit, and why. Nothing of the gang is to be reserved."""
+
+    why: str
+    """The smallest set that conflicts, with its numbers."""
+    units: tuple[str, ...]
+    """That set: with any one of these units fewer, the others of it fit."""
+    missing: Resources
+    """What would have to become free at least; empty when it is not a matter of amounts."""
+    never: bool
+    """True: it would not fit on these nodes either if all others left them. False: waiting may help."""
+    proven: bool = True
+    """False: no way was found within the bounds of the search, which is no proof that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A unit of the job that has its node already. `counted`: its node's `free` is without it."""
+
+    unit: Unit
+    node: str
+    counted: bool = True
+
+
+def assign(
+    units: Iterable[Unit],
+    nodes: Iterable[NodeView],
+    *,
+    excluded: frozenset[str] = frozenset(),
+    taken: Iterable[Held] = (),
+    reserve_nodes: Mapping[str, int] | None = None,
+) -> Assignment | Refusal:
+    """A node for every unit, or for none.
+
+    The answer does not depend on the order of units, nodes or `taken`. Head nodes get no unit.
+
+    Args:
+        units: What to place; all of them or none.
+        nodes: The live nodes.
+        excluded: Ids of nodes that get no unit now, though they might later.
+        taken: Units that keep their node.
+        reserve_nodes: Node group -> how many of its nodes stay entirely free, as spares.
+    """
+    batches, members = _batches(units)
+    seen = sorted((node for node in nodes if not node.head), key=lambda node: _natural(node.id))
+    held, spares = tuple(taken), reserve_nodes or {}
+    now, short = _runs(seen, batches, held, spares, excluded)
+    found = Stuck(proven=True) if short else pack(batches, now)
+    if isinstance(found, Packing):
+        return Assignment(_spread(found, members, seen))
+    emptied = [replace(node, free=node.total) for node in seen]
+    whole = [replace(item, counted=False) for item in held]
+    later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
+    ever = Stuck(proven=True) if ever_short else pack(batches, later)
+    never = isinstance(ever, Stuck) and ever.proven
+    if short:
+        return Refusal(ever_short or short, (), (), never=never)
+    conflict = conflict_of(batches, later if never else now, proven=never or found.proven)
+    return _refusal(conflict, members, spares, never=never)
+
+
+def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
+    """The machines of the plan's node groups as if they were there and empty: `<group>-<i>`, spares last."""
+    return tuple(
+        NodeView(f"{group.name}-{i}", group.resources, group.resources, group.labels)
+        for group in plan.node_groups.values()
+        for i in range(group.replicas)
+    )
+
+
+def spare_nodes(plan: JobPlan) -> dict[str, int]:
+    """How many machines of each node group are to stay free: `reserve_nodes` of `assign`."""
+    return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
+
+
+def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
+    """Exchangeable units of one series together, and the names of each batch in order."""
+    found: dict[tuple[str, Demand], list[Unit]] = {}
+    for unit in sorted(units, key=lambda unit: _natural(unit.name)):
+        found.setdefault((unit.name.rpartition("/")[0], demand_of(unit)), []).append(unit)
+    batches = [Batch(name, demand, len(same), same[0]) for (name, demand), same in found.items()]
+    return batches, [[unit.name for unit in same] for same in found.values()]
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key that puts `train-10` after `train-9`."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", text))
+
+
+def _runs(
+    nodes: Sequence[NodeView],
+    batches: Sequence[Batch],
+    held: Sequence[Held],
+    spares: Mapping[str, int],
+    excluded: frozenset[str],
+) -> tuple[tuple[Run, ...], str]:
+    """What the nodes have left, spares and excluded ones set aside; and which spares cannot be had, in words."""
+    by_node: dict[str, list[Held]] = {}
+    for item in held:
+        by_node.setdefault(item.node, []).append(item)
+    aside, short = _set_aside(nodes, by_node, spares, excluded)
+    rooms: list[tuple[Room, Sequence[int]]] = []
+    for index, node in enumerate(nodes):
+        if node.id not in excluded and index not in aside:
+            room = _room(node, by_node.get(node.id, ()))
+            if room is not None:
+                rooms.append((room, (index,)))
+    together: dict[Room, list[int]] = {}
+    for run in runs_of(rooms, batches):
+        together.setdefault(run.room, []).extend(run.ids)
+    return tuple(Run(room, ids) for room, ids in together.items()), short
+
+
+def _set_aside(
+    nodes: Sequence[NodeView],
+    held: Mapping[str, Sequence[Held]],
+    spares: Mapping[str, int],
+    excluded: frozenset[str],
+) -> tuple[set[int], str]:
+    """The last nodes of each group that are entirely free, as many as are to be spares."""
+    aside: set[int] = set()
+    for group, count in sorted(spares.items()):
+        of_group = [i for i, node in enumerate(nodes) if dict(node.labels).get(NODE_GROUP_LABEL) == group]
+        free = [
+            i
+            for i in of_group
+            if nodes[i].free == nodes[i].total and nodes[i].id not in held and nodes[i].id not in excluded
+        ]
+        if len(free) < count:
+            return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(of_group)} are free"
+        aside.update(free[len(free) - count :])
+    return aside, ""
+
+
+def _room(node: NodeView, held: Sequence[Held]) -> Room | None:
+    """What a node has left after the units held there; None when they hold more than it has."""
+    room: Room | None = room_of(node.free, node.labels, node.total)
+    for item in held:
+        demand = demand_of(item.unit)
+        if item.counted:
+            demand = replace(demand, bulk=(), devices=())
+        room = take(room, demand) if room is not None else None
+    return room
+
+
+def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[NodeView]) -> dict[str, str]:
+    """Units in order to nodes in order: neighbours stay neighbours."""
+    chosen: dict[str, str] = {}
+    for names, spots in zip(members, packing.spots, strict=True):
+        where = sorted((index, each) for ids, each in spots for index in ids)
+        indices = [index for index, each in where for _ in range(each)]
+        chosen.update((name, nodes[index].id) for name, index in zip(names, indices, strict=True))
+    return chosen
+
+
+def _refusal(
+    conflict: Conflict, members: Sequence[Sequence[str]], spares: Mapping[str, int], *, never: bool
+) -> Refusal:
+    by_first = {names[0]: names for names in members}
+    units = tuple(name for batch in conflict.batches for name in by_first[batch.sample.name][: batch.count])
+    kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
+    why = f"{conflict.why} (kept free as spares: {kept})" if kept else conflict.why
+    return Refusal(why, units, conflict.missing, never=never, proven=conflict.proven)

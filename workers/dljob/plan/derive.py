@@ -1,0 +1,106 @@
+"""Node groups for a spec that declares none: as few machines of as few shapes as first fit finds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from dljob.plan.devices import BY_RAY
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, NodeGroup, Resources
+from dljob.plan.packing import Batch, Run, fill
+from dljob.plan.rooms import Demand, Room, copies, take, total_demand
+
+MACHINE_DEVICES = 8
+"""Devices of one kind that a derived machine has at most, unless one unit needs more."""
+MACHINE_CPUS = 32
+"""CPUs that a derived machine without devices has at most, unless one unit needs more."""
+NAME_LENGTH = 20
+
+_PLENTY: Amount = 2**70
+_MEBIBYTE: Amount = 2**20 * GRAIN
+
+
+def derive(batches: Sequence[Batch]) -> list[NodeGroup]:
+    """Machines for these units; units that take different kinds of device get different machines."""
+    by_kind: dict[tuple[str, ...], list[Batch]] = {}
+    for batch in batches:
+        by_kind.setdefault(tuple(name for name, _, _ in batch.demand.devices), []).append(batch)
+    sizes: Counter[Resources] = Counter()
+    for _, members in sorted(by_kind.items()):
+        sizes.update(_machines(members))
+    return _named(sizes)
+
+
+def _machines(batches: Sequence[Batch]) -> Counter[Resources]:
+    """How many machines of which size; the largest units are placed first, bigger ones than a machine alone."""
+    lots: dict[Room, tuple[Run, ...]] = {}
+    next_id = 0
+    for batch in sorted(batches, key=lambda b: (_bigness(b.demand), b.name)):
+        cap = _capacity(batch.demand, batches)
+        runs, _, left = fill(lots.get(cap, ()), batch.demand, batch.count)
+        while left:
+            each = copies(cap, batch.demand, left)
+            room = take(cap, batch.demand, each)
+            assert room is not None, "a machine of a unit's own size holds it"  # noqa: S101
+            runs = (*runs, Run(room, range(next_id, next_id + left // each)))
+            next_id += left // each
+            left %= each
+        lots[cap] = runs
+    sizes: Counter[Resources] = Counter()
+    for cap, runs in lots.items():
+        for run in runs:
+            sizes[_used(cap, run.room)] += len(run.ids)
+    return sizes
+
+
+def _bigness(demand: Demand) -> tuple[Amount, Amount]:
+    """Sorts the largest first: by devices, then by CPU."""
+    wanted = dict(total_demand(demand))
+    return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
+
+
+def _capacity(demand: Demand, batches: Sequence[Batch]) -> Room:
+    """An empty machine for the unit: of the usual size, or of the unit's own when that is bigger."""
+    names = {name for batch in batches for name, _ in batch.demand.bulk}
+    plenty = dict.fromkeys(names, _PLENTY)
+    kinds = [name for name, _, _ in demand.devices]
+    usual = plenty if kinds else {**plenty, "CPU": MACHINE_CPUS * GRAIN}
+    machine = Room(_items(usual), tuple((kind, MACHINE_DEVICES, ()) for kind in kinds), ())
+    if take(machine, demand) is not None:
+        return machine
+    bulk = {**plenty, "CPU": dict(demand.bulk).get("CPU", 0)}
+    own = tuple((kind, whole + len(shares), ()) for kind, whole, shares in demand.devices)
+    left = take(Room(_items(bulk), own, ()), demand)
+    assert left is not None, "as many devices as pieces are always enough"  # noqa: S101
+    spare = {kind: whole for kind, whole, _ in left.devices}
+    return Room(_items(bulk), tuple((kind, whole - spare[kind], ()) for kind, whole, _ in own), ())
+
+
+def _items(amounts: dict[str, Amount]) -> Resources:
+    return tuple(sorted(amounts.items()))
+
+
+def _used(cap: Room, left: Room) -> Resources:
+    """The size of a machine: what its units take, CPUs and devices whole, memory in MiB."""
+    after = dict(left.bulk)
+    used = {name: amount - after[name] for name, amount in cap.bulk}
+    used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
+    if used.get("memory"):
+        used["memory"] = -(-used["memory"] // _MEBIBYTE) * _MEBIBYTE
+    untouched = {kind: whole for kind, whole, _ in left.devices}
+    used.update({kind: (whole - untouched[kind]) * GRAIN for kind, whole, _ in cap.devices})
+    return tuple(sorted((name, amount) for name, amount in used.items() if amount))
+
+
+def _named(sizes: Counter[Resources]) -> list[NodeGroup]:
+    """One group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-2`."""
+    groups: dict[str, NodeGroup] = {}
+    for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
+        devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]
+        stem = "-".join(f"{name}{amount}" for name, amount in devices or [("cpu", dict(size)["CPU"] // GRAIN)])
+        stem = re.sub(r"[^a-z0-9]+", "-", stem.lower())[: NAME_LENGTH - 3].strip("-")
+        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(sizes) + 2))) if n not in groups)
+        device = (devices[0][0], BY_RAY[devices[0][0]].kubernetes) if devices else None
+        groups[name] = NodeGroup(name, count, size, ((NODE_GROUP_LABEL, name),), derived=True, device=device)
+    return list(groups.values())

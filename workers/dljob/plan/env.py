@@ -1,0 +1,66 @@
+"""The environment of a rank, as far as the plan and a start order know it: torchrun's names, and our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dljob.plan.model import RolePlan
+
+
+def rank_env(
+    role: RolePlan,
+    rank: int,
+    *,
+    job: str,
+    uid: str,
+    job_dir: str,
+    incarnation: int,
+    local_rank: int,
+    local_world_size: int,
+    group_rank: int,
+    world_size: int,
+    generation: int,
+    store: str = "",
+    restart_reason: str = "",
+    inherited: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The variables of one rank, over what it inherits.
+
+    Ranks of an Elastic role get torchrun's names. Those of an Actor role do not: a library that finds WORLD_SIZE waits
+    for peers that never come. `store` is "host:port", or empty; `inherited` is what the process has anyway.
+    """
+    env = {
+        **dict(role.env),
+        "DLJOB_NAME": job,
+        "DLJOB_UID": uid,
+        "DLJOB_ROLE": role.name,
+        "DLJOB_RANK": str(rank),
+        "DLJOB_REPLICAS": str(role.replicas),
+        "DLJOB_LOCAL_RANK": str(local_rank),
+        "DLJOB_DIR": job_dir,
+        "DLJOB_INCARNATION": str(incarnation),
+        "DLJOB_RESTART_REASON": restart_reason,
+    }
+    if role.elastic:
+        # Source: torch 2.15, `torch/distributed/elastic/agent/server/local_elastic_agent.py`, one role an agent.
+        env |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(local_world_size),
+            "GROUP_RANK": str(group_rank),
+            "GROUP_WORLD_SIZE": str(world_size // local_world_size),
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": str(world_size),
+            "ROLE_NAME": role.name,
+            "TORCHELASTIC_RESTART_COUNT": str(generation),
+            "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
+            "TORCHELASTIC_RUN_ID": uid,
+        }
+    if store:
+        host, _, port = store.rpartition(":")
+        env.update(MASTER_ADDR=host, MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True")
+    if local_world_size > 1 and "OMP_NUM_THREADS" not in env and "OMP_NUM_THREADS" not in (inherited or {}):
+        # torchrun's default: ranks of one machine would each take all its cores.
+        env["OMP_NUM_THREADS"] = "1"
+    return env

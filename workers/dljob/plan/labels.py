@@ -1,0 +1,23 @@
+"""Ray's label selectors: "v", "!v", "in(a,b)", "!in(a,b)".
+
+Source: ray 2.60, `src/ray/common/scheduling/label_selector.cc`: a node without the key satisfies the negated forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def matches(selector: Iterable[tuple[str, str]], labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels satisfies every (key, expression)."""
+    return all(_satisfied(expression, labels.get(key)) for key, expression in selector)
+
+
+def _satisfied(expression: str, value: str | None) -> bool:
+    negated = expression.startswith("!")
+    body = expression[1:] if negated else expression
+    if body.startswith("in(") and body.endswith(")"):
+        wanted = {part.strip() for part in body[3:-1].split(",")}
+    else:
+        wanted = {body}
+    return (value in wanted) != negated

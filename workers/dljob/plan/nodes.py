@@ -1,0 +1,96 @@
+"""Machines: node groups as declared, or derived from the units; and whether the units fit on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dljob.errors import PlacementError
+from dljob.plan.conflict import conflict_of
+from dljob.plan.derive import derive
+from dljob.plan.devices import DEVICES
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, UnitTable, add_up
+from dljob.plan.packing import Batch, Packing, Run, pack
+from dljob.plan.rooms import Room, demand_of, narrow, room_of
+from dljob.spec import model as spec_model
+from dljob.spec.model import DLJobSpec
+from dljob.spec.quantity import parse_cpu, parse_memory
+
+
+def build_node_groups(spec: DLJobSpec, units: UnitTable) -> dict[str, NodeGroup]:
+    """The job's machines by name of their group, spares added.
+
+    Raises:
+        PlacementError: The units do not fit on the declared machines.
+    """
+    spares = spec.fault_tolerance.spares.nodes
+    batches = batches_of(units)
+    if spec.node_groups:
+        groups = [_declared(group) for group in spec.node_groups]
+        check_fit(batches, groups)
+    else:
+        groups = derive(batches)
+    ordered = sorted(groups, key=lambda group: group.name)
+    return {g.name: replace(g, replicas=g.replicas + spares, spares=spares) for g in ordered}
+
+
+def batches_of(units: UnitTable) -> tuple[Batch, ...]:
+    """All units, exchangeable ones together: a handful, however many units there are."""
+    batches: list[Batch] = []
+    for series in units.series:
+        for first, count in series.shapes():
+            sample = series.unit(first)
+            batches.append(Batch(series.name, demand_of(sample), count, sample))
+    return tuple(batches)
+
+
+def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch]) -> tuple[Run, ...]:
+    """Machines with equal rooms together, where equal means: to these batches."""
+    names: set[str] = set()
+    keys: set[str] = set()
+    for batch in batches:
+        names.update(name for name, _ in batch.demand.bulk)
+        keys.update(key for key, _ in batch.demand.selector)
+    return tuple(Run(narrow(room, frozenset(names), frozenset(keys)), ids) for room, ids in rooms if len(ids))
+
+
+def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup]) -> None:
+    """Whether the units fit on empty machines of these groups.
+
+    Raises:
+        PlacementError: They do not; names the smallest set that conflicts.
+    """
+    rooms: list[tuple[Room, Sequence[int]]] = []
+    first = 0
+    for group in sorted(groups, key=lambda group: group.name):
+        rooms.append((room_of(group.resources, group.labels), range(first, first + group.replicas)))
+        first += group.replicas
+    runs = runs_of(rooms, batches)
+    packing = pack(batches, runs)
+    if not isinstance(packing, Packing):
+        conflict = conflict_of(batches, runs, proven=packing.proven)
+        sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
+        raise PlacementError(
+            f"the job does not fit on its nodeGroups: {conflict.why}{sure}",
+            hint="add replicas or larger machines to nodeGroups, or ask for less; `dljob plan` shows who takes what",
+        )
+
+
+def _declared(group: spec_model.NodeGroup) -> NodeGroup:
+    accelerator = group.accelerator
+    device: tuple[str, str] | None = None
+    if accelerator is not None:
+        kind = DEVICES[accelerator.type]
+        device = (kind.ray or accelerator.ray_resource or "", accelerator.resource_name or kind.kubernetes)
+    return NodeGroup(
+        name=group.name,
+        replicas=group.replicas,
+        resources=add_up(
+            (("CPU", parse_cpu(group.cpu)),),
+            (("memory", parse_memory(group.memory)),) if group.memory else (),
+            ((device[0], accelerator.count * GRAIN),) if device and accelerator else (),
+        ),
+        labels=tuple(sorted({**group.labels, NODE_GROUP_LABEL: group.name}.items())),
+        device=device,
+        shared_memory=parse_memory(group.shared_memory) if group.shared_memory else 0,
+    )

@@ -1,0 +1,201 @@
+"""Packing units into machines: greedy first, then a bounded exact search, and a proof where there is one.
+
+Exchangeable units are one `Batch` and exchangeable machines one `Run`, so the cost grows with what differs, not with
+how many there are: 10,000 equal units on 2,000 equal machines are one division.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dljob.plan.model import GRAIN, Unit
+from dljob.plan.rooms import Demand, Room, admits, copies, take, total_demand, total_room
+
+SEARCH_STEPS = 20_000
+"""Moves of the exact search before it gives up: about 0.2 s."""
+SEARCH_UNITS = 48
+"""Units beyond which the exact search is not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Exchangeable units of one series."""
+
+    name: str
+    demand: Demand
+    count: int
+    sample: Unit
+    """The first of them, for words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Exchangeable machines, by their indices."""
+
+    room: Room
+    ids: Sequence[int]
+
+
+Spots = tuple[tuple[Sequence[int], int], ...]
+"""(machines, units on each of them), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where each batch went, and what is left."""
+
+    spots: tuple[Spots, ...]
+    """By index of the batch."""
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """No packing. `proven`: there is none; else none was found within the search's bounds."""
+
+    proven: bool
+
+
+def pack(batches: Sequence[Batch], runs: Sequence[Run], steps: int = SEARCH_STEPS) -> Packing | Stuck:
+    """A place for every unit, or none."""
+    if _cannot(batches, runs):
+        return Stuck(proven=True)
+    for order in _orders(batches, runs):
+        packing = _greedy(batches, runs, order)
+        if packing is not None:
+            return packing
+    return _search(batches, runs, steps)
+
+
+def fill(runs: Sequence[Run], demand: Demand, count: int) -> tuple[tuple[Run, ...], Spots, int]:
+    """Put up to `count` such units into machines, the tightest first: (machines after, where, how many are left)."""
+    after: list[Run] = []
+    spots: list[tuple[Sequence[int], int]] = []
+    for run in sorted(runs, key=lambda run: _preference(run, demand)):
+        each = copies(run.room, demand, count) if count else 0
+        if not each:
+            after.append(run)
+            continue
+        full = min(len(run.ids), count // each)
+        cuts = [(run.ids[:full], each)]
+        count -= full * each
+        if count and full < len(run.ids):
+            rest = copies(run.room, demand, count)
+            cuts.append((run.ids[full : full + 1], rest))
+            count -= rest
+        for ids, number in cuts:
+            room = take(run.room, demand, number)
+            assert room is not None, "copies() said that they fit"  # noqa: S101
+            after.append(Run(room, ids))
+            spots.append((ids, number))
+        touched = sum(len(ids) for ids, _ in cuts)
+        if touched < len(run.ids):
+            after.append(Run(run.room, run.ids[touched:]))
+    return tuple(after), tuple(spots), count
+
+
+def alone(batch: Batch, runs: Sequence[Run]) -> int:
+    """How many units of a batch fit when nothing else is there; at most its count."""
+    found = 0
+    for run in runs:
+        found += copies(run.room, batch.demand, batch.count) * len(run.ids)
+        if found >= batch.count:
+            return batch.count
+    return found
+
+
+def _preference(run: Run, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
+    """Machines without devices that the unit has no use for, then used ones, then the fullest, then the first."""
+    asked = {name for name, _, _ in demand.devices}
+    needless = sum(1 for name, whole, shared in run.room.devices if name not in asked and (whole or shared))
+    left = total_room(run.room)
+    names = [name for name, _ in total_demand(demand)]
+    return needless, not run.room.used, tuple(left.get(name, 0) for name in names), run.ids[0]
+
+
+def _cannot(batches: Sequence[Batch], runs: Sequence[Run]) -> bool:
+    """A proof that no packing exists: a batch alone is too many, or the sum of something is too much."""
+    if any(alone(batch, runs) < batch.count for batch in batches):
+        return True
+    wanted: Counter[str] = Counter()
+    for batch in batches:
+        wanted.update({name: amount * batch.count for name, amount in total_demand(batch.demand)})
+    have: Counter[str] = Counter()
+    for run in runs:
+        if any(admits(run.room, batch.demand) for batch in batches):
+            have.update({name: amount * len(run.ids) for name, amount in total_room(run.room).items()})
+    return any(amount > have[name] for name, amount in wanted.items())
+
+
+def _orders(batches: Sequence[Batch], runs: Sequence[Run]) -> list[list[int]]:
+    """Orders to try: the least choice first, the largest first, those that must be apart first."""
+    choice = [
+        sum(len(run.ids) for run in runs if admits(run.room, b.demand) and take(run.room, b.demand)) for b in batches
+    ]
+    size = [_size(batch.demand, runs) for batch in batches]
+    indices = range(len(batches))
+    orders = [
+        sorted(indices, key=lambda i: (choice[i], -size[i], batches[i].name)),
+        sorted(indices, key=lambda i: (-size[i], choice[i], batches[i].name)),
+        sorted(indices, key=lambda i: (batches[i].demand.apart is None, -size[i], batches[i].name)),
+    ]
+    return [order for i, order in enumerate(orders) if order not in orders[:i]]
+
+
+def _size(demand: Demand, runs: Sequence[Run]) -> int:
+    """The largest part of a machine's resource that a unit takes, in ten-thousandths."""
+    most: dict[str, int] = {}
+    for run in runs:
+        for name, amount in total_room(run.room).items():
+            most[name] = max(most.get(name, 0), amount)
+    return max((amount * GRAIN // max(1, most.get(name, 0)) for name, amount in total_demand(demand)), default=0)
+
+
+def _greedy(batches: Sequence[Batch], runs: Sequence[Run], order: Sequence[int]) -> Packing | None:
+    spots: list[Spots] = [()] * len(batches)
+    now = tuple(runs)
+    for i in order:
+        now, spots[i], left = fill(now, batches[i].demand, batches[i].count)
+        if left:
+            return None
+    return Packing(tuple(spots), now)
+
+
+def _search(batches: Sequence[Batch], runs: Sequence[Run], steps: int) -> Packing | Stuck:
+    """Depth first over units and distinct rooms, no state twice; proven when it ends within its steps."""
+    todo = [i for i, batch in enumerate(batches) for _ in range(batch.count)]
+    if len(todo) > SEARCH_UNITS:
+        return Stuck(proven=False)
+    # A unit uses one machine, so more machines of one kind than units make no difference.
+    rooms = {index: run.room for run in runs for index in run.ids[: len(todo)]}
+    seen: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
+    stack: list[tuple[int, dict[int, Room], tuple[int, ...]]] = [(0, rooms, ())]
+    while stack:
+        depth, now, path = stack.pop()
+        if depth == len(todo):
+            return _found(batches, runs, now, todo, path)
+        key = (depth, frozenset(Counter(now.values()).items()))
+        if key in seen:
+            continue
+        seen.add(key)
+        demand = batches[todo[depth]].demand
+        for room, index in {room: index for index, room in reversed(now.items())}.items():
+            steps -= 1
+            after = take(room, demand) if admits(room, demand) else None
+            if after is not None:
+                stack.append((depth + 1, {**now, index: after}, (*path, index)))
+        if steps < 0:
+            return Stuck(proven=False)
+    return Stuck(proven=True)
+
+
+def _found(
+    batches: Sequence[Batch], runs: Sequence[Run], rooms: dict[int, Room], todo: Sequence[int], path: Sequence[int]
+) -> Packing:
+    spots: list[list[tuple[Sequence[int], int]]] = [[] for _ in batches]
+    for i, index in sorted(zip(todo, path, strict=True)):
+        spots[i].append(((index,), 1))
+    after = [Run(rooms.get(index, run.room), (index,)) for run in runs for index in run.ids]
+    return Packing(tuple(tuple(s) for s in spots), tuple(after))

@@ -1,0 +1,52 @@
+"""From a spec to a plan: pure, and the same for the same spec wherever it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dljob.plan.manifest import build_manifest
+from dljob.plan.model import JobPlan, NodeGroup, RolePlan, UnitTable
+from dljob.plan.nodes import build_node_groups
+from dljob.plan.roles import resolve_role
+from dljob.plan.units import build_units
+from dljob.spec.model import DLJobManifest
+
+DIGEST_LENGTH = 16
+
+
+def plan(manifest: DLJobManifest) -> JobPlan:
+    """The whole job, resolved.
+
+    Raises:
+        PlacementError: It cannot be placed; the message names the smallest set that conflicts, with its numbers.
+    """
+    spec = manifest.spec
+    roles = {role.name: resolve_role(spec, role) for role in spec.roles}
+    units = build_units(spec, roles)
+    groups = build_node_groups(spec, units)
+    cluster = build_manifest(manifest, groups)
+    digest = _digest(manifest.metadata.name, roles, units, groups, cluster)
+    return JobPlan(manifest.metadata.name, roles, units, groups, cluster, digest)
+
+
+def _digest(
+    name: str,
+    roles: Mapping[str, RolePlan],
+    units: UnitTable,
+    groups: Mapping[str, NodeGroup],
+    cluster: Mapping[str, Any],
+) -> str:
+    """16 hex digits of the plan as canonical JSON: sorted keys, no spaces."""
+    whole = {
+        "name": name,
+        "roles": {role.name: asdict(role) for role in roles.values()},
+        "units": [asdict(series) for series in units.series],
+        "nodeGroups": {group.name: asdict(group) for group in groups.values()},
+        "manifest": cluster,
+    }
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -1,0 +1,106 @@
+"""Roles resolved: whatever depends on other fields of the spec is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dljob.errors import PlacementError
+from dljob.plan.devices import DEVICES
+from dljob.plan.model import Amount, HostKind, Resources, RolePlan, add_up
+from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
+from dljob.spec.quantity import parse_amount, parse_count, parse_cpu, parse_memory
+
+DEFAULT_RANK_CPU = "1"
+"""CPUs of a rank that says nothing."""
+
+_COMM_BY_DEVICE = {"GPU": "nccl", "NPU": "hccl"}
+
+
+def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
+    """A role as it will be run.
+
+    Raises:
+        PlacementError: Its kind of device cannot be known.
+    """
+    accelerator = _accelerator(spec, role)
+    elastic = role.type == "Elastic"
+    comm = _comm_backend(role, accelerator) if elastic else None
+    return RolePlan(
+        name=role.name,
+        elastic=elastic,
+        host=HostKind.FORK if role.entrypoint.class_ is None else HostKind.THREAD,
+        entrypoint=_entrypoint(role.entrypoint),
+        args=role.args,
+        env=tuple({v.name: v.value for v in (*spec.env, *role.env)}.items()),
+        config={**spec.config, **role.config},
+        replicas=role.replicas,
+        group_size=role.replicas_per_group,
+        driver=role.driver,
+        depends_on=tuple((d.role, d.condition) for d in role.depends_on),
+        per_rank=_per_rank(role, accelerator),
+        accelerator=accelerator,
+        node_group=role.node_group or "",
+        restart_level=role.restart_policy.level or _restart_level(role),
+        max_restarts=role.restart_policy.max_restarts,
+        comm_backend=comm,
+        comm_timeout_s=role.comm.timeout_seconds,
+        init_process_group=role.comm.init_process_group and comm is not None,
+    )
+
+
+def _entrypoint(entrypoint: Entrypoint) -> tuple[str, ...]:
+    if entrypoint.class_ is not None:
+        return ("class", entrypoint.class_)
+    if entrypoint.module is not None:
+        return ("module", entrypoint.module)
+    return ("command", *(entrypoint.command or ()))
+
+
+def _restart_level(role: Role) -> str:
+    if role.type != "Elastic":
+        return "Process"
+    return "RoleGroup" if role.replicas == role.replicas_per_group else "Role"
+
+
+def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | None:
+    if role.comm.backend == "None":
+        return None
+    if role.comm.backend != "Auto":
+        return role.comm.backend
+    return _COMM_BY_DEVICE.get(accelerator[0], "gloo") if accelerator else "gloo"
+
+
+def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
+    wanted = role.resources
+    cpu = wanted.cpu if wanted.cpu is not None else DEFAULT_RANK_CPU
+    return add_up(
+        (("CPU", parse_cpu(cpu)),),
+        (("memory", parse_memory(wanted.memory)),) if wanted.memory else (),
+        tuple((name, parse_amount(text)) for name, text in wanted.custom.items()),
+        (accelerator,) if accelerator else (),
+    )
+
+
+def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
+    wanted = role.accelerator
+    if wanted is None:
+        return None
+    homes = [g for g in spec.node_groups if g.accelerator and role.node_group in (None, g.name)]
+    kind = wanted.type or _only(sorted({g.accelerator.type for g in homes if g.accelerator})) or "GPU"
+    ray = DEVICES[kind].ray or _only(sorted(_custom_resources(homes)))
+    if not ray:
+        raise PlacementError(
+            f"role {role.name}: accelerator type Custom names no device; "
+            f"the node groups it may live on declare {len(_custom_resources(homes))} different rayResources",
+            hint="give the role a nodeGroup whose accelerator is Custom with a rayResource",
+        )
+    return (ray, parse_count(wanted.count))
+
+
+def _custom_resources(groups: Sequence[NodeGroup]) -> set[str]:
+    return {g.accelerator.ray_resource for g in groups if g.accelerator and g.accelerator.ray_resource}
+
+
+def _only(names: Sequence[str]) -> str:
+    """The one name there is; empty when there are none or several."""
+    return names[0] if len(names) == 1 else ""

@@ -1,0 +1,97 @@
+"""Which role groups share a machine: roles and collocations become series of units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from dljob.errors import PlacementError
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Member, RolePlan, Series, UnitTable
+from dljob.spec.model import Collocation, DLJobSpec
+from dljob.spec.quantity import show
+
+
+def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
+    """Every rank in exactly one unit, whatever the order of roles and collocations.
+
+    Raises:
+        PlacementError: Roles of a collocation cannot share what it says they share.
+    """
+    series: list[Series] = []
+    apart: dict[str, tuple[str, str]] = {}
+    together: set[str] = set()
+    for collocation in spec.collocations:
+        if collocation.level == "Separate":
+            apart.update({name: (collocation.name, name) for name in collocation.roles})
+        else:
+            together.update(collocation.roles)
+            series.append(_collocated(collocation, [roles[name] for name in sorted(collocation.roles)], set(roles)))
+    for name in sorted(set(roles) - together):
+        role = roles[name]
+        series.append(Series(name, (_member(role),), shared=False, selector=_selector([role]), apart=apart.get(name)))
+    return UnitTable(tuple(sorted(series, key=lambda s: s.name)))
+
+
+def _member(role: RolePlan) -> Member:
+    return Member(role.name, role.groups, role.group_size, role.per_rank)
+
+
+def _selector(roles: Sequence[RolePlan]) -> tuple[tuple[str, str], ...]:
+    groups = sorted({role.node_group for role in roles if role.node_group})
+    return tuple((NODE_GROUP_LABEL, group) for group in groups)
+
+
+def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[str]) -> Series:
+    _check_groups(collocation, roles)
+    _check_node_group(collocation, roles)
+    shared = collocation.level == "Device"
+    if shared:
+        _check_shares(collocation, roles)
+    name = collocation.name
+    while name in taken:
+        name = f"{name}-units"
+    return Series(name, tuple(_member(role) for role in roles), shared=shared, selector=_selector(roles))
+
+
+def _check_groups(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
+    """Unit k holds group k of every role, so of any two group counts one must divide the other."""
+    for a, b in combinations(roles, 2):
+        if max(a.groups, b.groups) % min(a.groups, b.groups):
+            raise PlacementError(
+                f"collocation {collocation.name}: {a.name} has {a.groups} groups and {b.name} has {b.groups}; "
+                "of two collocated roles one's number of groups must divide the other's",
+                hint="change replicas or replicasPerGroup of one of them",
+            )
+
+
+def _check_node_group(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
+    for a, b in combinations([role for role in roles if role.node_group], 2):
+        if a.node_group != b.node_group:
+            raise PlacementError(
+                f"collocation {collocation.name}: {a.name} is bound to node group {a.node_group} and {b.name} to "
+                f"{b.node_group}; they cannot share a machine",
+                hint="give both the same nodeGroup, or take one out of the collocation",
+            )
+
+
+def _check_shares(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
+    """The sharers of one device: one kind, and shares of at most 1 together. Names as few of them as break it."""
+    holders = [(role.name, *role.accelerator) for role in roles if role.accelerator]
+    for (a, kind_a, _), (b, kind_b, _) in combinations(holders, 2):
+        if kind_a != kind_b:
+            raise PlacementError(
+                f"collocation {collocation.name}: {a} takes {kind_a} and {b} takes {kind_b}; "
+                "roles that share a device need the same kind",
+                hint="use level Host, where each has its own devices",
+            )
+    largest = sorted(holders, key=lambda holder: (-holder[2], holder[0]))
+    total, names = 0, list[str]()
+    for name, _, share in largest:
+        total += share
+        names.append(f"{name} {show(share)}")
+        if total > GRAIN:
+            raise PlacementError(
+                f"collocation {collocation.name}: the shares of one device are more than 1: {' + '.join(names)} = "
+                f"{show(total)}, {show(total - GRAIN)} too much",
+                hint="lower the counts, or use level Host, where each role has its own devices",
+            )
