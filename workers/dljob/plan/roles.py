@@ -8,7 +8,7 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import Amount, HostKind, Resources, RolePlan, add_up
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
-from dljob.spec.quantity import parse_amount, parse_count, parse_cpu, parse_memory
+from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 
 DEFAULT_RANK_CPU = "1"
 """CPUs of a rank that says nothing."""
@@ -76,7 +76,7 @@ def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
     return add_up(
         (("CPU", parse_cpu(cpu)),),
         (("memory", parse_memory(wanted.memory)),) if wanted.memory else (),
-        tuple((name, parse_amount(text)) for name, text in wanted.custom.items()),
+        tuple((name, parse_custom(text)) for name, text in wanted.custom.items()),
         (accelerator,) if accelerator else (),
     )
 
@@ -94,7 +94,7 @@ def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
             f"the node groups it may live on declare {len(_custom_resources(homes))} different rayResources",
             hint="give the role a nodeGroup whose accelerator is Custom with a rayResource",
         )
-    return (ray, parse_count(wanted.count))
+    return (ray, parse_devices(wanted.count))
 
 
 def _custom_resources(groups: Sequence[NodeGroup]) -> set[str]:
