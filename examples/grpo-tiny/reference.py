@@ -14,7 +14,6 @@ class Reference(Worker):
 
     def setup(self) -> None:
         """The first weights follow from the seed alone."""
-        torch.set_num_threads(1)
         self.policy = Policy(self.config["seed"])
 
     @rpc(idempotent=True)

@@ -6,7 +6,7 @@ import torch
 from model import Policy, sample
 from task import SAMPLES, Samples, prompts
 
-from dljob import RoleGroup, Worker, current_worker, rpc
+from dljob import RoleGroup, Worker, rpc
 
 
 class Rollout(Worker):
@@ -14,7 +14,6 @@ class Rollout(Worker):
 
     def setup(self) -> None:
         """A policy to load weights into."""
-        torch.set_num_threads(1)
         self.policy = Policy(self.config["seed"])
         self.version = -1
 
@@ -24,7 +23,7 @@ class Rollout(Worker):
         if self.version < iteration:
             self.version, weights = RoleGroup("trainer").call_rank0("weights").result(60)
             self.policy.load_state_dict(weights)
-        seed, rank = self.config["seed"], current_worker().rank
+        seed, rank = self.config["seed"], self.rank
         asked = prompts(seed, iteration, rank, self.config["promptsPerRollout"])
         repeated = [prompt for prompt in asked for _ in range(SAMPLES)]
         chance = torch.Generator().manual_seed(1_000_000 * seed + 100 * iteration + rank)

@@ -13,7 +13,7 @@ from task import Samples
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from dljob import Worker, current_worker, rpc
+from dljob import Worker, rpc
 
 
 class Trainer(Worker):
@@ -21,8 +21,7 @@ class Trainer(Worker):
 
     def setup(self) -> None:
         """Weights, optimizer and rewards so far, from the checkpoint if there is one."""
-        torch.set_num_threads(1)
-        self.checkpoint = Path(current_worker().job_dir) / "checkpoint.pt"
+        self.checkpoint = Path(self.context.job_dir) / "checkpoint.pt"
         self.policy = Policy(self.config["seed"])
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), grpo.LEARNING_RATE)
         self.rewards: list[float] = []
@@ -38,13 +37,12 @@ class Trainer(Worker):
         """One iteration; nothing if the checkpoint already has it."""
         if iteration < len(self.rewards):
             return
-        rank, world = current_worker().rank, current_worker().world_size
-        size = len(rewards) // world
-        share = slice(rank * size, (rank + 1) * size)
+        size = len(rewards) // self.world_size
+        share = slice(self.rank * size, (self.rank + 1) * size)
         try:
             grpo.update(self.ddp, self.optimizer, batch, rewards, reference, share=share)
             self.rewards.append(sum(rewards) / len(rewards))
-            if rank == 0:
+            if self.rank == 0:
                 self.save()
             dist.barrier()  # nobody answers before the checkpoint is there, or a restart would find half the answers
         except RuntimeError:

@@ -1,0 +1,75 @@
+"""The same things made with Ray alone, which dljob is held against."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from bench_common import settle
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+import ray
+
+
+@ray.remote(max_restarts=0)
+class Bare:
+    """An actor whose first method is its user code."""
+
+    def enter(self, torch: bool = False) -> float:
+        """When it got here, torch imported if it is to be."""
+        if torch:
+            import torch as imported
+
+            imported.set_num_threads(1)
+            assert (imported.ones(8) @ imported.ones(8)).item() == 8
+        return time.time()
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class Maker:
+    """A bare detached async actor that makes n bare actors in one placement group."""
+
+    async def make(self, n: int, cpu: float, env: dict[str, str], torch: bool) -> list[float]:
+        """When each of them came into user code."""
+        self.group = placement_group([{"CPU": cpu}] * n, lifetime="detached")
+        await self.group.ready()
+        options: dict[str, Any] = {"num_cpus": cpu, "lifetime": "detached", "namespace": "dljob"}
+        if env:
+            options["runtime_env"] = {"env_vars": env}
+        self.actors = [
+            Bare.options(
+                name=f"bare-{i}",
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=i),
+                **options,
+            ).remote()
+            for i in range(n)
+        ]
+        return list(await asyncio.gather(*(actor.enter.remote(torch) for actor in self.actors)))
+
+    async def clear(self) -> None:
+        """End them."""
+        for actor in self.actors:
+            ray.kill(actor)
+        remove_placement_group(self.group)
+
+
+def many(n: int, env: dict[str, str], *, cpu: float = 0.25, torch: bool = False) -> float:
+    """Seconds from asking for the maker to the last of n entries."""
+    begin = time.time()
+    maker = Maker.options(name="maker", lifetime="detached", namespace="dljob").remote()
+    entered = ray.get(maker.make.remote(n, cpu, env, torch))
+    ray.get(maker.clear.remote())
+    ray.kill(maker)
+    settle()
+    return max(entered) - begin
+
+
+def one(env: dict[str, str]) -> float:
+    """Seconds from asking for one more actor to its entry."""
+    begin = time.time()
+    actor = Bare.options(num_cpus=0, runtime_env={"env_vars": env} if env else None).remote()
+    entered = ray.get(actor.enter.remote())
+    ray.kill(actor)
+    return entered - begin

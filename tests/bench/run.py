@@ -1,0 +1,152 @@
+"""Run the benchmarks one after another and print the table of figures: target, value, verdict.
+
+    python tests/bench/run.py [name ...] [--json FILE] [--markdown FILE] [--from FILE]
+
+Names are those of the scripts beside this one; none: all. `--from` prints from rows of an earlier `--json` instead of
+running. Exits 1 when a figure is missed. Ray runs in a network of its own where that can be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from tiers import isolated  # noqa: E402 - the folder above has no package
+
+SCRIPTS = (
+    "cli",
+    "planning",
+    "transition",
+    "submit",
+    "fork",
+    "restart",
+    "group",
+    "failover",
+    "raylet",
+    "endings",
+    "example",
+)
+
+
+def measure(name: str) -> list[dict[str, Any]]:
+    """The rows of one benchmark; a row that says so when it failed."""
+    print(f"== {name}", file=sys.stderr, flush=True)
+    begin = time.monotonic()
+    command = [*isolated(), sys.executable, "-W", "ignore", str(HERE / f"{name}.py")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    if done.returncode or not rows:
+        what = f"tests/bench/{name}.py failed (exit {done.returncode})"
+        rows.append({"name": name, "what": what, "target": "", "met": False, "failed": True})
+    print(f"   {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    return [row | {"script": name} for row in rows]
+
+
+def environment() -> dict[str, str]:
+    """The processes' environment: one thread each, no statistics sent anywhere."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def number(row: dict[str, Any], key: str) -> str:
+    """A figure with its unit."""
+    if row.get("failed"):
+        return "-"
+    value, unit = row[key], row["unit"]
+    digits = 0 if value >= 1000 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f} {unit}"
+
+
+def spread(row: dict[str, Any]) -> str:
+    """Each sample's smallest, median, largest, and how many."""
+    parts = [
+        f"{name} {low:.3g} / {mid:.3g} / {high:.3g} (n={len(row['samples'][name])})"
+        for name, (low, mid, high) in row.get("spread", {}).items()
+    ]
+    return "; ".join(parts)
+
+
+def remarks(row: dict[str, Any]) -> str:
+    """The facts that must be true, and the note."""
+    facts = [
+        f"{name}: {'yes' if fact is True else 'NO' if fact is False else fact}" for name, fact in row["facts"].items()
+    ]
+    return "; ".join([*facts, *([row["note"]] if row["note"] else [])])
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, readable on a terminal too."""
+    lines = ["| what | figure | measured | limit | met |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        more = "" if row.get("failed") else remarks(row)
+        measured = number(row, "value") + (f" ({more})" if more else "")
+        verdict = "yes" if row["met"] else "**no**"
+        lines.append(f"| {row['what']} | {row['target']} | {measured} | {number(row, 'limit')} | {verdict} |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """What it ran on, in one line."""
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "torch"))
+    cores = f"{len(os.sched_getaffinity(0))} cores ({model.partition(': ')[2] or platform.machine()})"
+    return f"{cores}, Python {platform.python_version()}, {packages}"
+
+
+def document(rows: list[dict[str, Any]], ran_on: str, day: str) -> str:
+    """docs/benchmarks.md."""
+    spreads = [f"- `{row['script']}.py`, {row['name']}: {spread(row)}" for row in rows if row.get("spread")]
+    return "\n".join(
+        [
+            "# Benchmarks",
+            "",
+            "Written by `python tests/bench/run.py --markdown docs/benchmarks.md`; `make bench` prints the table anew.",
+            "Each figure is a median; where something is held against Ray alone, both halves ran in turn in one Ray.",
+            "",
+            f"Measured {day} on {ran_on}.",
+            "",
+            table(rows),
+            "",
+            "## Spread",
+            "",
+            "Smallest / median / largest, in the unit of the row.",
+            "",
+            *spreads,
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *SCRIPTS], help="benchmarks to run")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--markdown", type=Path, help="write the document here")
+    parser.add_argument("--from", dest="earlier", type=Path, help="rows of an earlier --json; nothing is run")
+    arguments = parser.parse_args()
+    if arguments.earlier:
+        kept = json.loads(arguments.earlier.read_text())
+    else:
+        rows = [row for name in arguments.names or SCRIPTS for row in measure(name)]
+        kept = {"machine": machine(), "day": date.today().isoformat(), "rows": rows}  # noqa: DTZ011 - a local day
+    if arguments.json:
+        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(document(kept["rows"], kept["machine"], kept["day"]))
+    print(table(kept["rows"]))
+    return 0 if all(row["met"] for row in kept["rows"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
