@@ -1,0 +1,110 @@
+"""One real Ray for all Ray tests of a run: a head without CPUs and two raylets, token on, temp folder of its own.
+
+Destructive tests add a node of their own (`ray_here.add_node()`) and kill that one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ENV = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "OMP_NUM_THREADS": "1",
+    # The GCS notices a dead raylet in 0.8 s, not in 14.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "250",
+    "RAY_health_check_timeout_ms": "500",
+    "RAY_health_check_failure_threshold": "4",
+}
+
+# Helper modules beside the tests, importable here and by Ray's workers.
+sys.path.insert(0, str(HERE))
+pytest.register_assert_rewrite("backend_contract")
+
+
+class RayHere:
+    """The Ray of the tests: its address, its nodes, and how to end one."""
+
+    def __init__(self, temp: str) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.temp = temp
+        self._cluster = Cluster(shutdown_at_exit=True)
+        self._cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=80 << 20)
+        self.nodes = [self.add_node(resources={"NPU": 4}), self.add_node()]
+
+    @property
+    def address(self) -> str:
+        return self._cluster.address
+
+    def add_node(self, **options: Any) -> Any:
+        """A new raylet of 4 CPUs; `node_id` is its id."""
+        return self._cluster.add_node(**{"num_cpus": 4, "object_store_memory": 80 << 20, **options})
+
+    def kill_raylet(self, node: Any) -> None:
+        """SIGKILL, as a machine that vanishes; what is left of the node is cleaned up at the end."""
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    def remove_node(self, node: Any) -> None:
+        with suppress(Exception):
+            self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        import ray
+
+        with suppress(Exception):
+            ray.shutdown()
+        with suppress(Exception):
+            self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[RayHere]:
+    """A Ray of several raylets; this process is connected to it."""
+    temp = tempfile.mkdtemp(prefix="dlj-", dir="/tmp")
+    token = os.urandom(16).hex()
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ.update({**ENV, "RAY_TMPDIR": temp, "RAY_AUTH_TOKEN": token, "PYTHONPATH": path})
+    os.environ.pop("RAY_ADDRESS", None)
+    import ray
+
+    here = RayHere(temp)
+    try:
+        ray.init(address=here.address, namespace="tests", log_to_driver=False, configure_logging=False)
+        yield here
+    finally:
+        here.close()
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def eventually(check: Any, timeout: float = 20.0, what: str = "") -> Any:
+    """The first true answer of check(); fails when there is none in time."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if got := check():
+            return got
+        time.sleep(0.02)
+    raise AssertionError(what or f"not within {timeout} s: {check}")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,95 @@
+"""What Ray's tables say, in our words. Every call here blocks for a millisecond or some; call them in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+from ray._common.utils import hex_to_binary
+from ray._private import state as ray_state
+from ray._raylet import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
+
+from dljob.master.views import NodeView
+from dljob.plan.model import GRAIN, Amount, Resources
+
+GONE = "REMOVED"
+HEAD = "node:__internal_head__"
+HIDDEN = ("node:", "object_store_memory", "accelerator_type:")
+
+
+class RayTables:
+    """Reads nodes, placement groups and actors from the GCS."""
+
+    def live_nodes(self) -> list[Mapping[str, Any]]:
+        """The nodes that the GCS holds to be alive."""
+        return [row for row in ray.nodes() if row["Alive"]]
+
+    def groups(self) -> list[Mapping[str, Any]]:
+        """The placement groups that are not removed; the GCS keeps rows of removed ones."""
+        table: Any = ray_state.state.placement_group_table()
+        return [row for row in table.values() if row["state"] != GONE]
+
+    def group(self, name: str) -> Mapping[str, Any] | None:
+        """A placement group by name, whatever namespace its creator was in."""
+        return next((row for row in self.groups() if row["name"] == name), None)
+
+    def group_by_id(self, group: PlacementGroup) -> Mapping[str, Any]:
+        """The row of a placement group; one the GCS has forgotten is removed."""
+        row: Any = ray_state.state.placement_group_table(group.id)
+        return row or {"state": GONE, "stats": {"scheduling_state": GONE}}
+
+    def group_of(self, row: Mapping[str, Any]) -> PlacementGroup:
+        """The handle of a row."""
+        return PlacementGroup(PlacementGroupID(hex_to_binary(row["placement_group_id"])))
+
+    def node_of(self, handle: Any) -> str:
+        """The node an actor is, or was, on; empty when it never got one."""
+        row: Any = ray_state.state.actor_table(handle._actor_id.hex())
+        node = row.get("Address", {}).get("NodeID", "") if row else ""
+        return "" if set(node) <= {"f"} else node
+
+    def views(self, rows: Iterable[Mapping[str, Any]]) -> tuple[NodeView, ...]:
+        """Nodes with what is free on them: the lesser of what raylets last reported and what the groups leave."""
+        reported = ray_state.state.available_resources_per_node()
+        held = self._held()
+        made = [_view(row, reported.get(row["NodeID"], {}), held.get(row["NodeID"], {})) for row in rows]
+        return tuple(sorted(made, key=lambda view: view.id))
+
+    def _held(self) -> dict[str, dict[str, Amount]]:
+        """Per node, what created groups hold: the table is exact at once, raylets report a moment later."""
+        held: dict[str, dict[str, Amount]] = {}
+        for row in self.groups():
+            for index, bundle in row["bundles"].items():
+                node = held.setdefault(row["bundles_to_node_id"][index], {})
+                for name, amount in bundle.items():
+                    node[name] = node.get(name, 0) + _grain(amount)
+        return held
+
+
+def _grain(amount: float) -> Amount:
+    return round(amount * GRAIN)
+
+
+def _view(row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount]) -> NodeView:
+    total = {name: _grain(amount) for name, amount in row["Resources"].items() if _ours(name)}
+    free = {
+        name: max(0, min(_grain(reported.get(name, 0.0)), amount - held.get(name, 0))) for name, amount in total.items()
+    }
+    return NodeView(
+        id=row["NodeID"],
+        total=_resources(total),
+        free=_resources(free),
+        labels=tuple(sorted((row.get("Labels") or {}).items())),
+        ip=row["NodeManagerAddress"],
+        head=HEAD in row["Resources"],
+    )
+
+
+def _ours(name: str) -> bool:
+    return "_group_" not in name and not name.startswith(HIDDEN)
+
+
+def _resources(amounts: Mapping[str, Amount]) -> Resources:
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
