@@ -17,7 +17,7 @@ class Rollout(Worker):
         self.policy = Policy(self.config["seed"])
         self.version = -1
 
-    @rpc(idempotent=True)
+    @rpc(idempotent=True, concurrency=1)
     def generate(self, iteration: int) -> Samples:
         """The samples of an iteration: the same ones whenever it is asked, by whichever incarnation."""
         if self.version < iteration:

@@ -32,7 +32,7 @@ class Trainer(Worker):
             self.rewards = saved["rewards"]
         self.ddp = DistributedDataParallel(self.policy)
 
-    @rpc(idempotent=True)
+    @rpc(idempotent=True, concurrency=1)
     def train(self, iteration: int, batch: Samples, rewards: list[float], reference: list[list[float]]) -> None:
         """One iteration; nothing if the checkpoint already has it."""
         if iteration < len(self.rewards):
