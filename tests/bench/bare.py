@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import Any
 
+import ray
 from bench_common import settle
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-import ray
 
 
 @ray.remote(max_restarts=0)

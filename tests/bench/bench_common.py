@@ -114,9 +114,8 @@ def cluster(*cpus: int) -> Iterator[Any]:
     with folder() as home:
         os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **RAY_ENV)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        from ray.cluster_utils import Cluster
-
         import ray
+        from ray.cluster_utils import Cluster
 
         made = Cluster()
         made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)

@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 
 def document(scale: int) -> dict[str, Any]:
-    """A PPO job with four collocated roles, rollouts on machines of their own, and a driver; 40,000 ranks x scale / 8."""
+    """A PPO job: four collocated roles, rollouts on machines of their own, a driver; 12,500 x scale ranks."""
     train = {"driver": False, "type": "Elastic", "replicas": 2500 * scale, "replicasPerGroup": 8, "nodeGroup": "train"}
     shares = {"actor": "0.4", "critic": "0.2", "reference": "0.2", "reward": "0.2"}
     roles = [
