@@ -28,8 +28,8 @@ class Refusal:
 
     why: str
     """The smallest set that conflicts, with its numbers."""
-    units: tuple[str, ...]
-    """That set: with any one of these units fewer, the others of it fit."""
+    conflict: tuple[tuple[str, int], ...]
+    """That set: (role or collocation, how many of its units). Without any one of them the others fit."""
     missing: Resources
     """What would have to become free at least; empty when it is not a matter of amounts."""
     never: bool
@@ -81,7 +81,7 @@ def assign(
     if short:
         return Refusal(ever_short or short, (), (), never=never)
     conflict = conflict_of(batches, later if never else now, proven=never or found.proven)
-    return _refusal(conflict, members, spares, never=never)
+    return _refusal(conflict, spares, never=never)
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
@@ -178,11 +178,8 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
     return chosen
 
 
-def _refusal(
-    conflict: Conflict, members: Sequence[Sequence[str]], spares: Mapping[str, int], *, never: bool
-) -> Refusal:
-    by_first = {names[0]: names for names in members}
-    units = tuple(name for batch in conflict.batches for name in by_first[batch.sample.name][: batch.count])
+def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool) -> Refusal:
     kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
     why = f"{conflict.why} (kept free as spares: {kept})" if kept else conflict.why
-    return Refusal(why, units, conflict.missing, never=never, proven=conflict.proven)
+    named = tuple((batch.name, batch.count) for batch in conflict.batches)
+    return Refusal(why, named, conflict.missing, never=never, proven=conflict.proven)

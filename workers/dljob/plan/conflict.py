@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dljob.plan.labels import matches
 from dljob.plan.model import NODE_GROUP_LABEL, Resources, add_up
@@ -17,10 +17,9 @@ PROBE_STEPS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Units that do not fit together, though they do with any one fewer."""
+    """Batches of units that do not fit together, though they do with any one of these batches left out."""
 
     batches: tuple[Batch, ...]
-    """With counts cut to the smallest that conflict."""
     why: str
     missing: Resources
     """What would have to be added at least; empty when it is not a matter of amounts."""
@@ -33,28 +32,16 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool) 
     for batch in batches:
         room_for = alone(batch, runs)
         if room_for < batch.count:
-            cut = replace(batch, count=room_for + 1)
-            if room_for == 0:
-                why, missing = _no_machine(batch, runs)
-            else:
-                why, missing = _too_many(batch, runs, room_for)
-            return Conflict((cut,), why, missing, proven=True)
-    cut = _shrink(list(batches), runs)
-    why, missing = _together(cut, runs)
-    return Conflict(tuple(cut), why, missing, proven=proven)
-
-
-def _shrink(batches: list[Batch], runs: Sequence[Run]) -> list[Batch]:
-    """Each batch in turn cut to the fewest units that still conflict with the others."""
-    for i, batch in enumerate(batches):
-        low, high = 0, batch.count
-        while low < high:
-            middle = (low + high) // 2
-            trial = [*batches[:i], replace(batch, count=middle), *batches[i + 1 :]]
-            fits = isinstance(pack([b for b in trial if b.count], runs, PROBE_STEPS), Packing)
-            low, high = (middle + 1, high) if fits else (low, middle)
-        batches[i] = replace(batch, count=low)
-    return [batch for batch in batches if batch.count]
+            why, missing = _too_many(batch, runs, room_for) if room_for else _no_machine(batch, runs)
+            return Conflict((batch,), why, missing, proven=True)
+    kept = list(batches)
+    for batch in batches:
+        fewer = [other for other in kept if other is not batch]
+        verdict = pack(fewer, runs, PROBE_STEPS)
+        if not isinstance(verdict, Packing):
+            kept, proven = fewer, verdict.proven
+    why, missing = _together(kept, runs)
+    return Conflict(tuple(kept), why, missing, proven=proven)
 
 
 def _no_machine(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:

@@ -140,14 +140,27 @@ def copies(room: Room, demand: Demand, limit: int) -> int:
     have = dict(room.bulk)
     for name, amount in demand.bulk:
         most = min(most, have.get(name, 0) // amount)
-    devices = {name: whole * GRAIN + sum(shared) for name, whole, shared in room.devices}
+    devices = {name: (whole, shared) for name, whole, shared in room.devices}
+    shares_asked = False
     for name, whole, shares in demand.devices:
-        most = min(most, devices.get(name, 0) // (whole * GRAIN + sum(shares)))
+        untouched, shared = devices.get(name, (0, ()))
+        most = min(most, untouched // whole if whole else limit)
+        if shares:
+            shares_asked = True
+            most = min(most, (untouched * GRAIN + sum(shared)) // (whole * GRAIN + sum(shares)))
+    return _most_copies(room, demand, most) if shares_asked else most
+
+
+def _most_copies(room: Room, demand: Demand, most: int) -> int:
+    """The most copies up to `most` that fit device by device, which sums alone do not tell."""
     low = 0
     while low < most:
-        middle = (low + most + 1) // 2
-        low, most = (middle, most) if take(room, demand, middle) else (low, middle - 1)
-    return most
+        middle = most if low == 0 else (low + most + 1) // 2
+        if take(room, demand, middle) is not None:
+            low = middle
+        else:
+            most = middle - 1
+    return low
 
 
 def total_demand(demand: Demand) -> Resources:
