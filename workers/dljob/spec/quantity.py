@@ -28,14 +28,14 @@ _MAX_BYTES = 2**63
 def parse_cpu(text: str) -> int:
     """CPUs in ten-thousandths: "2" is 20_000, "500m" and "0.5" are 5_000."""
     if not re.fullmatch(CPU_PATTERN, text):
-        raise ValueError(f'{text!r} is not an amount of CPU: write "2", "0.5" or "500m"')
+        raise ValueError(f'"{text}" is not an amount of CPU: write "2", "0.5" or "500m"')
     return _thousandths(text)
 
 
 def parse_custom(text: str) -> int:
     """A resource of any name, in ten-thousandths: "1", "0.5" or "500m"."""
     if not re.fullmatch(CUSTOM_PATTERN, text):
-        raise ValueError(f'{text!r} is not an amount of a resource: write "1", "0.5" or "500m"')
+        raise ValueError(f'"{text}" is not an amount of a resource: write "1", "0.5" or "500m"')
     return _thousandths(text)
 
 
@@ -44,19 +44,19 @@ def parse_memory(text: str) -> int:
     if not re.fullmatch(MEMORY_PATTERN, text):
         milli = re.fullmatch(r"([0-9]+)m", text)
         wanted = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
-        raise ValueError(f"{text!r} is not an amount of memory: write {wanted}")
+        raise ValueError(f'"{text}" is not an amount of memory: write {wanted}')
     number = text.rstrip("kMGTPKi")
     exact = Fraction(number) * _UNITS[text[len(number) :]]
     whole = -(-exact.numerator // exact.denominator)
     if whole >= _MAX_BYTES:
-        raise ValueError(f"{text!r} is more memory than 64 bits can count")
+        raise ValueError(f'"{text}" is more memory than 64 bits can count')
     return whole * GRAIN
 
 
 def parse_devices(text: str) -> int:
     """Devices of one rank in ten-thousandths: whole, or a share below one of at most four digits; never zero."""
     if not re.fullmatch(DEVICES_PATTERN, text):
-        raise ValueError(f'{text!r} devices cannot be: write a whole number, or a share below one such as "0.4"')
+        raise ValueError(f'"{text}" devices cannot be: write a whole number, or a share below one such as "0.4"')
     amount = int(Fraction(text) * GRAIN)
     if amount == 0:
         raise ValueError("count must be above 0: leave accelerator out for a role without devices")

@@ -1,0 +1,176 @@
+"""The rules about devices, node groups and collocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from dljob.spec import cel
+from dljob.spec.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.model import Collocation, DLJobSpec, NodeGroup, Role
+from dljob.spec.quantity import GRAIN, parse_devices, show
+from dljob.spec.tree import Loc
+from dljob.spec.words import did_you_mean
+
+RESERVED_GROUPS = ("head", "headgroup")
+
+
+def homes(spec: DLJobSpec, role: Role) -> list[NodeGroup]:
+    """The declared node groups that a role may live on."""
+    return [group for group in spec.node_groups if role.node_group in (None, group.name)]
+
+
+def device_type(spec: DLJobSpec, role: Role) -> str:
+    """The kind of device of a role with an accelerator: its own, else that of its node groups, else GPU."""
+    if role.accelerator and role.accelerator.type:
+        return role.accelerator.type
+    kinds = {group.accelerator.type for group in homes(spec, role) if group.accelerator}
+    return kinds.pop() if len(kinds) == 1 else "GPU"
+
+
+def devices_per_group(role: Role) -> int:
+    """Whole devices that the ranks of one role group need on their host; sharers of a device are of one size."""
+    each = parse_devices(role.accelerator.count) if role.accelerator else 0
+    if each >= GRAIN:
+        return role.replicas_per_group * each // GRAIN
+    return -(-role.replicas_per_group // (GRAIN // each)) if each else 0
+
+
+def _device_reads(spec: DLJobSpec, role: int) -> tuple[Loc, ...]:
+    """What decides about the devices of a role, and about those of its machines."""
+    loc: Loc = ("spec", "roles", role)
+    groups: list[Loc] = [("spec", "nodeGroups", index, "accelerator") for index in range(len(spec.node_groups))]
+    return ((*loc, "accelerator"), (*loc, "nodeGroup"), *(groups or [("spec", "nodeGroups")]))
+
+
+def _node_groups(spec: DLJobSpec) -> Iterator[Finding]:
+    loc: Loc = ("spec", "nodeGroups")
+    yield from one_each(loc, [group.name for group in spec.node_groups], "node groups")
+    for index, group in enumerate(spec.node_groups):
+        here = (*loc, index)
+        if group.name in RESERVED_GROUPS:
+            yield Finding((*here, "name"), f"{cel.RESERVED_GROUP.message}: Ray's head has it", "call it workers")
+        device = group.accelerator
+        if device and device.type == "Custom" and not (device.resource_name and device.ray_resource):
+            names = ((*here, "accelerator", "resourceName"), (*here, "accelerator", "rayResource"))
+            yield Finding((*here, "accelerator"), cel.CUSTOM.message, reads=names)
+
+
+def _bound(spec: DLJobSpec) -> Iterator[Finding]:
+    names = [group.name for group in spec.node_groups]
+    for index, role in enumerate(spec.roles):
+        if role.node_group is not None and role.node_group not in names:
+            there = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
+            hint = did_you_mean(role.node_group, names) if names else "declare it, or leave nodeGroup out"
+            words = f"{cel.NODE_GROUP.message}: {there}"
+            yield Finding(("spec", "roles", index, "nodeGroup"), words, hint)
+
+
+def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        groups = homes(spec, role)
+        if role.accelerator is None or (role.node_group and not groups):
+            continue
+        loc: Loc = ("spec", "roles", index)
+        reads = (*_device_reads(spec, index), (*loc, "replicasPerGroup"))
+        kind = device_type(spec, role)
+        if kind == "Custom" and not any(group.accelerator for group in groups):
+            words = f"{cel.CUSTOM.message}, which only a node group can say"
+            yield Finding((*loc, "accelerator"), words, "declare a node group with accelerator type Custom", reads)
+        elif groups:
+            yield from _fits(loc, role, kind, groups, reads)
+
+
+def _fits(loc: Loc, role: Role, kind: str, groups: Sequence[NodeGroup], reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    """Whether one host of some node group has the devices of one rank, and of one role group."""
+    has = {g.name: g.accelerator.count for g in groups if g.accelerator and g.accelerator.type == kind}
+    if not has:
+        where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
+        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none", "", reads)
+        return
+    most = max(has, key=lambda name: has[name])
+    rank = -(-parse_devices(role.accelerator.count if role.accelerator else "1") // GRAIN)
+    whole = devices_per_group(role)
+    if rank > has[most]:
+        words = f"one rank of {role.name} needs {rank} {kind}, a host of {most} has {has[most]}"
+        yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host", reads)
+    elif whole > has[most]:
+        size = role.replicas_per_group
+        words = f"one group of {role.name} needs {whole} {kind} ({size} ranks), a host of {most} has {has[most]}"
+        hint = "a group lives on one host: lower replicasPerGroup"
+        yield Finding((*loc, "replicasPerGroup"), words, hint, reads)
+
+
+def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        wants = {"nccl": "GPU", "hccl": "NPU"}.get(role.comm.backend)
+        has = device_type(spec, role) if role.accelerator else "no accelerator"
+        if wants and role.type == "Elastic" and has != wants:
+            loc: Loc = ("spec", "roles", index)
+            words = f"{role.comm.backend} works on {wants}, {role.name} has {has}"
+            reads = (*_device_reads(spec, index), (*loc, "comm"), (*loc, "type"))
+            yield Finding((*loc, "comm", "backend"), words, "Auto takes the one that fits", reads)
+
+
+def _members(spec: DLJobSpec) -> Iterator[Finding]:
+    loc: Loc = ("spec", "collocations")
+    yield from one_each(loc, [collocation.name for collocation in spec.collocations], "collocations")
+    names = [role.name for role in spec.roles]
+    where: dict[str, str] = {}
+    for index, collocation in enumerate(spec.collocations):
+        here = (*loc, index, "roles")
+        for at, _, name in repeated(collocation.roles):
+            yield Finding((*here, at), f"{name} is there twice", "keep one")
+        for at, name in enumerate(collocation.roles):
+            if name not in names:
+                words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
+                yield Finding((*here, at), words, did_you_mean(name, names))
+            elif where.setdefault(name, collocation.name) != collocation.name:
+                words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"
+                yield Finding((*here, at), words)
+
+
+def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
+    """Collocations of level Device and Host: what their roles must have in common."""
+    by_name = {role.name: (index, role) for index, role in enumerate(spec.roles)}
+    for index, collocation in enumerate(spec.collocations):
+        members = dict(by_name[name] for name in dict.fromkeys(collocation.roles) if name in by_name)
+        if collocation.level == "Separate" or len(members) < 2:
+            continue
+        here: Loc = ("spec", "collocations", index)
+        reads: tuple[Loc, ...] = tuple(("spec", "roles", at) for at in members)
+        yield from _same_host(here, list(members.values()), reads)
+        if collocation.level == "Device":
+            yield from _same_device(spec, here, collocation, members)
+
+
+def _same_host(here: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    for a, b in combinations(roles, 2):
+        groups_a, groups_b = a.replicas // a.replicas_per_group or 1, b.replicas // b.replicas_per_group or 1
+        if max(groups_a, groups_b) % min(groups_a, groups_b):
+            words = f"group counts must be equal or one divide the other: {a.name} has {groups_a}, {b.name} {groups_b}"
+            yield Finding((*here, "roles"), words, "change replicas or replicasPerGroup of one", reads)
+        if a.node_group and b.node_group and a.node_group != b.node_group:
+            words = f"roles on one host need one node group: {a.name} is on {a.node_group}, {b.name} on {b.node_group}"
+            yield Finding((*here, "roles"), words, "", reads)
+
+
+def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: dict[int, Role]) -> Iterator[Finding]:
+    reads: tuple[Loc, ...] = tuple(("spec", "roles", at, "accelerator") for at in members)
+    sharers = [(role, parse_devices(role.accelerator.count)) for role in members.values() if role.accelerator]
+    for at, role in members.items():
+        if role.accelerator is None:
+            words = f"{cel.SHARERS.message}: {role.name}, in {collocation.name}, has none"
+            yield Finding(("spec", "roles", at), words, "give it a share, or use level Host", reads)
+    total = sum(share for _, share in sharers)
+    if total > GRAIN:
+        terms = " + ".join(f"{role.name} {show(share)}" for role, share in sharers)
+        words = f"{cel.SHARES.message}: {terms} = {show(total)}"
+        yield Finding((*here, "roles"), words, f"lower them by {show(total - GRAIN)}", reads)
+    kinds = {role.name: device_type(spec, role) for role, _ in sharers}
+    if len(set(kinds.values())) > 1:
+        words = f"one device is of one kind: {listed(f'{name} needs {kind}' for name, kind in kinds.items())}"
+        yield Finding((*here, "roles"), words, "use level Host", reads)
+
+
+MACHINE_RULES: tuple[Check, ...] = (_node_groups, _bound, _capacity, _comm_devices, _members, _sharing)

@@ -1,0 +1,282 @@
+"""YAML and JSON text as plain Python data that remembers where each key and value stands.
+
+JSON is read as the YAML it is. Only what JSON can hold gets through: strings as keys, finite numbers, no tags.
+Aliases and `<<` merges are resolved; what they expand to is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
+
+from pydantic import JsonValue
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+Loc: TypeAlias = tuple[str | int, ...]
+"""Keys and indices from the root of a document."""
+
+MAX_CHARACTERS = 1_048_576
+MAX_VALUES = 100_000
+MAX_DEPTH = 64
+
+_TAG = "tag:yaml.org,2002:"
+_TRUE = frozenset({"true", "yes", "on", "y"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a text; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with the text itself, whatever it means."""
+
+    loc: Loc
+    mark: Mark
+    message: str
+    hint: str = ""
+
+
+@dataclass(slots=True)
+class Document:
+    """One document: its data, where its parts stand, and its faults."""
+
+    data: JsonValue = None
+    start: Mark = Mark(1, 1)
+    keys: dict[Loc, Mark] = field(default_factory=dict[Loc, Mark])
+    values: dict[Loc, Mark] = field(default_factory=dict[Loc, Mark])
+    faults: list[Fault] = field(default_factory=list[Fault])
+
+    def key_mark(self, loc: Loc) -> Mark:
+        """Where the key (or the list item) at `loc` stands, else the nearest thing around it."""
+        return self.keys.get(loc) or self.value_mark(loc)
+
+    def value_mark(self, loc: Loc) -> Mark:
+        """Where the value at `loc` stands, else the nearest thing around it."""
+        for end in range(len(loc), -1, -1):
+            mark = self.values.get(loc[:end])
+            if mark is not None:
+                return mark
+        return self.start
+
+
+def read(text: str) -> list[Document]:
+    """All documents of a text, those that are not empty; a text that cannot be read is one document with its fault."""
+    if len(text) > MAX_CHARACTERS:
+        return [_broken(Mark(1, 1), f"is {len(text)} characters long, at most {MAX_CHARACTERS}")]
+    nodes: list[Node] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes.extend(_compose(text))
+    except MarkedYAMLError as error:
+        return [*_documents(nodes), _syntax(error)]
+    except RecursionError:
+        return [*_documents(nodes), _broken(Mark(1, 1), f"is nested deeper than {MAX_DEPTH} levels")]
+    except (YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError, AssertionError) as error:
+        return [*_documents(nodes), _unreadable(text, error)]
+    return _documents(nodes)
+
+
+def _documents(nodes: list[Node]) -> list[Document]:
+    made = [_Builder(node).document for node in nodes]
+    return [document for document in made if document.data is not None or document.faults]
+
+
+def _broken(mark: Mark, message: str, hint: str = "") -> Document:
+    return Document(start=mark, faults=[Fault((), mark, message, hint)])
+
+
+def _syntax(marked: MarkedYAMLError) -> Document:
+    error = cast("Any", marked)
+    mark = error.problem_mark or error.context_mark
+    place = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
+    problem = str(error.problem or error.context or "not YAML")
+    if "\\t" in problem:
+        return _broken(place, "a tab cannot indent YAML", "use spaces")
+    opened = error.context_mark if error.problem_mark and error.context_mark else None
+    where = f" {error.context} of line {opened.line + 1}" if opened and error.context else ""
+    return _broken(place, f"not YAML:{where} {problem}" if not where else f"not YAML:{where}: {problem}")
+
+
+def _unreadable(text: str, error: Exception) -> Document:
+    """A character that YAML forbids, or a number or escape that its parser cannot take."""
+    position = getattr(error, "position", None)
+    if isinstance(position, int):
+        before = text[:position]
+        mark = Mark(before.count("\n") + 1, position - before.rfind("\n"))
+        return _broken(
+            mark, f"the character U+{ord(text[position]):04X} may not stand in YAML", "write it as an escape"
+        )
+    return _broken(Mark(1, 1), f"not YAML: {error}" if str(error) else "not YAML")
+
+
+class _FullError(Exception):
+    """Too much: building stops here."""
+
+
+class Place(Protocol):
+    """ruamel's mark; counts from 0."""
+
+    line: int
+    column: int
+
+
+class Node(Protocol):
+    """ruamel's node, which has no types; `value` is text, a list of nodes, or a list of pairs, by `id`."""
+
+    id: str
+    tag: object
+    start_mark: Place
+    value: Any
+
+
+def _compose(text: str) -> Iterator[Node]:
+    reader = cast("Any", YAML(typ="safe", pure=True))
+    return (cast("Node", node) for node in reader.compose_all(text) if node is not None)
+
+
+class _Builder:
+    """Turns one tree of YAML nodes into a Document."""
+
+    def __init__(self, root: Node) -> None:
+        mark = root.start_mark
+        self.document = Document(start=Mark(mark.line + 1, mark.column + 1))
+        self._left = MAX_VALUES
+        self._open: set[int] = set()
+        try:
+            self.document.data = self._value(root, ())
+        except _FullError:
+            self.document.data = None
+
+    def _fault(self, node: Node, loc: Loc, message: str, hint: str = "") -> None:
+        self.document.faults.append(Fault(loc, _mark(node), message, hint))
+
+    def _spend(self, node: Node, loc: Loc) -> None:
+        """One more value; raises when there are too many, or it lies too deep."""
+        self._left -= 1
+        if self._left < 0:
+            self._fault(node, loc[:2], f"holds more than {MAX_VALUES} values", "an anchor counts wherever it is used")
+            raise _FullError
+        if len(loc) > MAX_DEPTH:
+            self._fault(node, loc[:2], f"is nested deeper than {MAX_DEPTH} levels")
+            raise _FullError
+
+    def _value(self, node: Node, loc: Loc) -> JsonValue:
+        self._spend(node, loc)
+        self.document.values.setdefault(loc, _mark(node))
+        if node.id == "scalar":
+            return self._scalar(node, loc)
+        if id(node) in self._open:
+            self._fault(node, loc, "an anchor cannot hold itself")
+            return None
+        if str(node.tag) not in (_TAG + "map", _TAG + "seq"):
+            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out")
+        self._open.add(id(node))
+        try:
+            return self._sequence(node, loc) if node.id == "sequence" else self._mapping(node, loc)
+        finally:
+            self._open.discard(id(node))
+
+    def _sequence(self, node: Node, loc: Loc) -> list[JsonValue]:
+        return [self._value(child, (*loc, index)) for index, child in enumerate(node.value)]
+
+    def _mapping(self, node: Node, loc: Loc) -> dict[str, JsonValue]:
+        made: dict[str, JsonValue] = {}
+        merged: list[Node] = []
+        seen: dict[str, Mark] = {}
+        for key_node, value_node in node.value:
+            if str(key_node.tag) == _TAG + "merge":
+                merged.append(value_node)
+                continue
+            key = self._key(key_node, loc)
+            if key is None:
+                continue
+            here = (*loc, key)
+            if key in seen:
+                self._fault(key_node, here, f"the key is there twice, first in line {seen[key].line}", "keep one")
+                continue
+            seen[key] = self.document.keys[here] = _mark(key_node)
+            made[key] = self._value(value_node, here)
+        for value_node in merged:
+            self._merge(made, value_node, loc)
+        return made
+
+    def _merge(self, made: dict[str, JsonValue], node: Node, loc: Loc) -> None:
+        """`<<`: keys of another mapping, where the mapping itself does not say otherwise."""
+        sources: list[Node] = list(node.value) if node.id == "sequence" else [node]
+        for source in sources:
+            self._spend(source, loc)
+            if source.id != "mapping" or id(source) in self._open:
+                self._fault(source, loc, "<< takes a mapping or a list of mappings")
+                continue
+            self._open.add(id(source))
+            for key, value in self._mapping(source, loc).items():
+                made.setdefault(key, value)
+            self._open.discard(id(source))
+
+    def _key(self, node: Node, loc: Loc) -> str | None:
+        if node.id != "scalar":
+            self._fault(node, loc, "a key must be a text", "a mapping's keys are texts")
+            return None
+        text = str(node.value)
+        if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
+            self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
+            return None
+        return self._text(node, text, loc)
+
+    def _text(self, node: Node, text: str, loc: Loc) -> str:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            try:  # JSON writes a character beyond the 65,536th as two escapes
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self._fault(node, loc, "holds half of a surrogate pair", "write the whole character")
+                return ""
+        return text
+
+    def _scalar(self, node: Node, loc: Loc) -> JsonValue:
+        text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
+        if tag in ("str", "timestamp"):
+            return self._text(node, text, loc)
+        if tag == "null":
+            return None
+        if tag == "bool":
+            return text.lower() in _TRUE
+        if tag not in ("int", "float"):
+            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out")
+            return None
+        number = _number(text, whole=tag == "int")
+        if number is None:
+            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", f'write "{text[:40]}"')
+        return number
+
+
+def _number(text: str, *, whole: bool) -> int | float | None:
+    """YAML 1.2's numbers; None for what is none, not finite, or of more digits than anyone needs."""
+    plain = text.replace("_", "")
+    try:
+        if not whole:
+            value = float(plain)
+            return value if math.isfinite(value) else None
+        if len(plain) > 64:
+            return None
+        return int(plain, 10 if re.fullmatch(r"[-+]?[0-9]+", plain) else 0)
+    except ValueError:
+        return None
+
+
+def _short(node: Node) -> str:
+    return str(node.tag).replace(_TAG, "!!")
+
+
+def _mark(node: Node) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)

@@ -1,0 +1,108 @@
+"""Data to manifest: every problem at once, of single fields and between fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from pydantic import JsonValue, ValidationError
+
+from dljob.errors import Problem, SpecError
+from dljob.spec.findings import Finding
+from dljob.spec.model import DLJobManifest
+from dljob.spec.rules import findings
+from dljob.spec.tree import Loc
+from dljob.spec.words import describe, did_you_mean, meant, path_of
+
+API_VERSION = "dljob.io/v1alpha1"
+KIND = "DLJob"
+
+
+def check(manifest: DLJobManifest) -> None:
+    """Hold a manifest that was made in Python against the rules between fields.
+
+    Raises:
+        SpecError: with every broken rule.
+    """
+    found = findings(manifest.spec)
+    if found:
+        raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in found))
+
+
+def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManifest | None, tuple[Finding, ...]]:
+    """The manifest that `data` means, or None and what is wrong with it.
+
+    Args:
+        data: what a document holds.
+        doubtful: fields whose value is not what the user meant, such as those given twice.
+    """
+    if not isinstance(data, dict):
+        return None, (Finding((), "a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
+    foreign = _kind(data)
+    if foreign and not any(finding.message == "is missing" for finding in foreign):
+        return None, foreign
+    wrong: list[Finding] = list(foreign)
+    unsure = list(doubtful)
+    try:
+        manifest = _strict(data)
+    except ValidationError as error:
+        found = list(_findings(error))
+        wrong += [finding for _, finding in found]
+        manifest = _without(data, found)
+        unsure += [_about(kind, finding) for kind, finding in found]
+    if manifest is not None:
+        wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
+    return (None if wrong else manifest), tuple(wrong)
+
+
+def _kind(data: dict[str, JsonValue]) -> tuple[Finding, ...]:
+    """Whether it is a DLJob at all; of something else nothing more is worth saying."""
+    found: list[Finding] = []
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in data:
+            found.append(Finding((key,), "is missing", f"write {key}: {wanted}"))
+        elif data[key] != wanted:
+            hint = did_you_mean(str(data[key]), [wanted])
+            found.append(Finding((key,), f"must be {wanted}, not {json.dumps(data[key])[:60]}", hint))
+    return tuple(found)
+
+
+def _strict(data: JsonValue) -> DLJobManifest:
+    """As the API server would read it: no "2" for 2, no snake_case."""
+    return DLJobManifest.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
+
+
+def _findings(error: ValidationError) -> Iterable[tuple[str, Finding]]:
+    """(pydantic's kind of error, what we say) for each error."""
+    for one in error.errors(include_url=False):
+        if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
+            continue  # pydantic counts only the items that are right
+        loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
+        message, hint = describe(one, loc)
+        key = one["type"] == "extra_forbidden" or len(loc) < len(one["loc"])
+        yield one["type"], Finding(loc, message, hint, at_key=key)
+
+
+def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobManifest | None:
+    """The manifest without its wrong fields, to try the rules between the others on; None if it needs them."""
+    rest = json.loads(json.dumps(data))
+    for kind, finding in wrong:
+        parent = rest
+        for part in finding.loc[:-1]:
+            parent = parent[part]
+        key = finding.loc[-1]
+        if kind == "missing" or not isinstance(key, str):
+            return None
+        parent.pop(key, None)
+    try:
+        return _strict(rest)
+    except ValidationError:
+        return None
+
+
+def _about(kind: str, finding: Finding) -> Loc:
+    """The field whose value is not known because of a finding; an unknown key may be one that was meant."""
+    if kind != "extra_forbidden":
+        return finding.loc
+    name = meant(finding.loc)
+    return (*finding.loc[:-1], name) if name else finding.loc

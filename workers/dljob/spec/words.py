@@ -1,0 +1,216 @@
+"""What pydantic found wrong, in our words: path, what is there, what may be there, and the nearest right spelling."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from dljob.spec.model import DLJobManifest
+from dljob.spec.scalars import WORDS
+from dljob.spec.tree import Loc
+
+Words: TypeAlias = tuple[str, str]
+"""(message, hint)."""
+
+
+def path_of(loc: Loc) -> str:
+    """("spec", "roles", 0, "name") as people write it: spec.roles[0].name."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc]
+    return "".join(parts).removeprefix(".")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or ""; snake_case and capitals are forgiven."""
+    by_plain = {_plain(name): name for name in known}
+    if _plain(word) in by_plain:
+        return by_plain[_plain(word)]
+    close = difflib.get_close_matches(_plain(word), by_plain, n=3, cutoff=0.7)
+    return next((by_plain[name] for name in close if not _qualified(_plain(word), name)), "")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint with the nearest known word, or ""."""
+    found = nearest(word, known)
+    return f"did you mean {found}?" if found else ""
+
+
+def meant(loc: Loc) -> str:
+    """The field of the object at `loc[:-1]` that the unknown key `loc[-1]` was probably meant to be, or ""."""
+    model = model_at(loc[:-1])
+    return nearest(str(loc[-1]), aliases(model)) if model else ""
+
+
+def describe(error: ErrorDetails, loc: Loc) -> Words:
+    """Message and hint of one of pydantic's errors."""
+    context: Mapping[str, Any] = error.get("ctx", {})
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "unknown field", _unknown(loc)
+    if kind == "missing":
+        return "is missing", _NEEDS.get(str(loc[-1]), "")
+    if error["input"] is None and kind != "dljob":
+        return _empty(context, None)
+    if kind in _SAYS:
+        return _SAYS[kind](context, error["input"])
+    return error["msg"], ""
+
+
+def model_at(loc: Loc) -> type[BaseModel] | None:
+    """The model of the object at `loc` of a manifest; None for a scalar, a free object or no place at all."""
+    model: type[BaseModel] | None = DLJobManifest
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        fields = aliases(model) if model else {}
+        if part not in fields:
+            return None
+        model = model_in(fields[part].annotation)
+    return model
+
+
+def model_in(annotation: object) -> type[BaseModel] | None:
+    """The model inside an annotation such as `tuple[Role, ...]` or `Comm | None`; None when there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, (model_in(argument) for argument in get_args(annotation))), None)
+
+
+def aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by the names that YAML uses."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def _unknown(loc: Loc) -> str:
+    word = str(loc[-1])
+    near = meant(loc)
+    if near:
+        return f"did you mean {near}?"
+    homes = [home for home, name in _homes(DLJobManifest, "") if name == word]
+    return f"{word} is a field of {homes[0]}" if homes else ""
+
+
+def _homes(model: type[BaseModel], path: str) -> Iterable[tuple[str, str]]:
+    """(path of the object, field) of every field below a model."""
+    for name, info in aliases(model).items():
+        yield path or "the document", name
+        inner = model_in(info.annotation)
+        if inner:
+            many = "[]" if "tuple" in str(info.annotation) else ""
+            yield from _homes(inner, f"{path}.{name}{many}".removeprefix("."))
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", "").replace("-", "").lower()
+
+
+def _qualified(word: str, name: str) -> bool:
+    """Whether one is the other with a word more, as minReplicas is replicas: another field, no misspelling."""
+    return abs(len(word) - len(name)) >= 3 and (word in name or name in word)
+
+
+def _seen(value: object) -> str:
+    """A value as JSON, cut to what fits a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _quoted(_: Mapping[str, Any], value: object) -> Words:
+    scalar = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"must be a text, not {_seen(value)}", f'write "{_seen(value)}"' if scalar or isinstance(value, bool) else ""
+
+
+def _integer(_: Mapping[str, Any], value: object) -> Words:
+    text = value.strip() if isinstance(value, str) else ""
+    digits = text.lstrip("+-").isdecimal()
+    return f"must be a whole number, not {_seen(value)}", f"write {text}, without quotes" if digits else ""
+
+
+def _boolean(_: Mapping[str, Any], value: object) -> Words:
+    guess = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+    word = guess.get(str(value).lower(), "")
+    return f"must be true or false, not {_seen(value)}", f"write {word}" if word else ""
+
+
+def _choice(context: Mapping[str, Any], value: object) -> Words:
+    known = [item.strip("'") for item in str(context["expected"]).replace(" or ", ", ").split(", ")]
+    one = "must be" if len(known) == 1 else "must be one of"
+    return f"{one} {', '.join(known)}; not {_seen(value)}", did_you_mean(str(value), known) if len(known) > 1 else ""
+
+
+def _list(_: Mapping[str, Any], value: object) -> Words:
+    return f"must be a list, not {_seen(value)}", f"write [{value}]" if isinstance(value, str) else ""
+
+
+def _pattern(context: Mapping[str, Any], value: object) -> Words:
+    return f"{_seen(value)} is not {WORDS[context['pattern']]}", ""
+
+
+def _mapping(_: Mapping[str, Any], value: object) -> Words:
+    return f"must be a mapping, not {_seen(value)}", ""
+
+
+def _ours(context: Mapping[str, Any], _: object) -> Words:
+    return context["message"], context["hint"]
+
+
+def _empty(_: Mapping[str, Any], __: object) -> Words:
+    return "is empty", "give a value, or leave the key out"
+
+
+def _long(context: Mapping[str, Any], value: object) -> Words:
+    return f"is {len(str(value))} characters long, at most {context['max_length']}", ""
+
+
+def _too_many(context: Mapping[str, Any], _: object) -> Words:
+    return f"has {context['actual_length']} items, at most {context['max_length']}", ""
+
+
+def _too_few(context: Mapping[str, Any], _: object) -> Words:
+    return f"has {context['actual_length']} items, at least {context['min_length']}", ""
+
+
+def _small(context: Mapping[str, Any], value: object) -> Words:
+    return f"must be at least {context['ge']}, not {value}", ""
+
+
+def _large(context: Mapping[str, Any], value: object) -> Words:
+    return f"must be at most {context['le']}, not {value}", ""
+
+
+_NEEDS = {
+    "metadata": "write metadata: {name: my-job}",
+    "spec": "write spec: with at least roles",
+    "roles": "a job needs at least one role",
+    "entrypoint": "write entrypoint: {class: pkg.module.Name}, {module: train.py} or {command: [program, argument]}",
+    "level": "Device, Host or Separate",
+}
+"""What to write where a field is missing."""
+
+_SAYS: dict[str, Callable[[Mapping[str, Any], object], Words]] = {
+    "dljob": _ours,
+    "string_type": _quoted,
+    "string_pattern_mismatch": _pattern,
+    "string_too_long": _long,
+    "string_too_short": _empty,
+    "too_long": _too_many,
+    "too_short": _too_few,
+    "greater_than_equal": _small,
+    "less_than_equal": _large,
+    "int_type": _integer,
+    "int_from_float": _integer,
+    "int_parsing": _integer,
+    "int_parsing_size": _integer,
+    "bool_type": _boolean,
+    "bool_parsing": _boolean,
+    "literal_error": _choice,
+    "tuple_type": _list,
+    "dict_type": _mapping,
+    "model_type": _mapping,
+    "model_attributes_type": _mapping,
+}
