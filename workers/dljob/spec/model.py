@@ -326,10 +326,10 @@ class DLJobManifest(Model):
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.NAME))
 
     api_version: Literal["dljob.io/v1alpha1"] = "dljob.io/v1alpha1"
-    """dljob.io/v1alpha1."""
+    """The version of this page: dljob.io/v1alpha1."""
     kind: Literal["DLJob"] = "DLJob"
-    """DLJob."""
+    """Always DLJob."""
     metadata: Metadata
-    """Name and namespace."""
+    """Name of the job, and what is kept with it."""
     spec: DLJobSpec
     """The job."""

@@ -1,0 +1,146 @@
+"""The CustomResourceDefinition, made from the models: a structural schema with bounds and CEL rules.
+
+`structural` folds what JSON Schema can say into what the API server accepts (no $ref, one type a node, no unions but
+int-or-string) and refuses to guess: a model without a structural form raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+
+from dljob.spec.emit import to_yaml
+from dljob.spec.model import DLJobManifest
+
+Schema: TypeAlias = dict[str, Any]
+
+GROUP = "dljob.io"
+VERSION = "v1alpha1"
+KIND = "DLJob"
+PLURAL = "dljobs"
+
+_SCALARS = {"string", "integer", "boolean"}
+_KEEP = ("description", "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength")
+_KEEP_LISTS = ("minItems", "maxItems", "minProperties", "maxProperties", "required")
+
+
+def crd() -> Schema:
+    """The CRD as data."""
+    columns: list[Schema] = [
+        {"name": "Image", "type": "string", "jsonPath": ".spec.image", "priority": 1},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+    version: Schema = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": _root()},
+        "subresources": {"status": {}},
+    }
+    names = {
+        "kind": KIND,
+        "listKind": f"{KIND}List",
+        "plural": PLURAL,
+        "singular": KIND.lower(),
+        "shortNames": ["dlj"],
+        "categories": ["all", "ml"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def crd_yaml() -> str:
+    """The CRD as the file in `crds/`."""
+    return "# Made by `python -m dljob.spec.generate`; change the models, not this file.\n" + to_yaml(crd())
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """The structural schema of a model."""
+    raw = model.model_json_schema(by_alias=True, mode="validation")
+    return structural(raw, raw.get("$defs", {}))
+
+
+def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
+    """A node of pydantic's JSON Schema as a node of a structural schema; `path` is for errors."""
+    node = _folded(node, defs, path)
+    extras = {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+    made = {key: node[key] for key in _KEEP if key in node}
+    if "description" in made:
+        made["description"] = " ".join(made["description"].split())
+    if "const" in node:
+        made["enum"] = [node["const"]]
+    made |= _default(node)
+    if extras.get("x-kubernetes-int-or-string"):
+        return {key: value for key, value in made.items() if key != "type"} | extras
+    made |= {key: node[key] for key in _KEEP_LISTS if node.get(key)}
+    kind = node.get("type")
+    if kind == "object":
+        made |= _object(node, defs, path)
+    elif kind == "array":
+        made |= {"x-kubernetes-list-type": "atomic", "items": structural(_items(node, path), defs, f"{path}[]")}
+    elif kind not in _SCALARS:
+        raise ValueError(f"{path}: {kind or 'a value of any type'} has no structural form")
+    return made | extras
+
+
+def _root() -> Schema:
+    root = schema_of(DLJobManifest)
+    words = {name: {"type": "string", "description": root["properties"][name]["description"]} for name in _NAMES}
+    root["properties"] = {
+        **words,
+        "metadata": {"type": "object"},
+        "spec": root["properties"]["spec"],
+        "status": {
+            "description": "What the operator observed.",
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+    }
+    root["required"] = ["spec"]
+    return root
+
+
+_NAMES = ("apiVersion", "kind")
+
+
+def _folded(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
+    """Without $ref and without `| None`; what stands beside them wins."""
+    while "$ref" in node or "anyOf" in node:
+        rest = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
+        if "$ref" in node:
+            node = {**defs[node["$ref"].rsplit("/", 1)[-1]], **rest}
+            continue
+        options = [option for option in node["anyOf"] if option.get("type") != "null"]
+        if len(options) != 1:
+            raise ValueError(f"{path}: a union has no structural form")
+        node = {**options[0], **rest}
+    return node
+
+
+def _default(node: Schema) -> Schema:
+    """Defaults of scalars only: an absent object, list or text stays absent in what is stored."""
+    value = node.get("default")
+    return {} if value is None or value == "" or isinstance(value, dict | list) else {"default": value}
+
+
+def _object(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
+    if "properties" in node:
+        fields: dict[str, Schema] = node["properties"]
+        return {"properties": {name: structural(field, defs, f"{path}.{name}") for name, field in fields.items()}}
+    patterns: dict[str, Schema] = node.get("patternProperties", {})  # keys with a pattern, which CRDs cannot say
+    values: Schema | bool = next(iter(patterns.values()), node.get("additionalProperties", True))
+    if isinstance(values, bool):
+        return {"x-kubernetes-preserve-unknown-fields": True}
+    return {"additionalProperties": structural(values, defs, f"{path}[*]")}
+
+
+def _items(node: Schema, path: str) -> Schema:
+    if "items" not in node:
+        raise ValueError(f"{path}: a list needs one type of item")
+    return node["items"]

@@ -1,0 +1,81 @@
+"""The reference page of the spec, made from the same schema as the CRD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec.crd import GROUP, KIND, VERSION, Schema, schema_of
+from dljob.spec.model import DLJobManifest
+
+_HEAD = f"""<!-- Made by `python -m dljob.spec.generate`; change the models, not this file. -->
+# The spec of a {KIND}
+
+Every field of `{GROUP}/{VERSION}`, kind `{KIND}`; anything else is refused as unknown. Fields in **bold** must be there.
+`dljob validate FILE` holds a file against all of this and prints every problem as `file:line:column`.
+
+**Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or
+bytes; devices `8`, or a share `"0.4"` of at most four digits. **Durations** are whole seconds: `...Seconds`.
+"""
+
+_TAIL = """## What only the loader checks
+The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` do:
+
+- `dependsOn` without cycles; a cycle is shown as `a -> b -> a`
+- roles that share a host or a device: group counts equal or one divides the other, one node group, one kind of device
+- the devices of one rank, and of one role group, fit on one host of a declared node group
+- `comm.backend` nccl on GPU, hccl on NPU
+- rules name roles that exist, `escalateTo` is above `action`, `backoff.initialSeconds` at most `maxSeconds`
+- `command[0]` is not empty; a `config` holds only what JSON can, in at most 262,144 characters
+"""
+
+
+def reference() -> str:
+    """The page as Markdown."""
+    return "\n".join([_HEAD, *_sections("", schema_of(DLJobManifest)), _TAIL])
+
+
+def _sections(path: str, node: Schema) -> Iterator[str]:
+    """A table for an object, then those of the objects in it, depth first."""
+    required = set(node.get("required", ()))
+    yield f"## {path.removeprefix('.') or KIND}\n"
+    yield f"{node['description']}\n"
+    yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
+    below: list[tuple[str, Schema]] = []
+    for name, field in node["properties"].items():
+        bold = f"**`{name}`**" if name in required else f"`{name}`"
+        default = (
+            f"`{field['default']}`".replace("True", "true").replace("False", "false") if "default" in field else ""
+        )
+        yield f"| {bold} | {_type(field)} | {default} | {field['description'].replace('|', '&#124;')} |"
+        inner, suffix = (field["items"], "[]") if field.get("type") == "array" else (field, "")
+        if "properties" in inner:
+            below.append((f"{path}.{name}{suffix}", inner))
+    yield ""
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield f"- {rule['message']}"
+    yield ""
+    for inner_path, inner in below:
+        yield from _sections(inner_path, inner)
+
+
+def _type(field: Schema) -> str:
+    """A type in words, with its bounds."""
+    if field.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    if "enum" in field:
+        return "one of " + ", ".join(f"`{value}`".replace("False", "false") for value in field["enum"])
+    if field["type"] == "array":
+        return f"list of {field.get('minItems', 0)} to {field['maxItems']}: {_type(field['items'])}"
+    if field["type"] == "object":
+        return _mapping(field)
+    if field["type"] == "integer":
+        return f"whole number, {field['minimum']} to {field['maximum']}"
+    return f"text, at most {field['maxLength']}" if field["type"] == "string" else "true or false"
+
+
+def _mapping(field: Schema) -> str:
+    if "properties" in field:
+        return "object"
+    if "additionalProperties" in field:
+        return f"mapping of at most {field['maxProperties']}: {_type(field['additionalProperties'])}"
+    return "free object"
