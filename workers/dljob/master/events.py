@@ -80,6 +80,7 @@ class SpareReady:
     life: int
     actor: str
     pid: int
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,206 @@
+"""Admission: all units of the job are held, or none; and units of a lost node find another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+
+from dljob.master import ending, limits
+from dljob.master.actions import Reserve, Unreserve
+from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
+from dljob.master.draft import Draft
+from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
+from dljob.master.failover import failed
+from dljob.master.restart import kill
+from dljob.master.seats import seats_of
+from dljob.master.spares import forget_node
+from dljob.master.starting import ensure_host, start_roles
+from dljob.master.state import Phase, Search, UnitPhase, UnitState
+from dljob.master.views import HostId, Outcome, Reason
+from dljob.telemetry import reasons
+
+
+def nodes_seen(d: Draft, event: NodesSeen) -> None:
+    """The nodes changed: look for room, and leave those that are gone."""
+    if event.nodes != d.nodes or not d.nodes_seen:
+        d.nodes, d.nodes_seen = event.nodes, True
+    if d.phase is Phase.PENDING:
+        look(d)
+        return
+    gone = frozenset(u.node for u in d.units.values() if u.node) - {node.id for node in event.nodes}
+    if gone:
+        _leave(d, gone)
+    look(d)
+
+
+def look(d: Draft) -> None:
+    """Try to place what has no place, unless a wait for that is under way."""
+    if d.phase.final or d.phase is Phase.STOPPING or not d.nodes_seen:
+        return
+    if d.search.retry_at is not None and d.now < d.search.retry_at:
+        return
+    if d.search.retry_at is not None:
+        d.search = replace(d.search, retry_at=None)
+    wanted = (UnitPhase.UNPLACED,) if d.phase is Phase.PENDING else (UnitPhase.LOST,)
+    names = tuple(name for name, unit in d.units.items() if unit.phase in wanted)
+    if not names:
+        return
+    plan = d.job.plan
+    taken = tuple(
+        Held(plan.units[name], unit.node, counted=unit.phase is UnitPhase.HELD)
+        for name, unit in d.units.items()
+        if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
+    )
+    # Spares stay free at admission only: a unit that lost its node is what they are there for.
+    spares = spare_nodes(plan) if d.phase is Phase.PENDING else {}
+    found = assign((plan.units[name] for name in names), d.nodes, taken=taken, reserve_nodes=spares)
+    if isinstance(found, Assignment):
+        _reserve(d, {name: found.nodes[name] for name in sorted(names)})
+    else:
+        _no_room(d, found)
+
+
+def _reserve(d: Draft, nodes: dict[str, str]) -> None:
+    if d.phase is Phase.PENDING:
+        d.phase = Phase.SCHEDULING
+    for name, node in nodes.items():
+        token = d.units[name].token + 1
+        d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
+        d.do(Reserve(name, token, node, limits.RESERVE_S))
+
+
+def _no_room(d: Draft, refusal: Refusal) -> None:
+    """Wait for nodes to change, or end the job where waiting cannot help."""
+    first = d.phase is Phase.PENDING
+    since = d.search.since if d.search.since is not None else d.now
+    workers = sum(not node.head for node in d.nodes)
+    complete = workers >= sum(group.replicas for group in d.job.plan.node_groups.values())
+    if first and refusal.never and (complete or d.now - since >= limits.NODES_S):
+        ending.fail(d, reasons.NEVER_FITS, refusal.why)
+        return
+    # Nodes may still be joining: that these cannot hold the job is final only a little later.
+    final_at = since + limits.NODES_S if first and refusal.never else None
+    if refusal.why != d.search.why:
+        d.note(reasons.NO_ROOM, "job", refusal.why)
+    search = replace(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
+    if search != d.search:
+        d.search = search
+        d.wake_at(min(at for at in (final_at, search.deadline, d.now + limits.PLACE_S) if at is not None))
+
+
+def _deadline(d: Draft) -> float | None:
+    """Until when units of lost nodes may look for room; at first the job's own deadlines decide."""
+    if not d.seats or d.search.deadline is not None:
+        return d.search.deadline
+    return d.now + (d.job.spec.pre_running_deadline_seconds or limits.PLACE_S)
+
+
+def reserved(d: Draft, event: UnitReserved) -> None:
+    """A unit is held; when it was the last one, roles start."""
+    unit = d.units.get(event.unit)
+    if unit is None or event.token > unit.token:
+        return
+    if event.token < unit.token or unit.phase in (UnitPhase.UNPLACED, UnitPhase.LOST):
+        d.do(Unreserve(event.unit, event.token))
+        return
+    if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:
+        return
+    d.set_unit(event.unit, replace(unit, phase=UnitPhase.HELD, node=event.node))
+    if d.held == d.job.unit_count:
+        d.search = Search()
+    if not d.seats:
+        if d.held == d.job.unit_count:
+            _admitted(d)
+        return
+    d.note(reasons.UNIT_MOVED, event.unit, f"held on node {event.node}")
+    for role, _ in d.job.plan.units[event.unit].members:
+        d.seats = d.seats.set(role, seats_of(d, role))
+    for host in unit_hosts(d, event.unit):
+        ensure_host(d, host)
+
+
+def _admitted(d: Draft) -> None:
+    for role in d.job.roles:
+        d.seats = d.seats.set(role, seats_of(d, role))
+    nodes = {unit.node for unit in d.units.values()}
+    d.note(reasons.ADMITTED, "job", f"{d.held} units held on {len(nodes)} nodes")
+    start_roles(d)
+
+
+def refused(d: Draft, event: UnitRefused) -> None:
+    """A unit could not be had: at first everything is given back, later only that unit; then another try."""
+    unit = d.units.get(event.unit)
+    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING:
+        return
+    if d.seats:
+        d.do(Unreserve(event.unit, unit.token))
+        d.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
+    else:
+        _give_all_back(d)
+    _back_off(d, f"{event.unit}: {event.why}")
+
+
+def _give_all_back(d: Draft) -> None:
+    for name, unit in sorted(d.units.items()):
+        if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD):
+            d.do(Unreserve(name, unit.token))
+            d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
+    d.phase = Phase.PENDING
+
+
+def _back_off(d: Draft, why: str) -> None:
+    attempt = d.search.attempt + 1
+    wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
+    wait *= 0.5 + _jitter(d.job.uid, attempt)
+    d.search = replace(d.search, attempt=attempt, retry_at=d.now + wait, why=why, deadline=_deadline(d))
+    d.wake_at(d.now + wait)
+    d.note(reasons.RESERVATION_REFUSED, "job", f"{why}; trying again in {wait:.1f} s")
+
+
+def _jitter(uid: str, attempt: int) -> float:
+    """In 0..1, different for each job, so that two that block each other do not meet again and again."""
+    digest = blake2b(f"{uid}/{attempt}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") / 2**32
+
+
+def _leave(d: Draft, gone: frozenset[str]) -> None:
+    """Give up everything on nodes that are gone; its ranks failed with them."""
+    if not d.seats:
+        _give_all_back(d)
+        _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
+        return
+    d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
+    forget_node(d, gone)
+    moving = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    lost: dict[str, list[int]] = {}
+    for name in moving:
+        unit = d.units[name]
+        d.do(Unreserve(name, unit.token))
+        d.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
+        for host in unit_hosts(d, name):
+            kill(d, host)
+            _collect(d, host, lost)
+    for role in d.job.roles:
+        if d.phase.active and lost.get(role):
+            outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
+            failed(d, role, tuple(lost[role]), outcome, host_lost=True)
+
+
+def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:
+    """Add the unfinished ranks of a host to what its role lost."""
+    ranks = d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ()
+    for rank in ranks:
+        if ending.unfinished(d.ranks[host.role, rank]):
+            ending.process_gone(d, (host.role, rank))
+            lost.setdefault(host.role, []).append(rank)
+
+
+def unit_hosts(d: Draft, unit: str) -> tuple[HostId, ...]:
+    """All hosts that live in a unit."""
+    hosts: list[HostId] = []
+    for role, group in d.job.plan.units[unit].members:
+        facts = d.facts(role)
+        if facts.world and group == 0:
+            hosts.append(HostId(role, -1))
+        hosts.extend(dict.fromkeys(facts.host_of(rank) for rank in facts.group_ranks(group)))
+    return tuple(hosts)

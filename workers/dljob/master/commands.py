@@ -1,0 +1,65 @@
+"""Commands from outside: each happens once, by its id; one that makes no sense is answered in words."""
+
+from __future__ import annotations
+
+from dljob.master import ending
+from dljob.master.draft import Draft
+from dljob.master.events import Commanded
+from dljob.master.policy import lift
+from dljob.master.restart import Order, begin
+from dljob.master.state import Phase, Verdict
+from dljob.master.views import Level
+from dljob.telemetry import reasons
+
+
+def commanded(d: Draft, event: Commanded) -> None:
+    """Do what was ordered, or say why not."""
+    if event.id in d.commands:
+        return
+    d.commands = d.commands.set(event.id, f"{event.kind} {event.target}")
+    why = _refusal(d, event)
+    if why:
+        d.note(reasons.COMMAND_REFUSED, event.target, f"{event.kind} refused: {why}")
+        return
+    d.note(reasons.COMMAND_ACCEPTED, event.target, f"{event.kind}{f' by {event.by}' if event.by else ''}")
+    if event.kind == "stop":
+        message = f"stopped{f' by {event.by}' if event.by else ''}"
+        ending.end(d, Verdict(ok=False, reason=reasons.STOPPED, message=message, at=d.now))
+    else:
+        begin(d, _order(d, event))
+
+
+def _refusal(d: Draft, event: Commanded) -> str:
+    """Why a command cannot be done; empty when it can."""
+    if event.kind not in ("restart", "stop"):
+        return f"no such command: {event.kind}; there are restart and stop"
+    if d.phase is Phase.STOPPING:
+        return "the job is ending"
+    if event.kind == "stop":
+        return "" if event.target == "job" else f"only the job can be stopped, not {event.target}"
+    if event.target != "job" and not _known(d, event.target):
+        roles = ", ".join(d.job.roles)
+        return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(d.job.roles))}/0"
+    if not d.seats:
+        return "the job has not started yet"
+    return ""
+
+
+def _known(d: Draft, target: str) -> bool:
+    role, slash, number = target.partition("/")
+    facts = d.job.roles.get(role)
+    if facts is None:
+        return False
+    return not slash or (number.isdecimal() and int(number) < facts.plan.replicas)
+
+
+def _order(d: Draft, event: Commanded) -> Order:
+    """The restart that a command asks for. It uses up no budget and waits for no backoff."""
+    cause = f"restart of {event.target} ordered{f' by {event.by}' if event.by else ''}"
+    role, slash, number = event.target.partition("/")
+    if event.target == "job":
+        first = next(iter(d.job.roles))
+        return Order(Level.JOB, first, (0,), "Requested", cause)
+    level = Level.PROCESS if slash else Level.ROLE
+    ranks = (int(number),) if slash else (0,)
+    return Order(lift(d.facts(role), level, host_lost=False), role, ranks, "Requested", cause)

@@ -1,0 +1,202 @@
+"""A state being changed: the one place where counts are kept in step with what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from immutables import Map
+
+from dljob.master.actions import Action, Note
+from dljob.master.job import RoleFacts
+from dljob.master.state import (
+    ErrorMemory,
+    Fault,
+    HostPhase,
+    HostState,
+    Incident,
+    JobState,
+    Mark,
+    Phase,
+    RankKey,
+    RankPhase,
+    RankState,
+    RoleState,
+    Search,
+    Seat,
+    SpareKey,
+    SpareState,
+    UnitPhase,
+    UnitState,
+    Verdict,
+)
+from dljob.master.views import HostId, Level, NodeView
+
+_COUNTER = {
+    RankPhase.WAITING: "waiting",
+    RankPhase.STARTING: "starting",
+    RankPhase.READY: "ready",
+    RankPhase.STOPPING: "stopping",
+    RankPhase.SUCCEEDED: "succeeded",
+    RankPhase.FAILED: "failed",
+    RankPhase.STOPPED: "stopped",
+}
+_RECENT_FAULTS = 10
+_TABLES = (
+    "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
+    "nodes", "restarts", "verdict", "search",
+)  # fmt: skip
+_SCALARS = ("phase", "nodes_seen", "held", "live", "serial", "running_at", "ended_at", "result", "epoch")
+
+
+class Draft:
+    """A mutable copy of a state for the length of one transition, with the actions decided so far."""
+
+    def __init__(self, state: JobState, now: float) -> None:
+        self.base = state
+        self.job = state.job
+        self.started_at = state.started_at
+        self.now = now
+        self.actions: list[Action] = []
+        self.reasons: list[str] = []
+        self.phase: Phase = state.phase
+        self.search: Search = state.search
+        self.roles: Map[str, RoleState] = state.roles
+        self.ranks: Map[RankKey, RankState] = state.ranks
+        self.hosts: Map[HostId, HostState] = state.hosts
+        self.units: Map[str, UnitState] = state.units
+        self.spares: Map[SpareKey, SpareState] = state.spares
+        self.seats: Map[str, tuple[Seat, ...]] = state.seats
+        self.nodes: tuple[NodeView, ...] = state.nodes
+        self.nodes_seen: bool = state.nodes_seen
+        self.held: int = state.held
+        self.live: int = state.live
+        self.incidents: Map[int, Incident] = state.incidents
+        self.marks: Map[str, tuple[Mark, ...]] = state.marks
+        self.errors: Map[RankKey, ErrorMemory] = state.errors
+        self.commands: Map[str, str] = state.commands
+        self.restarts: Map[str, int] = state.restarts
+        self.faults: tuple[Fault, ...] = state.faults
+        self.serial: int = state.serial
+        self.verdict: Verdict | None = state.verdict
+        self.running_at: float | None = state.running_at
+        self.ended_at: float | None = state.ended_at
+        self.result: str = state.result
+        self.epoch: int = state.epoch
+        self.wake: float | None = state.wake
+
+    def freeze(self) -> JobState:
+        """The new state; the old object itself when nothing changed."""
+        state = JobState(
+            job=self.job,
+            phase=self.phase,
+            started_at=self.started_at,
+            search=self.search,
+            roles=self.roles,
+            ranks=self.ranks,
+            hosts=self.hosts,
+            units=self.units,
+            spares=self.spares,
+            seats=self.seats,
+            nodes=self.nodes,
+            nodes_seen=self.nodes_seen,
+            held=self.held,
+            live=self.live,
+            incidents=self.incidents,
+            marks=self.marks,
+            errors=self.errors,
+            commands=self.commands,
+            restarts=self.restarts,
+            faults=self.faults,
+            serial=self.serial,
+            verdict=self.verdict,
+            running_at=self.running_at,
+            ended_at=self.ended_at,
+            result=self.result,
+            epoch=self.epoch,
+            version=self.base.version + self._changed(),
+            wake=self.wake,
+        )
+        return self.base if state.version == self.base.version and state.wake == self.base.wake else state
+
+    def _changed(self) -> bool:
+        """Whether anything but a timer changed; a changed table is another object, so identity tells."""
+        for name in _TABLES:
+            if getattr(self, name) is not getattr(self.base, name):
+                return True
+        return any(getattr(self, name) != getattr(self.base, name) for name in _SCALARS)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the verdict is known."""
+        return self.verdict is not None
+
+    def facts(self, role: str) -> RoleFacts:
+        """The constants of a role."""
+        return self.job.roles[role]
+
+    def do(self, *actions: Action) -> None:
+        """Order actions, in this order."""
+        self.actions.extend(actions)
+
+    def note(self, reason: str, target: str, message: str, *, level: str = "", seconds: float | None = None) -> None:
+        """Write a line of the timeline."""
+        self.actions.append(Note(reason, target, message, level, seconds))
+        self.reasons.append(f"{reason} {target}: {message}")
+
+    def wake_at(self, when: float) -> None:
+        """Ask for a Tick at this time, or before."""
+        if self.wake is None or when < self.wake:
+            self.wake = when
+
+    def set_rank(self, key: RankKey, new: RankState) -> None:
+        """Replace a rank, keeping its role's counts and the count of live ranks."""
+        old = self.ranks[key]
+        if old.phase is not new.phase:
+            role = self.roles[key[0]]
+            gone, come = _COUNTER[old.phase], _COUNTER[new.phase]
+            counts = {gone: getattr(role, gone) - 1, come: getattr(role, come) + 1}
+            self.roles = self.roles.set(key[0], replace(role, **counts))
+            self.live += new.phase.live - old.phase.live
+        self.ranks = self.ranks.set(key, new)
+
+    def set_host(self, host: HostId, new: HostState) -> None:
+        """Replace a host, keeping its role's count of ready hosts."""
+        change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
+        if change and host.index >= 0:
+            role = self.roles[host.role]
+            self.roles = self.roles.set(host.role, replace(role, hosts_ready=role.hosts_ready + change))
+        self.hosts = self.hosts.set(host, new)
+
+    def set_unit(self, name: str, new: UnitState) -> None:
+        """Replace a unit, keeping the count of held ones."""
+        self.held += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
+        self.units = self.units.set(name, new)
+
+    def set_role(self, role: str, new: RoleState) -> None:
+        """Replace a role's own fields."""
+        self.roles = self.roles.set(role, new)
+
+    def next_serial(self) -> int:
+        """A number no incident and no fault had before."""
+        self.serial += 1
+        return self.serial
+
+    def add_fault(self, level: Level, reason: str, target: str, cause: str) -> int:
+        """Remember a fault; gives its number."""
+        number = self.next_serial()
+        fault = Fault(number, level.value, reason, target, cause, self.now)
+        self.faults = (*self.faults, fault)[-_RECENT_FAULTS:]
+        return number
+
+    def recover_faults(self, numbers: Iterable[int]) -> None:
+        """Mark faults as made good now."""
+        wanted = frozenset(numbers)
+        self.faults = tuple(replace(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
+
+    def count_restart(self, level: Level, role: str = "") -> None:
+        """Count a restart by level, and for its role."""
+        self.restarts = self.restarts.set(level.value, self.restarts.get(level.value, 0) + 1)
+        if role:
+            state = self.roles[role]
+            self.set_role(role, replace(state, restarts=state.restarts + 1))

@@ -1,0 +1,143 @@
+"""Failover: what a failure restarts, when, and what becomes of restarts that were under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dljob.master import budget, ending, limits, spares
+from dljob.master.draft import Draft
+from dljob.master.job import STORE
+from dljob.master.policy import Fail, Ignore, Restart, decide, describe, lift, next_level
+from dljob.master.restart import Order, begin
+from dljob.master.state import Incident, RankKey, RankPhase
+from dljob.master.views import HostId, Level, Outcome, Reason
+from dljob.telemetry import reasons
+
+
+def failed(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, *, host_lost: bool) -> None:
+    """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is."""
+    first = ranks[0]
+    cause = describe(f"{role}/{first}", outcome)
+    decision = decide(d, role, first, outcome)
+    if isinstance(decision, Fail):
+        ending.fail(d, decision.reason, f"{cause}; {decision.why}")
+    elif isinstance(decision, Ignore):
+        _ignore(d, role, ranks, f"{cause}; {decision.why}")
+    else:
+        _restart(d, role, ranks, outcome, replace(decision, level=_lifted(d, role, decision, host_lost=host_lost)))
+
+
+def _lifted(d: Draft, role: str, decision: Restart, *, host_lost: bool) -> Level:
+    return lift(d.facts(role), decision.level, host_lost=host_lost)
+
+
+def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
+    for rank in ranks:
+        settle(d, (role, rank))
+        old = d.ranks[role, rank]
+        d.set_rank((role, rank), replace(old, phase=RankPhase.FAILED, incident=0))
+    d.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
+    ending.role_changed(d, role)
+
+
+def _restart(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, decision: Restart) -> None:
+    """Charge a budget, climb while there is none, and begin."""
+    first = ranks[0]
+    node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
+    reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
+    cause = describe(f"{role}/{first}", outcome)
+    wait, level = 0.0, decision.level
+    # Processes of one node that die together are one failure: without this a lost node would eat the whole budget.
+    if not budget.joined(d, role, node, d.ranks[role, first].since):
+        wait = budget.backoff(d, budget.add(d, f"fail:{role}", node))
+        if decision.counts:
+            charged = charge(d, role, level, cause)
+            if charged is None:
+                return
+            level = charged
+    begin(d, Order(level, role, ranks, reason, cause, wait=wait, fresh=level is not decision.level))
+
+
+def charge(d: Draft, role: str, level: Level, cause: str) -> Level | None:
+    """Take a restart from the budget of a level, or of the next one that has any; None: none has, the job ends."""
+    at = level
+    while not budget.left(d, at, role):
+        larger = next_level(d.facts(role), at)
+        if larger is None:
+            most, window = budget.limit(d, at, role), d.job.fault_tolerance.window_seconds
+            message = f"{cause}; no restarts are left: {most} of the job within {window} s"
+            ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
+            return None
+        at = larger
+    if at is not level:
+        used = f"{budget.limit(d, level, role)} restarts of {role} within {d.job.fault_tolerance.window_seconds} s"
+        d.note(reasons.ESCALATED, role, f"{used} are used up: restarting at level {at.value}", level=at.value)
+    budget.add(d, budget.key(at, role))
+    return at
+
+
+def timed_out(d: Draft, incident: Incident) -> None:
+    """A restart did not finish in time: the next level is tried."""
+    role = incident.role or incident.members[0][0]
+    pending = [f"{r}/{n}" for r, n in incident.members if _is_pending(d, (r, n))]
+    cause = (
+        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready {limits.RESTART_S:.0f} s after"
+    )
+    cause = f"{cause} a restart at level {incident.level.value} ({', '.join(pending[:3])})"
+    larger = next_level(d.facts(role), incident.level)
+    if larger is None:
+        ending.fail(d, reasons.RESTART_TIMED_OUT, cause)
+        return
+    level = charge(d, role, larger, cause)
+    if level is not None:
+        d.note(reasons.ESCALATED, incident.target, cause, level=level.value)
+        ranks = tuple(rank for name, rank in incident.members if name == role)
+        begin(d, Order(level, role, ranks, incident.reason, cause, fresh=True))
+
+
+def _is_pending(d: Draft, key: RankKey) -> bool:
+    return d.ranks[key].phase in (RankPhase.WAITING, RankPhase.STARTING, RankPhase.STOPPING)
+
+
+def settle(d: Draft, key: RankKey) -> None:
+    """A rank is done with its restart; the restart is over when this was the last one."""
+    number = d.ranks[key].incident
+    incident = d.incidents.get(number)
+    if incident is None:
+        return
+    incident = replace(incident, pending=incident.pending - 1)
+    if incident.pending:
+        d.incidents = d.incidents.set(number, incident)
+        return
+    d.incidents = d.incidents.delete(number)
+    d.recover_faults(incident.faults)
+    seconds = d.now - incident.detected
+    count = len(incident.members)
+    message = f"{count} rank{'s' if count > 1 else ''} ready again {seconds:.2f} s after the failure"
+    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=seconds)
+    if spares.per_node(d):
+        _keep_spares(d, incident.members)
+
+
+def _keep_spares(d: Draft, members: Iterable[RankKey]) -> None:
+    nodes: dict[str, set[str]] = {}
+    for role, rank in members:
+        nodes.setdefault(role, set()).add(d.hosts[d.facts(role).host_of(rank)].node)
+    for role in sorted(nodes):
+        spares.keep(d, role, nodes[role])
+
+
+def store_lost(d: Draft, role: str, outcome: Outcome) -> None:
+    """The host of a torch store is gone: the world meets again on a new one."""
+    unfinished = [r for r in range(d.facts(role).plan.replicas) if d.ranks[role, r].phase is not RankPhase.SUCCEEDED]
+    if unfinished:
+        failed(d, role, tuple(unfinished), outcome, host_lost=True)
+
+
+def host_ranks(d: Draft, host: HostId) -> Counter[RankPhase]:
+    """How many ranks of a host are in which phase."""
+    if host.index == STORE:
+        return Counter()
+    return Counter(d.ranks[host.role, rank].phase for rank in d.facts(host.role).ranks_of(host.index))

@@ -1,0 +1,27 @@
+"""Every constant of PrimeMaster's decisions, in seconds unless it says otherwise."""
+
+from __future__ import annotations
+
+RESERVE_S = 30.0
+"""How long one unit's reservation may take."""
+SPAWN_S = 120.0
+"""How long a host's process may take to answer first."""
+NODES_S = 10.0
+"""How long nodes may take to join before a job that they could never hold fails."""
+RESTART_S = 600.0
+"""How long a restart level may take, from its backoff's end to all ranks ready, before the next one is tried."""
+PLACE_S = 600.0
+"""How long units of a lost node may look for room, where preRunningDeadlineSeconds is not set."""
+GRACE_S = 5.0
+"""What healthy ranks get to leave at the end of a job."""
+STOP_S = 10.0
+"""How long a host may take beyond the grace to end ranks, before it is killed."""
+RELEASE_S = 30.0
+"""After so long without an answer everything is ordered to be released again."""
+JOIN_S = 5.0
+"""Failures of one role on one node within this time, of processes older than the first, are one failure."""
+ADMIT_BACKOFF_S = 1.0
+"""The first wait after a refused reservation; doubles up to the next."""
+ADMIT_BACKOFF_MAX_S = 30.0
+SPARE_FAILURES = 3
+"""Times in a row that a spare may fail to come up."""

@@ -1,0 +1,100 @@
+"""What a master that takes a job over orders again: everything that was ordered and not answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.master import limits, starting
+from dljob.master.actions import (
+    Action,
+    Finish,
+    KillHost,
+    Release,
+    Reserve,
+    SpawnHost,
+    SpawnSpare,
+    StopRanks,
+    Unreserve,
+)
+from dljob.master.draft import Draft
+from dljob.master.job import STORE
+from dljob.master.state import (
+    HostPhase,
+    HostState,
+    JobState,
+    RankPhase,
+    SpareKey,
+    SparePhase,
+    SpareState,
+    UnitPhase,
+)
+from dljob.master.views import HostId
+
+
+def reissue(state: JobState, now: float) -> tuple[Action, ...]:
+    """The orders that may not have been carried out. Each is idempotent; kills come first."""
+    if state.phase.final:
+        verdict = state.verdict
+        return () if verdict is None else (Finish(verdict.ok, verdict.reason, verdict.message),)
+    if state.verdict is not None and state.verdict.release_at is not None:
+        return (Release(),)
+    hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
+    d = Draft(state, now)
+    return (
+        *(action for host, own in hosts for action in _kills(host, own)),
+        *_units(state),
+        *(action for host, own in hosts for action in _host(d, host, own)),
+        *(
+            SpawnSpare(role, node, slot, spare.life)
+            for (role, node, slot), spare in sorted(state.spares.items())
+            if spare.phase is SparePhase.SPAWNING
+        ),
+    )
+
+
+def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:
+    """The hosts that a master watches from now on: those that answered before."""
+    ready = ((host, own) for host, own in state.hosts.items() if own.phase is HostPhase.READY)
+    return tuple(sorted(ready, key=lambda item: (item[0].role, item[0].index)))
+
+
+def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
+    """The spares that a master watches from now on."""
+    return tuple(sorted((key, own) for key, own in state.spares.items() if own.phase is SparePhase.READY))
+
+
+def _kills(host: HostId, own: HostState) -> Iterator[Action]:
+    if own.phase is HostPhase.DOWN and own.life:
+        yield KillHost(host, own.life, own.actor)
+    elif own.life > 1:
+        yield KillHost(host, own.life - 1, own.past)
+
+
+def _units(state: JobState) -> Iterator[Action]:
+    for name, unit in sorted(state.units.items()):
+        if unit.phase is UnitPhase.RESERVING:
+            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S)
+        elif unit.phase is not UnitPhase.HELD and unit.token:
+            yield Unreserve(name, unit.token)
+
+
+def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
+    if own.phase is HostPhase.SPAWNING:
+        unit = d.facts(host.role).unit_of(host)
+        yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
+    if own.phase is not HostPhase.READY or host.index == STORE:
+        return
+    facts = d.facts(host.role)
+    phases = {rank: d.ranks[host.role, rank].phase for rank in facts.ranks_of(host.index)}
+    begun = tuple(rank for rank, phase in phases.items() if phase is RankPhase.STARTING)
+    if begun and d.verdict is None:
+        store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
+        yield starting.order(d, host, begun, store)
+    if d.verdict is not None:
+        leaving = tuple(rank for rank, phase in phases.items() if phase.live)
+        grace, why = limits.GRACE_S, d.verdict.reason
+    else:
+        leaving = tuple(rank for rank, phase in phases.items() if phase is RankPhase.STOPPING)
+        grace, why = 0.0, "restart"
+    if leaving:
+        yield StopRanks(host, own.life, leaving, grace, why)

@@ -1,0 +1,231 @@
+"""Carrying out a restart: who is in it, who is taken down for it, and what starts when its backoff is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from dljob.master import limits, starting
+from dljob.master.actions import KillHost, StopRanks
+from dljob.master.draft import Draft
+from dljob.master.job import STORE
+from dljob.master.state import HostPhase, HostState, Incident, RankKey, RankPhase, UnitPhase
+from dljob.master.views import HostId, Level
+from dljob.telemetry import reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A restart to begin. `ranks` failed (or are meant by a command); the level says who goes with them."""
+
+    level: Level
+    role: str
+    ranks: tuple[int, ...]
+    reason: str
+    cause: str
+    wait: float = 0.0
+    """Seconds of backoff."""
+    fresh: bool = False
+    """Replace hosts whose process lives as well."""
+
+
+def begin(d: Draft, order: Order) -> None:
+    """Take everybody concerned down, and start them again now or after the backoff."""
+    members = _members(d, order)
+    fresh = order.fresh or order.level is Level.JOB
+    number = d.next_serial()
+    target = _target(d, order)
+    fault = d.add_fault(order.level, order.reason, target, order.cause)
+    inherited = _take_over(d, members)
+    if order.level is Level.JOB:
+        _reset_roles(d)
+    due = d.now + order.wait
+    d.incidents = d.incidents.set(
+        number,
+        Incident(
+            level=order.level,
+            role="" if order.level is Level.JOB else order.role,
+            target=target,
+            reason=order.reason,
+            members=members,
+            pending=len(members),
+            detected=d.now,
+            due=due,
+            deadline=due + limits.RESTART_S,
+            fresh=fresh,
+            faults=(*inherited, fault),
+        ),
+    )
+    d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
+    wait = f" in {order.wait:g} s" if order.wait else ""
+    d.note(reasons.RESTARTING, target, f"{order.cause}; restarting {len(members)}{wait}", level=order.level.value)
+    _hold(d, d.incidents[number], 1)
+    _take_down(d, number)
+    if order.wait:
+        d.wake_at(due)
+    else:
+        launch(d, number)
+
+
+def _members(d: Draft, order: Order) -> tuple[RankKey, ...]:
+    """Who is restarted. At job level, roles that wait for another to complete come later, on their own."""
+    facts = d.facts(order.role)
+    if order.level is Level.PROCESS:
+        return tuple((order.role, rank) for rank in order.ranks)
+    if order.level is Level.ROLE_GROUP:
+        groups = sorted({rank // facts.plan.group_size for rank in order.ranks})
+        return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
+    if order.level is Level.ROLE:
+        return tuple((order.role, rank) for rank in range(facts.plan.replicas))
+    return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in range(f.plan.replicas))
+
+
+def _target(d: Draft, order: Order) -> str:
+    if order.level is Level.JOB:
+        return "job"
+    plan = d.facts(order.role).plan
+    whole = order.level is Level.ROLE or (order.level is Level.ROLE_GROUP and plan.groups == 1)
+    return order.role if whole else f"{order.role}/{order.ranks[0]}"
+
+
+def _take_over(d: Draft, members: tuple[RankKey, ...]) -> tuple[int, ...]:
+    """Take members out of the incidents that they are in; gives the faults of those that end by it."""
+    leaving = Counter(d.ranks[key].incident for key in members)
+    inherited: list[int] = []
+    for number in sorted(leaving):
+        incident = d.incidents.get(number)
+        if incident is None:
+            continue
+        pending = incident.pending - leaving[number]
+        if pending:
+            d.incidents = d.incidents.set(number, replace(incident, pending=pending))
+            continue
+        d.incidents = d.incidents.delete(number)
+        inherited.extend(incident.faults)
+        if not incident.launched:
+            _hold(d, incident, -1)
+    return tuple(inherited)
+
+
+def _reset_roles(d: Draft) -> None:
+    """A job that restarts starts its roles in order again, also those that the restart does not wait for."""
+    for name, facts in d.job.roles.items():
+        d.set_role(name, replace(d.roles[name], spawned=False, was_ready=False))
+        if not facts.first_wave:
+            for host in facts.hosts():
+                kill(d, host)
+            for rank in range(facts.plan.replicas):
+                old = d.ranks[name, rank]
+                if old.phase is not RankPhase.WAITING:
+                    d.set_rank((name, rank), replace(old, phase=RankPhase.WAITING, incident=0, pid=0))
+
+
+def _hold(d: Draft, incident: Incident, change: int) -> None:
+    for role in sorted({role for role, _ in incident.members}):
+        state = d.roles[role]
+        d.set_role(role, replace(state, hold=state.hold + change))
+
+
+def _take_down(d: Draft, number: int) -> None:
+    """End the members' processes: a host that only has to start its ranks anew keeps its own."""
+    incident = d.incidents[number]
+    hosts: dict[HostId, list[int]] = {}
+    for role, rank in incident.members:
+        hosts.setdefault(d.facts(role).host_of(rank), []).append(rank)
+    stopping = False
+    for host, ranks in hosts.items():
+        keep = d.facts(host.role).ranks_per_host > 1 and not incident.fresh
+        if keep and d.hosts[host].phase is HostPhase.READY:
+            stopping = _stop(d, host, ranks, number) or stopping
+        else:
+            kill(d, host)
+            for rank in ranks:
+                _wait(d, (host.role, rank), number)
+    if incident.fresh or incident.level in (Level.ROLE, Level.JOB):
+        for role in sorted({role for role, _ in incident.members}):
+            if incident.level is not Level.PROCESS and d.facts(role).world and incident.fresh:
+                kill(d, HostId(role, STORE))
+    if stopping:
+        stop_by = d.now + limits.STOP_S
+        d.incidents = d.incidents.set(number, replace(d.incidents[number], stop_by=stop_by))
+        d.wake_at(stop_by)
+
+
+def _wait(d: Draft, key: RankKey, number: int) -> None:
+    reason = d.incidents[number].reason
+    old = d.ranks[key]
+    d.set_rank(key, replace(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
+
+
+def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
+    """Ask the live ones of a host to end; gives whether there are any."""
+    live: list[int] = []
+    for rank in ranks:
+        old = d.ranks[host.role, rank]
+        if old.phase.live:
+            reason = d.incidents[number].reason
+            stopping = replace(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
+            d.set_rank((host.role, rank), stopping)
+            live.append(rank)
+        else:
+            _wait(d, (host.role, rank), number)
+    if live:
+        d.do(StopRanks(host, d.hosts[host].life, tuple(live), 0.0, "restart"))
+    return bool(live)
+
+
+def kill(d: Draft, host: HostId) -> None:
+    """End a host's process by every means, if it has one."""
+    state = d.hosts[host]
+    if state.phase is not HostPhase.DOWN:
+        d.set_host(host, replace(state, phase=HostPhase.DOWN, pid=0, address=""))
+        d.do(KillHost(host, state.life, state.actor))
+
+
+def launch(d: Draft, number: int) -> None:
+    """The backoff is over: start what is down."""
+    incident = replace(d.incidents[number], launched=True)
+    d.incidents = d.incidents.set(number, incident)
+    d.wake_at(incident.deadline)
+    _hold(d, incident, -1)
+    if incident.level is Level.JOB:
+        starting.start_roles(d)
+        return
+    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
+    for role in sorted({role for role, _ in incident.members}):
+        if d.facts(role).world:
+            starting.ensure_host(d, HostId(role, STORE))
+    for host in hosts:
+        if d.hosts[host].phase is HostPhase.READY:
+            starting.try_start(d, host)
+        else:
+            starting.ensure_host(d, host)
+
+
+def stop_overdue(d: Draft, number: int) -> None:
+    """Hosts that did not end their ranks in time are killed, and made anew."""
+    incident = replace(d.incidents[number], stop_by=None)
+    d.incidents = d.incidents.set(number, incident)
+    late = [key for key in incident.members if _is_stopping(d, key, number)]
+    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in late)
+    for host in hosts:
+        kill(d, host)
+    for key in late:
+        _wait(d, key, number)
+    for host in hosts:
+        starting.ensure_host(d, host)
+
+
+def _is_stopping(d: Draft, key: RankKey, number: int) -> bool:
+    rank = d.ranks[key]
+    return rank.incident == number and rank.phase is RankPhase.STOPPING
+
+
+def down_state(state: HostState) -> HostState:
+    """A host without a process, remembering what it was."""
+    return replace(state, phase=HostPhase.DOWN, pid=0, address="")
+
+
+def lost_units(d: Draft) -> int:
+    """How many units wait for a node."""
+    return sum(unit.phase is not UnitPhase.HELD for unit in d.units.values())

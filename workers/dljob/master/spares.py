@@ -1,0 +1,84 @@
+"""Process spares: kept ready per node and role, taken by whichever host of the node needs a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dljob.master import limits
+from dljob.master.actions import SpawnSpare
+from dljob.master.draft import Draft
+from dljob.master.events import SpareLost, SpareReady
+from dljob.master.state import HostPhase, HostState, SparePhase, SpareState
+from dljob.master.views import HostId
+from dljob.telemetry import reasons
+
+
+def per_node(d: Draft) -> int:
+    """How many spares each node keeps for each role that runs there."""
+    return d.job.fault_tolerance.spares.processes_per_node
+
+
+def keep(d: Draft, role: str, nodes: Iterable[str]) -> None:
+    """Order the spares that these nodes lack for a role."""
+    for node in sorted(set(nodes) - {""}):
+        for slot in range(per_node(d)):
+            if (role, node, slot) not in d.spares:
+                _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1))
+
+
+def take(d: Draft, host: HostId, node: str) -> bool:
+    """Let a ready spare of this node be the host, with the devices that the host had; order another spare."""
+    old = d.hosts[host]
+    if host.index < 0 or not old.life:
+        return False
+    # Devices belong to bundles: only those that this host had on this node are known to be its own.
+    devices = old.devices if old.node == node else ()
+    if d.facts(host.role).plan.accelerator is not None and not devices:
+        return False
+    for slot in range(per_node(d)):
+        spare = d.spares.get((host.role, node, slot))
+        if spare is not None and spare.phase is SparePhase.READY:
+            past = old.actor or old.past
+            new = HostState(
+                HostPhase.READY, old.life + 1, node, spare.pid, spare.actor, past, devices, spare.log or old.log
+            )
+            d.set_host(host, new)
+            _spawn(d, host.role, node, slot, SpareState(SparePhase.SPAWNING, spare.life + 1))
+            return True
+    return False
+
+
+def forget_node(d: Draft, nodes: frozenset[str]) -> None:
+    """Drop the spares of nodes that are gone."""
+    for key in sorted(key for key in d.spares if key[1] in nodes):
+        d.spares = d.spares.delete(key)
+
+
+def ready(d: Draft, event: SpareReady) -> None:
+    """A spare came up."""
+    key = (event.role, event.node, event.slot)
+    spare = d.spares.get(key)
+    if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
+        new = SpareState(SparePhase.READY, event.life, event.actor, event.pid, event.log)
+        d.spares = d.spares.set(key, new)
+
+
+def lost(d: Draft, event: SpareLost) -> None:
+    """A spare died, or did not come up: another is ordered, unless that was tried too often in a row."""
+    key = (event.role, event.node, event.slot)
+    spare = d.spares.get(key)
+    if spare is None or spare.life != event.life or spare.phase is SparePhase.LOST:
+        return
+    failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
+    if failures >= limits.SPARE_FAILURES:
+        d.spares = d.spares.set(key, replace(spare, phase=SparePhase.LOST, failures=failures))
+        message = f"spare {event.slot} on node {event.node} failed to come up {failures} times: given up"
+        d.note(reasons.SPARE_GIVEN_UP, event.role, message)
+        return
+    _spawn(d, *key, SpareState(SparePhase.SPAWNING, spare.life + 1, failures=failures))
+
+
+def _spawn(d: Draft, role: str, node: str, slot: int, spare: SpareState) -> None:
+    d.spares = d.spares.set((role, node, slot), spare)
+    d.do(SpawnSpare(role, node, slot, spare.life))

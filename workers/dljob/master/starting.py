@@ -1,0 +1,153 @@
+"""Starting: hosts when their role may have them, ranks when everything that they wait for is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dljob.master import limits, spares
+from dljob.master.actions import RankStart, SpawnHost, StartRanks
+from dljob.master.draft import Draft
+from dljob.master.job import STORE
+from dljob.master.state import HostPhase, HostState, RankPhase, RankState, UnitPhase
+from dljob.master.views import HostId
+
+
+def completed(d: Draft, role: str) -> bool:
+    """Whether all ranks of a role ended for good."""
+    state = d.roles[role]
+    return state.succeeded + state.failed == d.facts(role).plan.replicas
+
+
+def dependencies_met(d: Draft, role: str) -> bool:
+    """Whether ranks of a role may start."""
+    return all(
+        completed(d, other) or (kind == "Ready" and d.roles[other].was_ready)
+        for other, kind in d.facts(role).plan.depends_on
+    )
+
+
+def _may_spawn(d: Draft, role: str) -> bool:
+    """Whether hosts of a role may start: they come up while a role waits for another to be ready, not to complete."""
+    return all(
+        completed(d, other) or (kind == "Ready" and (d.roles[other].spawned or d.roles[other].was_ready))
+        for other, kind in d.facts(role).plan.depends_on
+    )
+
+
+def start_roles(d: Draft) -> None:
+    """Order the hosts of every role that may have them and has none."""
+    again = True
+    while again:
+        again = False
+        for name in d.job.roles:
+            if not d.roles[name].spawned and _may_spawn(d, name):
+                d.set_role(name, replace(d.roles[name], spawned=True))
+                again = True
+                for host in d.facts(name).hosts():
+                    ensure_host(d, host)
+
+
+def on_hold(d: Draft, rank: RankState) -> bool:
+    """Whether a rank waits out the backoff of its restart."""
+    incident = d.incidents.get(rank.incident)
+    return incident is not None and not incident.launched
+
+
+def _wanted(d: Draft, host: HostId) -> bool:
+    """Whether a host has something to start."""
+    role = d.roles[host.role]
+    if not role.spawned:
+        return False
+    if host.index == STORE:
+        return role.waiting > 0
+    ranks = (d.ranks[host.role, rank] for rank in d.facts(host.role).ranks_of(host.index))
+    return any(rank.phase is RankPhase.WAITING and not on_hold(d, rank) for rank in ranks)
+
+
+def ensure_host(d: Draft, host: HostId) -> None:
+    """Give a host a process when it needs one and may have one: a spare of its node, else a new one."""
+    state = d.hosts[host]
+    if state.phase is not HostPhase.DOWN or not _wanted(d, host):
+        return
+    name = d.facts(host.role).unit_of(host)
+    unit = d.units[name]
+    if unit.phase is not UnitPhase.HELD:
+        return
+    if spares.take(d, host, unit.node):
+        try_start(d, host)
+        return
+    devices = state.devices if state.node == unit.node else ()
+    past = state.actor or state.past
+    new = HostState(HostPhase.SPAWNING, state.life + 1, unit.node, past=past, devices=devices)
+    d.set_host(host, new)
+    d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
+
+
+def try_start(d: Draft, host: HostId) -> None:
+    """Start what waits for this host: its own ranks, or the whole torch world when this was the last one."""
+    if not dependencies_met(d, host.role):
+        return
+    if d.facts(host.role).world:
+        start_world(d, host.role)
+    else:
+        _start_host(d, host, "")
+
+
+def start_waiting(d: Draft, role: str) -> None:
+    """Start all ranks of a role whose hosts are ready."""
+    if d.facts(role).world:
+        start_world(d, role)
+        return
+    for host in d.facts(role).hosts():
+        _start_host(d, host, "")
+
+
+def start_world(d: Draft, role: str) -> None:
+    """Start a torch world when all its ranks wait, all its hosts are ready, and its store serves."""
+    facts, state = d.facts(role), d.roles[role]
+    whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
+    store = d.hosts[HostId(role, STORE)]
+    if not whole or store.phase is not HostPhase.READY or not dependencies_met(d, role):
+        return
+    d.set_role(role, replace(state, generation=state.generation + 1))
+    for index in range(facts.host_count):
+        _start_host(d, HostId(role, index), store.address)
+
+
+def _start_host(d: Draft, host: HostId, store: str) -> None:
+    """Start the waiting ranks of one ready host."""
+    state = d.hosts[host]
+    if state.phase is not HostPhase.READY:
+        return
+    started: list[int] = []
+    for rank in d.facts(host.role).ranks_of(host.index):
+        old = d.ranks[host.role, rank]
+        if old.phase is RankPhase.WAITING and not on_hold(d, old):
+            new = replace(old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now)
+            d.set_rank((host.role, rank), new)
+            started.append(rank)
+    if started:
+        d.do(order(d, host, tuple(started), store))
+
+
+def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str) -> StartRanks:
+    """The order that starts these ranks in their present incarnations."""
+    facts, state = d.facts(host.role), d.hosts[host]
+    size = facts.plan.group_size
+    starts: list[RankStart] = []
+    for rank in ranks:
+        seat, own = d.seats[host.role][rank // size], d.ranks[host.role, rank]
+        starts.append(
+            RankStart(
+                rank=rank,
+                incarnation=own.incarnation,
+                local_rank=seat.local_base + rank % size,
+                local_world_size=seat.local_world_size,
+                node_rank=seat.node_rank,
+                restart_reason=own.restart_reason,
+            )
+        )
+    generation = d.roles[host.role].generation
+    return StartRanks(
+        host, state.life, state.actor, tuple(starts), facts.plan.replicas, generation, store, state.devices
+    )

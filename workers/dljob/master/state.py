@@ -1,0 +1,316 @@
+"""The whole state of a job, as frozen data: what PrimeMaster knows, and all that its journal rebuilds.
+
+Per-rank tables are persistent maps, and what would need a walk over all ranks (counts per role and phase) is kept as it
+changes, so an event costs the same at 16 ranks and at 10,000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from immutables import Map
+
+from dljob.master.actions import Action
+from dljob.master.job import Job
+from dljob.master.views import HostId, Level, NodeView
+
+RankKey: TypeAlias = tuple[str, int]
+"""(role, rank)."""
+SpareKey: TypeAlias = tuple[str, str, int]
+"""(role, node, slot)."""
+
+
+class Phase(StrEnum):
+    """Where the job stands; the last two are final."""
+
+    PENDING = "Pending"
+    """Nothing is reserved yet."""
+    SCHEDULING = "Scheduling"
+    """Units are being reserved, or the first processes started."""
+    RUNNING = "Running"
+    RECOVERING = "Recovering"
+    """At least one rank is being restarted."""
+    STOPPING = "Stopping"
+    """The verdict is known; processes and reservations go."""
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def active(self) -> bool:
+        """Whether ranks are started and restarted."""
+        return self in (Phase.SCHEDULING, Phase.RUNNING, Phase.RECOVERING)
+
+
+class RankPhase(StrEnum):
+    """Where a rank stands."""
+
+    WAITING = "Waiting"
+    """It has no process and shall have one."""
+    STARTING = "Starting"
+    """Its start is ordered; `setup()` has not returned."""
+    READY = "Ready"
+    STOPPING = "Stopping"
+    """Its end is ordered, to be started again."""
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    """It ended badly and a rule says to leave it so."""
+    STOPPED = "Stopped"
+    """It was ended because the job ends."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it has a process."""
+        return self in (RankPhase.STARTING, RankPhase.READY, RankPhase.STOPPING)
+
+
+class HostPhase(StrEnum):
+    """Where a worker host stands."""
+
+    DOWN = "Down"
+    SPAWNING = "Spawning"
+    READY = "Ready"
+
+
+class UnitPhase(StrEnum):
+    """Where the reservation of a unit stands."""
+
+    UNPLACED = "Unplaced"
+    RESERVING = "Reserving"
+    HELD = "Held"
+    LOST = "Lost"
+    """Its node is gone; it moves when a node can take it."""
+
+
+class SparePhase(StrEnum):
+    """Where a process spare stands."""
+
+    SPAWNING = "Spawning"
+    READY = "Ready"
+    LOST = "Lost"
+    """It could not be made, several times in a row: given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """A rank. `since` is when its present process was ordered (unix seconds)."""
+
+    phase: RankPhase = RankPhase.WAITING
+    incarnation: int = 0
+    pid: int = 0
+    since: float = 0.0
+    restart_reason: str = ""
+    """Why it is started again; empty before the first start."""
+    incident: int = 0
+    """The incident that restarts it; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A worker host. `actor` names the process that is it now; `past` is the actor of life - 1, for a late kill."""
+
+    phase: HostPhase = HostPhase.DOWN
+    life: int = 0
+    node: str = ""
+    pid: int = 0
+    actor: str = ""
+    past: str = ""
+    devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    log: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """A unit: where it is held, and how often it was asked for."""
+
+    phase: UnitPhase = UnitPhase.UNPLACED
+    token: int = 0
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareState:
+    """A process spare. `failures` counts the times in a row that it could not be made."""
+
+    phase: SparePhase
+    life: int
+    actor: str = ""
+    pid: int = 0
+    log: str = ""
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """A role: counts of its ranks by phase, and how far its start has come."""
+
+    waiting: int
+    starting: int = 0
+    ready: int = 0
+    stopping: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    stopped: int = 0
+    hosts_ready: int = 0
+    """Hosts that can start ranks; the store is not one of them."""
+    spawned: bool = False
+    """Its hosts were ordered."""
+    was_ready: bool = False
+    """All its ranks were ready at once, or it completed: what `dependsOn: Ready` waits for."""
+    hold: int = 0
+    """Incidents that wait out their backoff; a torch world does not start while there is one."""
+    generation: int = 0
+    """Counts the starts of its torch world."""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A restart under way. It ends when all its members are ready again, or something larger takes it over."""
+
+    level: Level
+    role: str
+    """Empty at job level."""
+    target: str
+    reason: str
+    members: tuple[RankKey, ...]
+    pending: int
+    """Members that are not ready again and belong to no later incident."""
+    detected: float
+    due: float
+    """When the restart may begin (backoff)."""
+    deadline: float
+    """When the next higher level is tried."""
+    fresh: bool
+    """Whether hosts whose process lives are replaced as well."""
+    launched: bool = False
+    stop_by: float | None = None
+    """When hosts whose ranks were asked to end, and did not, are killed."""
+    faults: tuple[int, ...] = ()
+    """The faults that are recovered with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong, and when it was made good."""
+
+    id: int
+    level: str
+    reason: str
+    target: str
+    cause: str
+    detected: float
+    recovered: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A failure or restart in a window: when, and on which node."""
+
+    at: float
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMemory:
+    """The last user error of a rank or world: the same again without progress ends the job."""
+
+    error_type: str
+    frame: str
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the job ends, and its first cause."""
+
+    ok: bool
+    reason: str
+    message: str
+    at: float
+    kill_at: float | None = None
+    """When ranks that were asked to leave are ended."""
+    release_at: float | None = None
+    """When everything was ordered to be released, last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Looking for room: how often it was tried, when next, why not, and until when (unix seconds)."""
+
+    attempt: int = 0
+    retry_at: float | None = None
+    why: str = ""
+    deadline: float | None = None
+    since: float | None = None
+    """When there was no room, first."""
+    final_at: float | None = None
+    """When a job that these nodes could never hold fails, unless more have joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a role group sits: its node's rank, the local rank of its first rank, and the role's ranks on that node."""
+
+    node_rank: int
+    local_base: int
+    local_world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Everything. `version` counts the events that changed something."""
+
+    job: Job = field(compare=False, repr=False)
+    phase: Phase
+    started_at: float
+    search: Search
+    roles: Map[str, RoleState]
+    ranks: Map[RankKey, RankState]
+    hosts: Map[HostId, HostState]
+    units: Map[str, UnitState]
+    spares: Map[SpareKey, SpareState] = field(default_factory=Map[SpareKey, SpareState])
+    seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])
+    """Per role, by group."""
+    nodes: tuple[NodeView, ...] = ()
+    nodes_seen: bool = False
+    held: int = 0
+    """Units held."""
+    live: int = 0
+    """Ranks with a process."""
+    incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
+    marks: Map[str, tuple[Mark, ...]] = field(default_factory=Map[str, tuple[Mark, ...]])
+    """What budgets and backoff count, by key."""
+    errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
+    commands: Map[str, str] = field(default_factory=Map[str, str])
+    """Commands seen: id -> kind and target."""
+    restarts: Map[str, int] = field(default_factory=Map[str, int])
+    """Restarts by level."""
+    faults: tuple[Fault, ...] = ()
+    """The last few, oldest first."""
+    serial: int = 0
+    """Numbers incidents and faults."""
+    verdict: Verdict | None = None
+    running_at: float | None = None
+    ended_at: float | None = None
+    result: str = ""
+    epoch: int = 0
+    version: int = 0
+    wake: float | None = None
+    """No timer is due before this; None: there is no timer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a transition gives: the new state, what to do about it, and why in words."""
+
+    state: JobState
+    actions: tuple[Action, ...] = ()
+    reason: str = ""

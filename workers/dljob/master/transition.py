@@ -1,0 +1,206 @@
+"""The heart of PrimeMaster: `transition(state, event, now) -> Step`, total over all events in all states.
+
+Same state, event and time give the same step. What is of the past (an older life, incarnation, token or epoch, a
+command that was seen) changes nothing, so every event may come late, or twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from immutables import Map
+
+from dljob.master import admission, budget, commands, ending, failover, spares, starting, timers
+from dljob.master.actions import KillHost
+from dljob.master.draft import Draft
+from dljob.master.events import (
+    Commanded,
+    Event,
+    HostLost,
+    HostReady,
+    MasterStarted,
+    NodesSeen,
+    RankEnded,
+    RankReady,
+    Released,
+    SpareLost,
+    SpareReady,
+    Tick,
+    UnitRefused,
+    UnitReserved,
+)
+from dljob.master.job import STORE, Job
+from dljob.master.state import (
+    HostPhase,
+    HostState,
+    JobState,
+    Phase,
+    RankPhase,
+    RankState,
+    RoleState,
+    Search,
+    Step,
+    UnitState,
+)
+from dljob.master.views import Level
+from dljob.plan.model import JobPlan
+from dljob.spec.model import DLJobSpec
+from dljob.telemetry import reasons
+
+
+def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float) -> JobState:
+    """The state of a job of which nothing has happened yet. `now` is its start, in unix seconds."""
+    job = Job(plan, spec, uid)
+    state = JobState(
+        job=job,
+        phase=Phase.PENDING,
+        started_at=now,
+        search=Search(),
+        roles=Map({name: RoleState(waiting=role.replicas) for name, role in plan.roles.items()}),
+        ranks=Map({(name, rank): RankState() for name, role in plan.roles.items() for rank in range(role.replicas)}),
+        hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
+        units=Map({name: UnitState() for name in plan.units}),
+    )
+    return replace(state, wake=timers.earliest(state))
+
+
+def next_wake(state: JobState) -> float | None:
+    """When a Tick is due at the latest, in unix seconds; None: only events can change anything."""
+    return state.wake
+
+
+def transition(state: JobState, event: Event, now: float) -> Step:
+    """What an event does to a job: the new state, what to do about it, and why."""
+    if state.phase.final and not isinstance(event, MasterStarted):
+        return Step(state)
+    d = Draft(state, now)
+    _HANDLERS[type(event)](d, event)
+    if d.running_at is not None and d.phase.active:
+        d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
+    return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
+
+
+def _master_started(d: Draft, event: MasterStarted) -> None:
+    """A newer master took over; too many of them end the job."""
+    if event.epoch <= d.epoch:
+        return
+    d.epoch = event.epoch
+    if event.epoch == 1 or d.phase.final:
+        return
+    most = d.job.spec.master.max_restarts
+    count = budget.add(d, budget.MASTER)
+    d.count_restart(Level.MASTER)
+    cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
+    d.recover_faults((d.add_fault(Level.MASTER, "Unknown", "master", cause),))
+    message = f"{cause}; epoch {event.epoch}, {d.live} ranks live on"
+    d.note(reasons.MASTER_RESTARTED, "master", message, level=Level.MASTER.value)
+    if count > most:
+        window = d.job.fault_tolerance.window_seconds
+        ending.fail(
+            d, reasons.MASTER_BUDGET, f"PrimeMaster restarted {count} times within {window} s, {most} are allowed"
+        )
+
+
+def _host_ready(d: Draft, event: HostReady) -> None:
+    state = d.hosts.get(event.host)
+    if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
+        return
+    new = replace(
+        state,
+        phase=HostPhase.READY,
+        node=event.node,
+        pid=event.pid,
+        actor=event.actor,
+        devices=event.devices,
+        log=event.log,
+        address=event.address,
+    )
+    d.set_host(event.host, new)
+    if d.phase.active:
+        starting.try_start(d, event.host)
+
+
+def _host_lost(d: Draft, event: HostLost) -> None:
+    """A host's process is gone: with it go the ranks that had not ended."""
+    state = d.hosts.get(event.host)
+    if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
+        return
+    d.set_host(event.host, replace(state, phase=HostPhase.DOWN, pid=0, address=""))
+    d.do(KillHost(event.host, state.life, state.actor))
+    if event.host.index == STORE:
+        if d.phase.active:
+            failover.store_lost(d, event.host.role, event.outcome)
+        return
+    keys = [(event.host.role, rank) for rank in d.facts(event.host.role).ranks_of(event.host.index)]
+    if not d.phase.active:
+        for key in keys:
+            if d.ranks[key].phase.live:
+                ending.rank_left(d, key)
+        return
+    asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
+    lost = [key for key in keys if ending.unfinished(d.ranks[key]) and key not in asked]
+    for key in (*asked, *lost):
+        ending.process_gone(d, key)
+    if lost:
+        failover.failed(d, event.host.role, tuple(rank for _, rank in lost), event.outcome, host_lost=True)
+    else:
+        starting.ensure_host(d, event.host)
+
+
+def _rank_ready(d: Draft, event: RankReady) -> None:
+    key = (event.role, event.rank)
+    rank = d.ranks.get(key)
+    if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
+        return
+    failover.settle(d, key)
+    d.set_rank(key, replace(rank, phase=RankPhase.READY, pid=event.pid, incident=0))
+    if d.phase.active:
+        ending.role_changed(d, event.role)
+
+
+def _rank_ended(d: Draft, event: RankEnded) -> None:
+    key = (event.role, event.rank)
+    rank = d.ranks.get(key)
+    if rank is None or rank.incarnation != event.incarnation or not rank.phase.live:
+        return
+    if not d.phase.active:
+        ending.rank_left(d, key)
+    elif rank.phase is RankPhase.STOPPING:
+        ending.process_gone(d, key)
+        starting.try_start(d, d.facts(event.role).host_of(event.rank))
+    elif event.outcome.ok:
+        failover.settle(d, key)
+        d.set_rank(key, replace(rank, phase=RankPhase.SUCCEEDED, incident=0))
+        if event.rank == 0 and event.role == d.job.drivers[0]:
+            d.result = event.outcome.result
+        ending.role_changed(d, event.role)
+    else:
+        ending.process_gone(d, key)
+        failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
+
+
+def _released(d: Draft, _event: Released) -> None:
+    ending.released(d)
+
+
+def _tick(d: Draft, _event: Tick) -> None:
+    timers.tick(d)
+
+
+_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
+    MasterStarted: _master_started,
+    NodesSeen: admission.nodes_seen,
+    UnitReserved: admission.reserved,
+    UnitRefused: admission.refused,
+    HostReady: _host_ready,
+    HostLost: _host_lost,
+    SpareReady: spares.ready,
+    SpareLost: spares.lost,
+    RankReady: _rank_ready,
+    RankEnded: _rank_ended,
+    Commanded: commands.commanded,
+    Tick: _tick,
+    Released: _released,
+}

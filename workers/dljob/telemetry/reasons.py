@@ -1,0 +1,44 @@
+"""Every reason that a user sees in a job's timeline or verdict: one table, CamelCase, each with what it means.
+
+Reasons are an interface: dashboards and scripts match on them. They are added, not renamed.
+"""
+
+from __future__ import annotations
+
+# Finding room.
+NO_ROOM = "NoRoom"  # the units do not fit now; tried again when nodes change
+NEVER_FITS = "NeverFits"  # the units can fit on no arrangement of these machines: the job fails
+ADMITTED = "Admitted"  # all units are held
+RESERVATION_REFUSED = "ReservationRefused"  # a node would not hold a unit; everything was given back, tried again later
+UNIT_MOVED = "UnitMoved"  # a unit is held on another node after its own was lost
+NODE_LOST = "NodeLost"  # a node with units of the job is gone
+
+# Starting.
+ROLE_READY = "RoleReady"  # all ranks of a role are set up
+ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended
+JOB_RUNNING = "JobRunning"  # every role that waits for no completion is ready
+SPARE_GIVEN_UP = "SpareGivenUp"  # a process spare could not be made three times in a row
+
+# Failing and recovering.
+RESTARTING = "Restarting"  # ranks are being restarted; the level says how many
+ESCALATED = "Escalated"  # a level did not help or may not be used again; the next one is tried
+RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
+IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
+MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster came back and took the job in hand again
+
+# Commands.
+COMMAND_ACCEPTED = "CommandAccepted"  # somebody ordered something, and it is being done
+COMMAND_REFUSED = "CommandRefused"  # an order about an unknown target, or one that makes no sense now
+
+# Ending; all but the first are failures.
+COMPLETED = "Completed"  # all driver roles ended well
+USER_ERROR_REPEATS = "UserErrorRepeats"  # user code failed in a way that must repeat
+FAIL_RULE = "FailRule"  # a rule or a restart level of Never ends the job at this failure
+BUDGET_EXHAUSTED = "BudgetExhausted"  # no restarts are left in the window
+DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
+PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
+NO_ROOM_FOR_LOST_UNITS = "NoRoomForLostUnits"  # units of a lost node found no room in time
+RESTART_TIMED_OUT = "RestartTimedOut"  # a restart of the whole job did not finish in time
+MASTER_BUDGET = "MasterBudgetExhausted"  # PrimeMaster was restarted too often
+STOPPED = "StoppedByUser"  # a stop was ordered
+RELEASED = "Released"  # nothing of the job is left
