@@ -32,6 +32,9 @@ ENV = {
     "RAY_health_check_failure_threshold": "4",
 }
 
+# Ray reads these when its library is loaded, which is when the first test module is collected.
+os.environ.update({**ENV, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
+
 # Helper modules beside the tests, importable here and by Ray's workers.
 sys.path.insert(0, str(HERE))
 pytest.register_assert_rewrite("backend_contract")
@@ -77,9 +80,8 @@ class RayHere:
 def ray_here() -> Iterator[RayHere]:
     """A Ray of several raylets; this process is connected to it."""
     temp = tempfile.mkdtemp(prefix="dlj-", dir="/tmp")
-    token = os.urandom(16).hex()
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    os.environ.update({**ENV, "RAY_TMPDIR": temp, "RAY_AUTH_TOKEN": token, "PYTHONPATH": path})
+    os.environ.update({"RAY_TMPDIR": temp, "PYTHONPATH": path})
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 

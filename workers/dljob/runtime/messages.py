@@ -9,7 +9,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
                                             epoch, or a later call of the same epoch, releases the older one with ()
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
     leave(code) -> None                     answer, then os._exit(code); never through Ray
-    invoke(Call) -> Reply                   a call from another role
+    invoke(Call, payload) -> Reply          a call from another role; arguments and result travel pickled, as bytes
 
 and PrimeMaster answers hosts with:
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
 
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
@@ -145,22 +145,47 @@ class RoleTable:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call to one rank's @rpc method. `timeout_s` is what was left of the caller's deadline."""
+    """A call to one rank's @rpc method. `timeout_s` is what was left of the caller's deadline.
+
+    The arguments travel beside it as pickled `(args, kwargs)`: they are pickled once, in the caller's thread.
+    """
 
     id: str
     rank: int
+    incarnation: int
     method: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
     timeout_s: float | None
     caller: str
+    again: bool = False
+    """Sent before to a process that died with it: to be run only if the method is idempotent."""
+
+
+class Refusal(StrEnum):
+    """Why a host did not run a call."""
+
+    NO_METHOD = "no method"
+    """Unknown, or not @rpc: it will not be there on another try."""
+    ENDED = "ended"
+    """That process of the rank has ended; a later incarnation may answer."""
+    LATE = "late"
+    """The deadline passed before the rank was ready."""
+    BAD_ARGUMENTS = "bad arguments"
+    """The arguments cannot be read back in the callee's process."""
+    NOT_AGAIN = "not again"
+    """The call was lost with an earlier process, and its method is not idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a call: a value, or the callee's exception as text."""
+    """The answer to a call: a pickled value, or the callee's exception as text.
 
-    value: Any = None
+    `refused` says that the method was not run, and why: the rank is not there (any more), or has no such method.
+    """
+
+    payload: bytes = b""
     error_type: str = ""
     message: str = ""
     traceback: str = ""
+    refused: Refusal | None = None
+    idempotent: bool = False
+    """Whether the method is; the caller remembers it for the day when a call is lost."""

@@ -1,0 +1,201 @@
+"""What the tests of hosts share: a small master of their own, orders, and the reading of reports."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from typing import Any
+
+import ray
+from ray_kit_paths import USER_DIR
+
+from dljob.master.actions import RankStart
+from dljob.plan.model import HostKind, RolePlan
+from dljob.runtime.messages import (
+    Beacon,
+    BeaconReply,
+    HostSpec,
+    JobInfo,
+    Peer,
+    Report,
+    RoleTable,
+    StartOrder,
+    StopOrder,
+)
+
+_numbers = itertools.count(1)
+
+
+def role_plan(name: str, entrypoint: tuple[str, ...], **changes: Any) -> RolePlan:
+    values: dict[str, Any] = {
+        "name": name,
+        "elastic": False,
+        "host": HostKind.THREAD if entrypoint[0] == "class" else HostKind.FORK,
+        "entrypoint": entrypoint,
+        "args": (),
+        "env": (),
+        "config": {},
+        "replicas": 1,
+        "group_size": 1,
+        "driver": False,
+        "depends_on": (),
+        "per_rank": (),
+        "accelerator": None,
+        "node_group": "",
+        "restart_level": "Process",
+        "max_restarts": 10,
+        "comm_backend": None,
+        "comm_timeout_s": 60,
+        "init_process_group": False,
+    }
+    return RolePlan(**{**values, **changes})
+
+
+class FakeMaster:
+    """Answers hosts as PrimeMaster does: beacons, and who is who; the test tells it what to say."""
+
+    def __init__(self) -> None:
+        self.known = True
+        self.beacons: list[Beacon] = []
+        self.table: dict[tuple[str, int], Peer] = {}
+        self.changed = asyncio.Event()
+
+    async def beacon(self, beacon: Beacon) -> BeaconReply:
+        self.beacons.append(beacon)
+        return BeaconReply(epoch=1, known=self.known)
+
+    async def set_known(self, known: bool) -> None:
+        self.known = known
+
+    async def steps(self) -> dict[int, Any]:
+        seen: dict[int, Any] = {}
+        for beacon in self.beacons:
+            seen.update(beacon.steps)
+        return seen
+
+    async def set_peer(self, peer: Peer) -> None:
+        self.table[peer.role, peer.rank] = peer
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def peers(self, role: str) -> RoleTable:
+        return RoleTable(role, 1, tuple(p for (r, _), p in sorted(self.table.items()) if r == role))
+
+    async def await_peer(self, role: str, rank: int, after: int) -> Peer:
+        while True:
+            peer = self.table.get((role, rank))
+            if peer is not None and (peer.gone or (peer.ready and peer.incarnation > after)):
+                return peer
+            await self.changed.wait()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
+class Job:
+    """A job of hosts without a real master; `close` leaves nothing."""
+
+    def __init__(self, folder: str, roles: tuple[tuple[str, int], ...] = (), *, lease_s: float = 30.0) -> None:
+        self.master_name = f"test{next(_numbers)}-{os.getpid()}/master"
+        self.master = (
+            ray.remote(num_cpus=0, max_concurrency=1000)(FakeMaster)
+            .options(name=self.master_name, namespace="dljob", lifetime="detached", max_restarts=-1)
+            .remote()
+        )
+        self.info = JobInfo(
+            uid="0" * 32,
+            name="testjob",
+            dir=folder,
+            namespace="dljob",
+            master=self.master_name,
+            lease_s=lease_s,
+            beacon_s=0.05,
+            code_dir=USER_DIR,
+            roles=roles,
+        )
+        self.hosts: list[HostHandle] = []
+
+    def host(self, cls: type, role: RolePlan, **options: Any) -> HostHandle:
+        handle = HostHandle(self, cls, role, options)
+        self.hosts.append(handle)
+        return handle
+
+    def close(self) -> None:
+        for host in self.hosts:
+            ray.kill(host.actor)
+        ray.kill(self.master)
+
+
+class HostHandle:
+    """A host actor and what it reported."""
+
+    def __init__(self, job: Job, cls: type, role: RolePlan, options: dict[str, Any]) -> None:
+        self.job = job
+        self.role = role
+        self.name = f"{job.master_name}/{role.name}/{next(_numbers)}"
+        made = ray.remote(concurrency_groups=dict(cls.concurrency_groups), num_cpus=0, max_restarts=0)(cls)
+        self.actor = made.options(name=self.name, namespace="dljob", lifetime="detached", **options).remote(
+            HostSpec(job.info, role, 1)
+        )
+        self.acked = 0
+
+    def hello(self) -> Any:
+        return ray.get(self.actor.hello.remote(), timeout=30)
+
+    def start(self, *ranks: int, incarnation: int = 1, reason: str = "", epoch: int = 1, **order: Any) -> None:
+        starts = tuple(RankStart(rank, incarnation, i, len(ranks), 0, reason) for i, rank in enumerate(ranks))
+        values: dict[str, Any] = {
+            "epoch": epoch,
+            "life": 1,
+            "ranks": starts,
+            "world_size": self.role.replicas,
+            "generation": 0,
+            "store": "",
+            "devices": (),
+        }
+        ray.get(self.actor.start.remote(StartOrder(**{**values, **order})), timeout=30)
+
+    def stop(self, *ranks: int, grace_s: float = 5.0, epoch: int = 1) -> None:
+        ray.get(self.actor.stop.remote(StopOrder(epoch, ranks, grace_s, "the test says so")), timeout=30)
+
+    def next_reports(self, timeout: float = 20.0, epoch: int = 1) -> tuple[Report, ...]:
+        reports = ray.get(self.actor.watch.remote(epoch, self.acked), timeout=timeout)
+        self.acked = max([self.acked, *(r.seq for r in reports)])
+        return reports
+
+    def ends(self, count: int = 1, timeout: float = 20.0, epoch: int = 1) -> list[Report]:
+        """The next reports of ranks that ended."""
+        found: list[Report] = []
+        end = time.monotonic() + timeout
+        while len(found) < count:
+            found += [r for r in self.next_reports(end - time.monotonic(), epoch) if r.outcome is not None]
+        return found
+
+    def ready(self, count: int = 1, timeout: float = 20.0) -> list[Report]:
+        found: list[Report] = []
+        end = time.monotonic() + timeout
+        while len(found) < count:
+            found += [r for r in self.next_reports(end - time.monotonic()) if r.outcome is None]
+        return found
+
+    def sentinel(self) -> Sentinel:
+        return Sentinel(self.actor.watch.remote(1, 10**6))
+
+
+class Sentinel:
+    """A pending watch call, and how it broke."""
+
+    def __init__(self, ref: Any) -> None:
+        self.error: BaseException | None = None
+        self.broke = threading.Event()
+        threading.Thread(target=self._wait, args=(ref,), daemon=True).start()
+
+    def _wait(self, ref: Any) -> None:
+        try:
+            ray.get(ref)
+        except ray.exceptions.RayError as error:
+            self.error = error
+        self.broke.set()

@@ -1,0 +1,130 @@
+"""User code of all tempers, as the host tests start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dljob
+
+
+def answer():
+    return {"answer": 42}
+
+
+def facts(context):
+    return {
+        "name": context.name,
+        "argv": sys.argv,
+        "cwd": str(Path.cwd()),
+        "config": dict(context.config),
+        "pid": os.getpid(),
+        "rss_kb": int(next(line for line in Path("/proc/self/status").open() if line.startswith("VmRSS")).split()[1]),
+        "torch": "torch" in sys.modules,
+        "env": {k: v for k, v in os.environ.items() if k.startswith(("DLJOB", "CUDA", "ASCEND", "RANK", "MY_"))},
+    }
+
+
+def raises():
+    return 1 / 0
+
+
+def exits(context):
+    sys.exit(context.config["code"])
+
+
+def hard_exit():
+    os._exit(3)
+
+
+def waits(context):
+    context.stopping.wait()
+    return f"stopped: {context.stopping.reason}"
+
+
+def sleeps():
+    time.sleep(1000)
+
+
+def unserialisable():
+    return object()
+
+
+def steps():
+    dljob.progress(1, loss=2.0)
+    dljob.progress(7, loss=0.5)
+    return 7
+
+
+def shuts_ray_down():
+    import ray
+
+    ray.shutdown()
+    return "went on"
+
+
+def leaves_a_fork(context):
+    pid = os.fork()
+    if not pid:
+        time.sleep(1000)
+    Path(context.job_dir, "fork.pid").write_text(str(pid))
+    if context.config.get("stay"):
+        time.sleep(1000)
+
+
+def fork_comes_back():
+    """The child returns from the entrypoint too."""
+    if os.fork():
+        os.wait()
+        return "parent"
+    return "child"
+
+
+def leaves_a_daemon(context):
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(context.job_dir, "fork.pid").write_text(str(process.pid))
+
+
+def needs_two(first, second):
+    return first, second
+
+
+class BadInit:
+    def __init__(self):
+        raise ValueError("no model here")
+
+    def run(self):
+        return None
+
+
+class Hooked(dljob.Worker):
+    def __init__(self):
+        self.calls = ["__init__"]
+
+    def self_check(self):
+        self.calls.append("self_check")
+        return not self.config.get("unfit")
+
+    def setup(self):
+        self.calls.append("setup")
+
+    def on_restart(self, reason):
+        self.calls.append(f"on_restart {reason}")
+
+    def run(self):
+        self.calls.append("run")
+        return self.calls
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+        self.log.info("hooks: %s", " ".join(self.calls))
+
+
+class Server(dljob.Worker):
+    """Serves until it is stopped."""
+
+    def shutdown(self):
+        self.log.info("shutdown, because %s", self.context.stopping.reason)

@@ -1,0 +1,51 @@
+"""The beacon: says to PrimeMaster that this host lives and how far its ranks are; its answer renews the lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from dljob.runtime.guard import EndCode, Lease, boottime, end
+from dljob.runtime.messages import Beacon, BeaconReply
+
+if TYPE_CHECKING:
+    from dljob.runtime.host import Host
+
+ANSWER_S = 2.0
+"""How long an answer is awaited before a new beacon is sent (the master may have been replaced meanwhile)."""
+
+
+class BeaconThread:
+    """Sends a beacon every `job.beacon_s`; while PrimeMaster is away it goes on trying, and the lease runs down."""
+
+    def __init__(self, host: Host, lease: Lease) -> None:
+        self._host = host
+        self._lease = lease
+        self._master: Any = None
+        threading.Thread(target=self._run, name="dljob-beacon", daemon=True).start()
+
+    def _run(self) -> None:
+        pause = self._host.spec.job.beacon_s
+        while True:
+            started = time.monotonic()
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
+                self._master = None
+                self._host.steps_lost()
+            time.sleep(max(0.01, pause - (time.monotonic() - started)))
+
+    def _beat(self) -> None:
+        host = self._host
+        job = host.spec.job
+        if self._master is None:
+            self._master = ray.get_actor(job.master, job.namespace)
+        beacon = Beacon(host.spec.role.name, host.actor_name, host.reports.epoch, host.take_steps())
+        sent = boottime()
+        reply: BeaconReply = ray.get(self._master.beacon.remote(beacon), timeout=ANSWER_S)
+        if not reply.known:
+            end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {reply.epoch}) does not know {host.actor_name} any more")
+        self._lease.renew(sent)

@@ -1,0 +1,195 @@
+"""What a rank knows of itself: `current_worker()`, and how it says how far it is: `progress(step, ...)`.
+
+Light on purpose: scripts import it in processes that have neither ray nor torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from dljob.errors import UsageError
+from dljob.runtime.messages import JobInfo, Reply
+
+SOCKET_ENV = "DLJOB_HOST_SOCKET"
+"""Where the ranks of a fork host find it; set in their environment only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One call to one rank, as the caller asked for it. `payload` is the pickled `(args, kwargs)`."""
+
+    role: str
+    rank: int
+    method: str
+    payload: bytes
+    timeout_s: float | None
+    idempotent: bool
+
+
+class Calls(Protocol):
+    """What carries calls to other roles: Ray in a thread host, the host's socket in a forked rank."""
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        """Start a call; the future gives the callee's reply, or raises a CallError."""
+        ...
+
+
+class Stopping(threading.Event):
+    """Set when the rank is to end; true then. `reason` says why. `wait(timeout)` waits for it, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = ""
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    def order(self, reason: str) -> None:
+        """Tell user code to end; the first reason stays."""
+        if not self.is_set():
+            self.reason = reason
+            self.set()
+
+
+class Progress:
+    """The last step of a rank and its metrics; the beacon takes what is new."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: tuple[int, Mapping[str, float]] | None = None
+        self._new = False
+
+    @property
+    def step(self) -> int | None:
+        """The last step, None before the first."""
+        return self._last[0] if self._last else None
+
+    def put(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Say how far the rank is."""
+        with self._lock:
+            self._last, self._new = (step, metrics), True
+
+    def take(self) -> tuple[int, Mapping[str, float]] | None:
+        """What was put since the last call, None when nothing was."""
+        with self._lock:
+            new, self._new = self._new, False
+            return self._last if new else None
+
+    def again(self) -> None:
+        """The beacon that took it was not heard: take it once more."""
+        with self._lock:
+            self._new = self._last is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkerContext:
+    """This rank, as `current_worker()` gives it."""
+
+    job_name: str
+    job_uid: str
+    job_dir: str
+    """The job's folder: what is written here survives restarts and is named when the job ends."""
+    role: str
+    rank: int
+    local_rank: int
+    """Counts on the host."""
+    world_size: int
+    """How many ranks the role has."""
+    group: int
+    """The role group, counted from 0."""
+    incarnation: int
+    """Counts the processes that have been this rank, from 1."""
+    restart_reason: str
+    """Why this process was started; empty at the first start."""
+    config: Mapping[str, Any]
+    """The job's config with the role's own laid over it."""
+    peers: Mapping[str, int]
+    """Role -> number of its ranks, for all roles of the job."""
+    stopping: Stopping
+    log: logging.Logger
+    calls: Calls = field(repr=False)
+    report: Callable[[int, Mapping[str, float]], None] = field(repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    @property
+    def name(self) -> str:
+        """How targets, logs and errors call this rank: `rollout/1`."""
+        return f"{self.role}/{self.rank}"
+
+
+def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A view of a config that cannot be written to."""
+    return MappingProxyType(dict(config))
+
+
+def peers_of(job: JobInfo) -> Mapping[str, int]:
+    """Role -> number of ranks."""
+    return MappingProxyType(dict(job.roles))
+
+
+_current: WorkerContext | None = None
+_connect_lock = threading.Lock()
+
+
+def install(context: WorkerContext | None) -> None:
+    """Make this the process's worker (None: it is no worker any more)."""
+    global _current  # noqa: PLW0603 - one rank per process: that is what a rank is
+    _current = context
+
+
+def current_worker() -> WorkerContext:
+    """The rank that this process is. Raises UsageError in a process that is none."""
+    if _current is not None:
+        return _current
+    path = os.environ.get(SOCKET_ENV)
+    if not path:
+        raise UsageError(
+            "current_worker() was called in a process that is no rank of a DLJob",
+            hint="start this code with `dljob run FILE`, or pass what you need as an argument",
+        )
+    with _connect_lock:
+        if _current is None:
+            from dljob.runtime.rank_link import connect
+
+            install(connect(path))
+    return _current or current_worker()
+
+
+def progress(step: int, **metrics: float) -> None:
+    """Say that this rank has finished `step`, with metrics of it; cheap, only the last one is sent (every 0.2 s).
+
+    Raises:
+        TypeError: when the step is no integer, or a metric no number; it says which.
+    """
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"progress(step): the step must be an integer, got {type(step).__name__}")
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"progress({name}=...): a metric must be a number, got {type(value).__name__}") from None
+    current_worker().report(step.__index__(), numbers)
+
+
+def make_log(role: str, rank: int) -> logging.Logger:
+    """The rank's logger: to stdout, which goes into the rank's log file."""
+    log = logging.getLogger(f"dljob.worker.{role}.{rank}")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(os.environ.get("LOG_LEVEL", "INFO").upper() if _level_ok() else "INFO")
+        log.propagate = False
+    return log
+
+
+def _level_ok() -> bool:
+    return os.environ.get("LOG_LEVEL", "INFO").upper() in logging.getLevelNamesMapping()

@@ -1,0 +1,79 @@
+"""From `roles[].entrypoint.class` to something that can be called: a class or a function, by dotted path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+WANTED = "wanted: a class or function that takes no argument, or one: the worker's context (current_worker())"
+
+
+class EntrypointError(Exception):
+    """An entrypoint that was found and cannot be used; `kind` names the error type that users see."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """The class or function of a dotted path. What the user's module raises while it is imported passes through."""
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise EntrypointError("ImportError", f"{path!r} has no module: write it as module.Name")
+    module, attributes = _import(module_name, name)
+    target: Any = module
+    for attribute in attributes:
+        if not hasattr(target, attribute):
+            where = getattr(target, "__name__", module_name)
+            raise EntrypointError("ImportError", f"{where} has no {attribute!r}{_hint(attribute, target)}")
+        target = getattr(target, attribute)
+    if not callable(target):
+        raise EntrypointError("TypeError", f"{path} is a {type(target).__name__}, which cannot be called; {WANTED}")
+    return target
+
+
+def _import(module_name: str, name: str) -> tuple[Any, list[str]]:
+    """The longest prefix that is a module, and what remains as attributes (for a class inside a class)."""
+    attributes = [name]
+    while True:
+        try:
+            return importlib.import_module(module_name), attributes
+        except ModuleNotFoundError as error:
+            parent, _, last = module_name.rpartition(".")
+            if error.name != module_name or not parent:
+                raise
+            try:
+                package = importlib.import_module(parent)
+            except ModuleNotFoundError:
+                raise error from None
+            if not hasattr(package, last):
+                raise error from None
+            module_name, attributes = parent, [last, *attributes]
+
+
+def takes_context(target: Callable[..., Any], path: str) -> bool:
+    """Whether it takes one argument rather than none. Raises EntrypointError for any other signature."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return False
+    required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in _COUNTED]
+    if len(required) > 1 or any(p.kind is p.KEYWORD_ONLY for p in required):
+        raise EntrypointError("TypeError", f"{path}{signature} cannot be called by dljob; {WANTED}")
+    return len(required) == 1
+
+
+_COUNTED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+def _hint(name: str, owner: Any) -> str:
+    close = difflib.get_close_matches(name, [n for n in dir(owner) if not n.startswith("_")], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

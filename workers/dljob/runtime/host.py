@@ -1,0 +1,179 @@
+"""What all hosts share: the guard, the beacon, reports, the log file, and the way out.
+
+A host is a Ray actor with concurrency groups, so its `__init__` runs in the main thread (signals can be caught there)
+and control calls are answered while user code runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ray
+
+from dljob.errors import UsageError
+from dljob.runtime import descendants
+from dljob.runtime.beacon import BeaconThread
+from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
+from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
+from dljob.runtime.reports import Reports
+
+TERM_GRACE_S = 5.0
+"""What user code gets between a SIGTERM from outside and the end of its process."""
+HEARD_S = 2.0
+"""How long a process that must end waits for PrimeMaster to acknowledge its last words."""
+
+Steps = Mapping[int, tuple[int, int, Mapping[str, float]]]
+
+
+class Host:
+    """The base of all hosts; PrimeMaster spawns them by dotted path with these concurrency groups."""
+
+    concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 8, "watch": 4, "rpc": 32}
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.reports = Reports()
+        self.reports.heard(spec.epoch)
+        self.actor_name: str = ray.get_runtime_context().get_actor_name() or ""
+        self._log = _own_log()
+        descendants.adopt_orphans()
+        descendants.end_forks_with_me()
+        _keep_ray_connected()
+        lease = Lease(spec.job.lease_s)
+        self.guard = Guard(lease, self._sigterm)
+        self.beacon = BeaconThread(self, lease)
+
+    # -- what PrimeMaster calls
+
+    @ray.method(concurrency_group="ctl")
+    def hello(self) -> Hello:
+        """The first answer: this host is up."""
+        context = ray.get_runtime_context()
+        ids: dict[str, list[str]] = context.get_accelerator_ids()
+        devices = tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
+        return Hello(
+            pid=os.getpid(),
+            node=context.get_node_id(),
+            ip=ray.util.get_node_ip_address(),
+            devices=devices,
+            log=self._log,
+            address=self.address(),
+        )
+
+    @ray.method(concurrency_group="ctl")
+    def start(self, order: StartOrder) -> None:
+        """Start ranks; the same incarnation again is fine, an order of an older master is refused."""
+        self._must_be_heard(order.epoch, "start")
+        self.start_ranks(order)
+
+    @ray.method(concurrency_group="watch")
+    def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
+        """Reports newer than `acked`, as soon as there are some; breaks when this process dies."""
+        return self.reports.watch(epoch, acked)
+
+    @ray.method(concurrency_group="ctl")
+    def stop(self, order: StopOrder) -> None:
+        """Ask ranks to shut down, end them after the grace; returns at once, `watch` reports their ends."""
+        self._must_be_heard(order.epoch, "stop")
+        threading.Thread(target=self.stop_ranks, args=(order,), name="dljob-stop", daemon=True).start()
+
+    @ray.method(concurrency_group="ctl")
+    def leave(self, code: int) -> None:
+        """Answer, then end this process."""
+        end_soon(code, "told to leave")
+
+    @ray.method(concurrency_group="rpc")
+    def invoke(self, call: Call, payload: bytes) -> Reply:
+        """Run a call from another role."""
+        return self.answer(call, payload)
+
+    # -- what a kind of host says
+
+    def address(self) -> str:
+        """Where a store host serves; others do not."""
+        return ""
+
+    def start_ranks(self, order: StartOrder) -> None:
+        """Start the ranks of an order that is not out of date."""
+        raise UsageError(f"{type(self).__name__} runs no ranks, got {len(order.ranks)}")
+
+    def stop_ranks(self, order: StopOrder) -> None:
+        """Stop ranks, in a thread of its own."""
+        del order
+
+    def answer(self, call: Call, payload: bytes) -> Reply:
+        """Run a call; the default host has nothing to call."""
+        del payload
+        return Reply(
+            error_type="CallError",
+            message=f"{call.method}: this process serves no calls",
+            refused=Refusal.NO_METHOD,
+        )
+
+    def take_steps(self) -> Steps:
+        """Rank -> (incarnation, step, metrics) of what is new since the last call."""
+        return {}
+
+    def steps_lost(self) -> None:
+        """The beacon with the last steps was not answered: they are to be taken again."""
+
+    def terminated(self) -> None:
+        """SIGTERM came from outside: wind down within TERM_GRACE_S and report it."""
+
+    # -- shared ways
+
+    def _sigterm(self) -> None:
+        with contextlib.suppress(Exception):
+            self.terminated()
+        end(EndCode.SIGTERM, "SIGTERM from outside")
+
+    def _must_be_heard(self, epoch: int, what: str) -> None:
+        if not self.reports.heard(epoch):
+            raise UsageError(
+                f"{self.actor_name}: {what} from the master of epoch {epoch}, but epoch {self.reports.epoch} commands"
+            )
+
+
+def redirect_output(job_dir: str, name: str) -> str:
+    """Send this process's stdout and stderr, of C code and children too, to `<job dir>/logs/<name>.log`.
+
+    Returns the path; "" when the file cannot be written: then the output stays where it was.
+    """
+    path = Path(job_dir) / "logs" / f"{name}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        print(f"[dljob] cannot write {path}: {error}; the output stays in Ray's log", file=sys.stderr)  # noqa: T201
+        return ""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return str(path)
+
+
+def _own_log() -> str:
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/fd/1").readlink())
+    return ""
+
+
+def _keep_ray_connected() -> None:
+    """User code that calls `ray.shutdown()` would cut its own rank off from the job: here it does nothing."""
+
+    def shutdown(*_: Any, **__: Any) -> None:
+        print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201
+
+    ray.shutdown = shutdown

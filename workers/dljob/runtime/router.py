@@ -1,0 +1,256 @@
+"""The caller's side of calls between roles, in a process that has Ray.
+
+All calls of a process share one event loop in a thread of its own. A call knows its callee by (rank, incarnation),
+which PrimeMaster tells once; it goes from process to process, so it flows on while PrimeMaster is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+
+from dljob.errors import CallError, CallTimeoutError, PeerLostError
+from dljob.runtime.context import Outgoing
+from dljob.runtime.messages import Call, JobInfo, Peer, Refusal, Reply
+
+RETRY_S = 0.1
+"""Pause before PrimeMaster, or a process that could not be reached, is asked again."""
+LARGE = 100_000
+"""Bytes from which a payload goes through the object store, once for all ranks that get it."""
+ACTOR_DEAD = 4
+"""`ActorTableData.ActorState.DEAD`."""
+
+T = TypeVar("T")
+
+
+class _LateError(Exception):
+    """The call's deadline passed."""
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A call on its way: how long it may still take, what it waits for, which incarnations it will not go to."""
+
+    call: Outgoing
+    id: str
+    started: float = field(default_factory=time.monotonic)
+    after: int = 0
+    again: bool = False
+    waiting_for: str = "its answer"
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the deadline; None without one."""
+        if self.call.timeout_s is None:
+            return None
+        return self.call.timeout_s - (time.monotonic() - self.started)
+
+    @property
+    def name(self) -> str:
+        """As in `rollout/1.generate`."""
+        return f"{self.call.role}/{self.call.rank}.{self.call.method}"
+
+
+class RayCalls:
+    """Calls over Ray; `caller` names the calling rank."""
+
+    def __init__(self, job: JobInfo, caller: str) -> None:
+        self._job = job
+        self._caller = caller
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ids = itertools.count(1)
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._handles: dict[str, Any] = {}
+        self._idempotent: dict[tuple[str, str], bool] = {}
+        self._large: tuple[bytes, Any] = (b"", None)
+        self._master: Any = None
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        """Start a call."""
+        sending = _Sending(call, f"{self._caller}:{next(self._ids)}")
+        payload: Any = call.payload
+        if len(payload) >= LARGE:
+            payload = self._stored(payload)
+        return asyncio.run_coroutine_threadsafe(self._run(sending, payload), self._running_loop())
+
+    def _stored(self, payload: bytes) -> Any:
+        """The payload in the object store: the same bytes object is put once, however many ranks it goes to."""
+        with self._lock:
+            if self._large[0] is not payload:
+                self._large = (payload, ray.put(payload))
+            return self._large[1]
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="dljob-calls", daemon=True).start()
+            return self._loop
+
+    # -- one call
+
+    async def _run(self, sending: _Sending, payload: Any) -> Reply:
+        call = sending.call
+        try:
+            while True:
+                peer = await self._peer(sending)
+                reply = await self._try(sending, peer, payload)
+                if reply is not None:
+                    if reply.refused is None:
+                        self._idempotent[call.role, call.method] = reply.idempotent
+                    return reply
+        except _LateError:
+            waited = time.monotonic() - sending.started
+            raise CallTimeoutError(
+                f"{sending.name}: no answer within {call.timeout_s:g} s, "
+                f"waited {waited:.1f} s for {sending.waiting_for}",
+                role=call.role,
+                rank=call.rank,
+                hint=f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does",
+            ) from None
+
+    async def _try(self, sending: _Sending, peer: Peer, payload: Any) -> Reply | None:
+        """Send it to one incarnation; None when it is to be sent to a later one."""
+        handle = await self._handle(peer)
+        if handle is None or _known_dead(handle):
+            self._forget(sending, peer)
+            return None
+        call = sending.call
+        sending.waiting_for = "its answer"
+        message = Call(
+            sending.id, call.rank, peer.incarnation, call.method, sending.left, self._caller, again=sending.again
+        )
+        try:
+            reply: Reply = await self._in_time(handle.invoke.remote(message, payload), sending)
+        except RayTaskError as error:
+            raise CallError(
+                f"{sending.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
+            ) from None
+        except RayActorError as error:
+            await self._lost(sending, peer, error)
+            return None
+        return self._judge(sending, peer, reply)
+
+    def _judge(self, sending: _Sending, peer: Peer, reply: Reply) -> Reply | None:
+        match reply.refused:
+            case Refusal.ENDED:
+                self._forget(sending, peer)
+                return None
+            case Refusal.LATE:
+                sending.waiting_for = reply.message
+                raise _LateError
+            case Refusal.NOT_AGAIN:
+                raise self._lost_error(sending, peer)
+            case _:
+                return reply
+
+    async def _lost(self, sending: _Sending, peer: Peer, error: RayActorError) -> None:
+        """The callee's process died with the call in it, or cannot be reached; returns when it may be sent again."""
+        call = sending.call
+        idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
+        if idempotent is False:
+            self._forget(sending, peer)
+            raise self._lost_error(sending, peer)
+        sending.again = not call.idempotent
+        if isinstance(error, ActorUnavailableError):
+            self._peers.pop((call.role, call.rank), None)
+            await self._pause(sending)
+        else:
+            self._forget(sending, peer)
+
+    def _lost_error(self, sending: _Sending, peer: Peer) -> PeerLostError:
+        call = sending.call
+        return PeerLostError(
+            f"{sending.name}: the process of {call.role}/{call.rank} (incarnation {peer.incarnation}) died with the "
+            "call: it may have run, or not",
+            role=call.role,
+            rank=call.rank,
+            hint="call again if that does no harm, or declare the method @rpc(idempotent=True)",
+        )
+
+    # -- who is who
+
+    async def _peer(self, sending: _Sending) -> Peer:
+        """The callee's living incarnation; waits until there is one."""
+        call = sending.call
+        key = (call.role, call.rank)
+        known = self._peers.get(key)
+        if known is not None and known.incarnation > sending.after:
+            return known
+        sending.waiting_for = f"{call.role}/{call.rank} to be " + ("back" if sending.after else "ready")
+        while True:
+            try:
+                master = await self._prime()
+                peer: Peer = await self._in_time(master.await_peer.remote(call.role, call.rank, sending.after), sending)
+            except (RayError, ValueError):
+                self._master = None
+                await self._pause(sending)
+                continue
+            if peer.gone and sending.again:
+                raise self._lost_error(sending, peer)
+            if peer.gone:
+                raise CallError(f"{sending.name}: {peer.gone}", role=call.role, rank=call.rank)
+            if peer.ready and peer.actor and peer.incarnation > sending.after:
+                self._peers[key] = peer
+                return peer
+            await self._pause(sending)
+
+    def _forget(self, sending: _Sending, peer: Peer) -> None:
+        """That incarnation is over: this call, and later ones, go to the next."""
+        key = (sending.call.role, sending.call.rank)
+        known = self._peers.get(key)
+        if known is not None and known.incarnation <= peer.incarnation:
+            del self._peers[key]
+            self._handles.pop(peer.actor, None)
+        sending.after = max(sending.after, peer.incarnation)
+
+    async def _handle(self, peer: Peer) -> Any:
+        """The actor's handle; None when there is no such actor any more."""
+        if peer.actor not in self._handles:
+            try:
+                handle = await asyncio.to_thread(ray.get_actor, peer.actor, self._job.namespace)
+            except (ValueError, RayError):
+                return None
+            self._handles[peer.actor] = handle
+        return self._handles.get(peer.actor)
+
+    async def _prime(self) -> Any:
+        if self._master is None:
+            self._master = await asyncio.to_thread(ray.get_actor, self._job.master, self._job.namespace)
+        return self._master
+
+    # -- time
+
+    async def _in_time(self, answer: Awaitable[T], sending: _Sending) -> T:
+        left = sending.left
+        if left is not None and left <= 0:
+            raise _LateError
+        try:
+            return await asyncio.wait_for(_plain(answer), left)
+        except TimeoutError:
+            raise _LateError from None
+
+    async def _pause(self, sending: _Sending) -> None:
+        left = sending.left
+        if left is not None and left <= 0:
+            raise _LateError
+        await asyncio.sleep(RETRY_S if left is None else min(RETRY_S, left))
+
+
+async def _plain(answer: Awaitable[T]) -> T:
+    return await answer
+
+
+def _known_dead(handle: Any) -> bool:
+    """Whether this process knows already that the actor is dead: then a call to it was surely not run."""
+    return handle._get_local_state() == ACTOR_DEAD

@@ -1,0 +1,194 @@
+"""The thread host: one Ray actor per rank, for entrypoints that are classes or functions.
+
+User code runs in a thread of its own; control calls, the beacon and calls from other roles go on beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from dljob.errors import UsageError
+from dljob.master.actions import RankStart
+from dljob.master.views import Outcome, Reason
+from dljob.runtime import environment, torch_group
+from dljob.runtime.context import (
+    Progress,
+    Stopping,
+    WorkerContext,
+    install,
+    make_log,
+    peers_of,
+    read_only,
+)
+from dljob.runtime.guard import EndCode, end
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, redirect_output
+from dljob.runtime.lifecycle import Lifecycle
+from dljob.runtime.messages import Call, HostSpec, Reply, StartOrder, StopOrder
+from dljob.runtime.router import RayCalls
+from dljob.runtime.serve import Callee
+
+
+class ThreadHost(Host):
+    """A host of one rank. A restart of the rank is another host: one life, one rank."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self._lock = threading.Lock()
+        self._start: RankStart | None = None
+        self._order: StartOrder | None = None
+        self._progress = Progress()
+        self._stopping = Stopping()
+        self._callee = Callee(spec.role.name)
+        self._life: Lifecycle | None = None
+        self._done = threading.Event()
+        self._report = 0
+        self._killed = ""
+        super().__init__(spec)
+
+    # -- orders
+
+    def start_ranks(self, order: StartOrder) -> None:
+        """Start the one rank; the same incarnation again changes nothing."""
+        if len(order.ranks) != 1:
+            raise UsageError(f"a thread host starts one rank, got {len(order.ranks)}")
+        start = order.ranks[0]
+        with self._lock:
+            if self._start is not None:
+                if (self._start.rank, self._start.incarnation) == (start.rank, start.incarnation):
+                    return
+                raise UsageError(
+                    f"{self.actor_name} is {self.spec.role.name}/{self._start.rank}, incarnation "
+                    f"{self._start.incarnation}, already; it cannot become rank {start.rank}, {start.incarnation}"
+                )
+            self._start, self._order = start, order
+        threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
+
+    def stop_ranks(self, order: StopOrder) -> None:
+        """Ask user code to end, wait for the grace, then end the process around it."""
+        start = self._start
+        if start is None or start.rank not in order.ranks:
+            return
+        if not self._wind_down(order.reason, order.grace_s):
+            message = f"did not end within {order.grace_s:g} s of being asked to stop ({order.reason})"
+            self._end_reported(start, Outcome(ok=False, reason=Reason.UNKNOWN, message=message), 1, message)
+
+    def terminated(self) -> None:
+        """SIGTERM from outside: user code may end in its own way, but the rank counts as ended from outside."""
+        self._killed = "SIGTERM from outside"
+        start = self._start
+        if start is None:
+            return
+        self._wind_down(self._killed, TERM_GRACE_S)
+        self._end_reported(start, self._terminated(), EndCode.SIGTERM, self._killed)
+
+    # -- the user's thread
+
+    def _live(self, order: StartOrder, start: RankStart) -> None:
+        pid = os.getpid()
+        try:
+            life = self._enter(order, start)
+            outcome = life.live()
+        except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
+            outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
+        if os.getpid() != pid:  # user code forked, and this is the child that came back here
+            os._exit(outcome.code or 0)
+        self._ended(start, self._terminated() if self._killed else outcome)
+
+    def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
+        spec = self.spec
+        redirect_output(spec.job.dir, f"{spec.role.name}-{start.rank}")
+        env = environment.rank_environment(spec, order, start)
+        environment.apply(env)
+        environment.enter_code_dir(spec.job.code_dir)
+        sys.argv = [spec.role.entrypoint[1], *spec.role.args]
+        context = self._context(order, start, env)
+        install(context)
+        joins = spec.role.uses_store and spec.role.init_process_group
+        self._life = Lifecycle(
+            context,
+            spec.role,
+            spec.job.code_dir,
+            ready=lambda instance: self._ready(start, instance),
+            join=(lambda: torch_group.join(spec.role, order, start)) if joins else None,
+            leave=torch_group.leave if joins else None,
+        )
+        return self._life
+
+    def _context(self, order: StartOrder, start: RankStart, env: dict[str, str]) -> WorkerContext:
+        job, role = self.spec.job, self.spec.role
+        return WorkerContext(
+            job_name=job.name,
+            job_uid=job.uid,
+            job_dir=job.dir,
+            role=role.name,
+            rank=start.rank,
+            local_rank=start.local_rank,
+            world_size=order.world_size,
+            group=start.rank // role.group_size,
+            incarnation=start.incarnation,
+            restart_reason=start.restart_reason,
+            config=read_only(role.config),
+            peers=peers_of(job),
+            stopping=self._stopping,
+            log=make_log(role.name, start.rank),
+            calls=RayCalls(job, f"{role.name}/{start.rank}"),
+            report=self._progress.put,
+            env=env,
+        )
+
+    def _ready(self, start: RankStart, instance: Any) -> None:
+        self._callee.open(instance)
+        self.reports.add(start.rank, start.incarnation, os.getpid(), None)
+
+    def _ended(self, start: RankStart, outcome: Outcome) -> int:
+        """Report the end, once; later ones are dropped. The number of the report."""
+        with self._lock:
+            if not self._done.is_set():
+                said = replace(outcome, step=self._progress.step)
+                self._callee.close(outcome)
+                self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
+                self._done.set()
+            return self._report
+
+    # -- ends that do not come from user code
+
+    def _wind_down(self, reason: str, grace_s: float) -> bool:
+        """Ask user code to end and wait; whether it did."""
+        deadline = time.monotonic() + grace_s
+        self._stopping.order(reason)
+        if self._life is not None:
+            hook = threading.Thread(target=self._life.shutdown, name="dljob-shutdown", daemon=True)
+            hook.start()
+            self._done.wait(max(0.0, deadline - time.monotonic()))
+            hook.join(max(0.0, deadline - time.monotonic()))
+        return self._done.wait(max(0.0, deadline - time.monotonic()))
+
+    def _end_reported(self, start: RankStart, outcome: Outcome, code: int, why: str) -> None:
+        seq = self._ended(start, outcome)
+        self.reports.wait_acked(seq, HEARD_S)
+        end(code, why)
+
+    def _terminated(self) -> Outcome:
+        return Outcome(ok=False, reason=Reason.UNKNOWN, code=int(EndCode.SIGTERM), message=self._killed)
+
+    # -- calls and steps
+
+    def answer(self, call: Call, payload: bytes) -> Reply:
+        """Run a call on the rank's object, once `setup` is done."""
+        start = self._start
+        mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
+        return self._callee.answer(call, payload, stale=mismatch)
+
+    def take_steps(self) -> Steps:
+        """The rank's last step, when it is new."""
+        start = self._start
+        last = self._progress.take() if start is not None else None
+        return {start.rank: (start.incarnation, *last)} if start is not None and last else {}
+
+    def steps_lost(self) -> None:
+        """Send the last step again."""
+        self._progress.again()

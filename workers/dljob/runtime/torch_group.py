@@ -1,0 +1,54 @@
+"""The role's torch process group: joined through the store that ElasticMaster serves, left at a good end."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from dljob.master.actions import RankStart
+from dljob.plan.model import RolePlan
+from dljob.runtime.context import WorkerContext
+from dljob.runtime.messages import StartOrder
+
+if TYPE_CHECKING:
+    import torch
+
+STORE_S = 60.0
+"""How long a rank tries to reach the store."""
+
+
+def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
+    """Form the default process group of this generation: all ranks of the role, each in its own prefix."""
+    import torch.distributed as dist
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch's own documents use it
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    host, _, port = order.store.rpartition(":")
+    store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=STORE_S))
+    dist.init_process_group(
+        role.comm_backend,
+        store=PrefixStore(f"dljob/{role.name}/{order.generation}", store),
+        rank=start.rank,
+        world_size=order.world_size,
+        timeout=timedelta(seconds=role.comm_timeout_s),
+    )
+
+
+def leave() -> None:
+    """Destroy the process group, if user code has not done so."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def own_device(context: WorkerContext) -> torch.device:
+    """The device of a rank: with devices hidden from it, its own is number 0; else its local rank's."""
+    import torch
+
+    for kind in ("cuda", "npu"):
+        runtime = getattr(torch, kind, None)
+        if runtime is not None and runtime.is_available():
+            count = runtime.device_count()
+            return torch.device(kind, context.local_rank if count > context.local_rank else 0)
+    return torch.device("cpu")
