@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +36,7 @@ os.environ.update({**ENV, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
 
 # Helper modules beside the tests, importable here and by Ray's workers.
 sys.path.insert(0, str(HERE))
-pytest.register_assert_rewrite("backend_contract")
+pytest.register_assert_rewrite("backend_contract", "prime_help")
 
 
 class RayHere:
@@ -92,21 +91,3 @@ def ray_here() -> Iterator[RayHere]:
     finally:
         here.close()
         shutil.rmtree(temp, ignore_errors=True)
-
-
-def eventually(check: Any, timeout: float = 20.0, what: str = "") -> Any:
-    """The first true answer of check(); fails when there is none in time."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        if got := check():
-            return got
-        time.sleep(0.02)
-    raise AssertionError(what or f"not within {timeout} s: {check}")
-
-
-def alive(pid: int) -> bool:
-    """Whether a process lives (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False

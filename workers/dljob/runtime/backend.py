@@ -58,6 +58,8 @@ class ActorSpec:
     bundle: int = 0
     node: str | None = None
     """Pins an actor that is in no reservation."""
+    prefer: str | None = None
+    """A node to be put on if it lives; an immortal actor comes back elsewhere when that node is gone."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment of the process from its first instruction; `${NAME}` is what the node has under that name."""
     max_concurrency: int | None = None

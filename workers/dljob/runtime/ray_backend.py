@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from dljob.errors import UsageError
 from dljob.master.views import NodeView
@@ -33,6 +33,8 @@ NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
 PROBE_S = 0.2
 LOOK_S = 0.25
+NO_ROOM_S = 3.0
+"""A pinned group is there in milliseconds, or when somebody leaves: nobody else need wait behind us for that."""
 
 T = TypeVar("T")
 
@@ -153,7 +155,7 @@ class RayBackend:
     async def _wait_group(self, group: PlacementGroup, deadline_s: float) -> str:
         """Empty when the group was created; else why it was not, within the deadline."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + deadline_s
+        end = loop.time() + min(deadline_s, NO_ROOM_S)
         ready = asyncio.wrap_future(group.ready().future())
         ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         while True:
@@ -204,6 +206,8 @@ class RayBackend:
             )
         elif spec.node is not None:
             options["label_selector"] = {NODE_ID: spec.node}
+        elif spec.prefer is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.prefer, soft=True)
         return ActorRef(spec.name, await self._thread(self._make, spec, options))
 
     async def _group(self, name: str) -> PlacementGroup:

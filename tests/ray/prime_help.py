@@ -1,0 +1,128 @@
+"""A job on the tests' Ray, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dljob.runtime.launch import JobConnection, launch
+from dljob.spec.model import DLJobManifest
+
+HERE = Path(__file__).parent
+
+
+class Job:
+    """Starts a job in a folder of its own; `close` ends what a failed test left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "job"
+        self.connection: JobConnection = None  # type: ignore[assignment]
+
+    def role(self, name: str, entry: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "entrypoint": {"class": entry}, "resources": {"cpu": "0.5"}, **more}
+
+    def start(self, *roles: Mapping[str, Any], name: str = "t", **spec: Any) -> JobConnection:
+        document = {
+            "apiVersion": "dljob.io/v1alpha1",
+            "kind": "DLJob",
+            "metadata": {"name": name},
+            "spec": {"roles": list(roles), **spec},
+        }
+        manifest = DLJobManifest.model_validate(document)
+        self.connection = launch(manifest, job_dir=self.folder, code_dir=HERE)
+        return self.connection
+
+    def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:
+        """The pids, once these ranks run their user code in (at least) these incarnations."""
+        wanted = {rank: (incarnation or {}).get(rank, 1) for rank in ranks}
+
+        def marks() -> bool:
+            return all(self.mark(rank, n).exists() for rank, n in wanted.items())
+
+        eventually(marks, within, lambda: f"{wanted} not running: {self.seen()}")
+
+        def known() -> dict[str, int]:
+            pids = self.connection.pids()
+            return pids if all(self.pid(rank, n) == pids.get(rank) for rank, n in wanted.items()) else {}
+
+        return eventually(known, within, lambda: f"{wanted} not known: {self.seen()}")
+
+    def mark(self, rank: str, incarnation: int) -> Path:
+        return self.folder / f"{rank.replace('/', '-')}-{incarnation}"
+
+    def pid(self, rank: str, incarnation: int) -> int:
+        text = self.mark(rank, incarnation).read_text()
+        return int(text or 0)
+
+    def go(self) -> None:
+        """Let user code end."""
+        (self.folder / "go").touch()
+
+    def seen(self) -> str:
+        """What the job says of itself, for a failure's message."""
+        with suppress(Exception):
+            return json.dumps([self.connection.status(), self.connection.notes()], indent=1)
+        return "(no answer)"
+
+    def nothing_left(self, within: float = 5) -> None:
+        """No actor, group or key of the job, and all CPUs are free."""
+        import ray
+
+        eventually(lambda: not self.left(), within, lambda: f"left: {self.left()}")
+        total = ray.cluster_resources()["CPU"]
+        eventually(lambda: ray.available_resources().get("CPU") == total, within, lambda: "CPUs are not free")
+
+    def left(self) -> dict[str, Any]:
+        import ray
+        from ray.experimental import internal_kv
+        from ray.util import list_named_actors, placement_group_table
+
+        mine = f"{self.connection.uid[:8]}/"
+        actors = [row["name"] for row in list_named_actors(all_namespaces=True) if row["name"].startswith(mine)]
+        groups = [
+            row["name"]
+            for row in placement_group_table().values()
+            if row["name"].startswith(mine) and row["state"] != "REMOVED"
+        ]
+        uid = self.connection.uid
+        keys = [
+            key.decode()
+            for prefix in (f"dljob/{uid}", f"dljob/jobs/{uid}")
+            for key in internal_kv._internal_kv_list(prefix, namespace="dljob")
+        ]
+        assert ray.is_initialized()
+        return {k: v for k, v in {"actors": actors, "groups": groups, "keys": keys}.items() if v}
+
+    def close(self) -> None:
+        import ray
+        from ray.util import list_named_actors, placement_group_table, remove_placement_group
+        from ray.util.placement_group import get_placement_group
+
+        if self.connection is None:
+            return
+        mine = f"{self.connection.uid[:8]}/"
+        with suppress(Exception):
+            self.connection.kill()
+        for row in list_named_actors(all_namespaces=True):
+            if row["name"].startswith(mine):
+                with suppress(Exception):
+                    ray.kill(ray.get_actor(row["name"], row["namespace"]))
+        for row in placement_group_table().values():
+            if row["name"].startswith(mine) and row["state"] != "REMOVED":
+                with suppress(Exception):
+                    remove_placement_group(get_placement_group(row["name"]))
+
+
+def eventually(check: Any, within: float, what: Any) -> Any:
+    """The first true answer of check(); fails with what() when there is none in time."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        with suppress(OSError):
+            if got := check():
+                return got
+        time.sleep(0.02)
+    raise AssertionError(what())

@@ -1,0 +1,221 @@
+"""Carries out what the core orders: each action through the backend, each result back as an event.
+
+What ends things (kill, unreserve) of a step is done before what begins things; steps begin in order. Beginning takes
+long, so it goes on in tasks of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from dljob.errors import DLJobError
+from dljob.master import actions as ac
+from dljob.master import events as ev
+from dljob.master.views import HostId
+from dljob.plan.model import HostKind, JobPlan, Resources, RolePlan
+from dljob.runtime.admission import Admission
+from dljob.runtime.backend import ActorSpec, Backend, RefusedError
+from dljob.runtime.hosts import Hosts, Offer, SpareId
+from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder
+
+HOST_CLASSES = {
+    HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
+    HostKind.FORK: "dljob.runtime.fork_host.ForkHost",
+}
+STORE_CLASS = "dljob.runtime.elastic_master.ElasticMaster"
+SPARE_DEADLINE_S = 120.0
+LEFT_S = 30.0
+LOOK_S = 0.02
+ENDINGS = (ac.KillHost, ac.KillSpare, ac.Unreserve)
+
+
+class Executor:
+    """Executes the actions of one job."""
+
+    def __init__(
+        self,
+        job: JobInfo,
+        plan: JobPlan,
+        backend: Backend,
+        *,
+        offer: Offer,
+        epoch: Callable[[], int],
+        on_loss: Callable[[], None],
+    ) -> None:
+        self.job = job
+        self._plan = plan
+        self._backend = backend
+        self._offer = offer
+        self._epoch = epoch
+        self._prefix = f"{job.uid[:8]}/"
+        self._admission = Admission(backend.kv, job.uid)
+        self._queue: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reserving: dict[str, asyncio.Task[None]] = {}
+        self.hosts = Hosts(backend, offer, epoch, on_loss)
+        self.failed: Callable[[BaseException], None] = lambda _: None
+        self._pump = asyncio.create_task(self._run())
+
+    def execute(self, actions: Iterable[object]) -> None:
+        """Take the actions of a step."""
+        todo = tuple(action for action in actions if not isinstance(action, (ac.Note, ac.Finish)))
+        if todo:
+            self._queue.put_nowait(todo)
+
+    async def _run(self) -> None:
+        while True:
+            todo = await self._queue.get()
+            ends = [action for action in todo if isinstance(action, ENDINGS)]
+            await asyncio.gather(*(self._guarded(self._end(action)) for action in ends))
+            for action in todo:
+                if not isinstance(action, ENDINGS):
+                    self._begin(action)
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """An error of ours must not be lost: the job fails with it rather than hang."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            self.failed(error)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _end(self, action: object) -> None:
+        match action:
+            case ac.KillHost(actor=actor) | ac.KillSpare(actor=actor):
+                await self.hosts.end(actor)
+            case ac.Unreserve(unit=unit, token=token):
+                name = self._reservation(unit, token)
+                if task := self._reserving.pop(name, None):
+                    task.cancel()
+                await self._backend.release(name)
+            case _:
+                self.failed(DLJobError(f"PrimeMaster ordered something unknown: {action!r}"))
+
+    def _begin(self, action: object) -> None:
+        match action:
+            case ac.Reserve(unit=unit, token=token):
+                name = self._reservation(unit, token)
+                if name not in self._reserving:
+                    self._reserving[name] = self._spawn(self._reserve(action))
+            case ac.SpawnHost():
+                self._bring_up_host(action)
+            case ac.SpawnSpare():
+                self._bring_up_spare(action)
+            case ac.StartRanks():
+                self._spawn(self._start(action))
+            case ac.StopRanks():
+                self._spawn(self._stop(action))
+            case ac.Release():
+                self._spawn(self._release())
+            case _:
+                self.failed(DLJobError(f"PrimeMaster ordered something unknown: {action!r}"))
+
+    # -- reservations
+
+    def _reservation(self, unit: str, token: int) -> str:
+        return f"{self._prefix}{unit}/{token}"
+
+    async def _reserve(self, action: ac.Reserve) -> None:
+        name = self._reservation(action.unit, action.token)
+        try:
+            async with self._admission.turn():
+                await self._backend.reserve(self._plan.units[action.unit], action.node, name, action.deadline_s)
+        except RefusedError as error:
+            await self._offer(ev.UnitRefused(action.unit, action.token, error.message))
+        else:
+            await self._offer(ev.UnitReserved(action.unit, action.token, action.node))
+        finally:
+            if self._reserving.get(name) is asyncio.current_task():
+                del self._reserving[name]
+
+    # -- hosts and spares
+
+    def host_actor(self, host: HostId, life: int) -> str:
+        """The name of a host's actor."""
+        return f"{self._prefix}{host}/{life}"
+
+    def spare_actor(self, role: str, node: str, slot: int, life: int) -> str:
+        """The name of a spare's actor."""
+        return f"{self._prefix}{role}/spare-{node[:8]}-{slot}/{life}"
+
+    def _spec(self, role: RolePlan, name: str, cls: str, **where: Any) -> ActorSpec:
+        host_spec = HostSpec(self.job, role, self._epoch())
+        return ActorSpec(name, cls, (host_spec,), env=role.env, **where)
+
+    def _bring_up_host(self, action: ac.SpawnHost) -> None:
+        role = self._plan.roles[action.host.role]
+        name = self.host_actor(action.host, action.life)
+        reservation = self._reservation(action.unit, action.token)
+        if action.host.index < 0:
+            spec = self._spec(role, name, STORE_CLASS, reservation=reservation)
+        else:
+            bundle, resources = self._seat(role, action.host.index)
+            spec = self._spec(
+                role, name, HOST_CLASSES[role.host], reservation=reservation, bundle=bundle, resources=resources
+            )
+        self.hosts.bring_up(action.host, action.life, spec, action.deadline_s)
+
+    def _seat(self, role: RolePlan, index: int) -> tuple[int, Resources]:
+        """The bundle that a host's actor sits in, and what it takes of it."""
+        first = index * role.group_size if role.host is HostKind.FORK else index
+        return self._plan.place(role.name, first).bundle, role.per_rank
+
+    def _bring_up_spare(self, action: ac.SpawnSpare) -> None:
+        role = self._plan.roles[action.role]
+        name = self.spare_actor(action.role, action.node, action.slot, action.life)
+        spec = self._spec(role, name, HOST_CLASSES[role.host], node=action.node)
+        who = SpareId(action.role, action.node, action.slot)
+        self.hosts.bring_up(who, action.life, spec, SPARE_DEADLINE_S)
+
+    async def _start(self, action: ac.StartRanks) -> None:
+        self.hosts.become(action.actor, action.host, action.life)
+        order = StartOrder(
+            self._epoch(), action.life, action.ranks, action.world_size, action.generation, action.store, action.devices
+        )
+        await self.hosts.tell(action.actor, "start", order)
+
+    async def _stop(self, action: ac.StopRanks) -> None:
+        order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason)
+        actor = self.hosts.actor_of(action.host)
+        if actor is not None:
+            await self.hosts.tell(actor, "stop", order)
+
+    # -- the end
+
+    async def _release(self) -> None:
+        await self.clear()
+        await self._offer(ev.Released())
+
+    async def clear(self) -> None:
+        """End every actor of the job but the master, then every reservation, until the backend lists none."""
+        self.hosts.close()
+        for task in self._reserving.values():
+            task.cancel()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LEFT_S
+        while loop.time() < end:
+            actors = [n for n in await self._backend.actors(self._prefix) if not n.endswith("/master")]
+            await asyncio.gather(*(self._kill(name) for name in actors))
+            groups = await self._backend.reservations(self._prefix)
+            await asyncio.gather(*(self._backend.release(name) for name in groups))
+            if not actors and not groups:
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _kill(self, name: str) -> None:
+        if ref := await self._backend.lookup(name):
+            await self._backend.kill(ref)
+
+    def close(self) -> None:
+        """Stop executing; what is under way is dropped."""
+        self._pump.cancel()
+        self.hosts.close()
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,216 @@
+"""PrimeMaster's side of each worker host and spare: make it, hear it, and know at once when it is gone.
+
+One task per actor: spawn (or find again), first answer, then the long poll whose breaking is the news of its death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from dljob.errors import DLJobError
+from dljob.master import events as ev
+from dljob.master.views import HostId, Outcome, Reason
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.messages import Hello, Report
+
+Offer = Callable[..., Awaitable[None]]
+RETRIES = 4
+RETRY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class SpareId:
+    """A process spare of a role on a node."""
+
+    role: str
+    node: str
+    slot: int
+
+
+@dataclass(slots=True)
+class Watched:
+    """An actor that this master hears. A spare's `who` changes when it becomes a host."""
+
+    actor: str
+    who: HostId | SpareId
+    life: int
+    ref: ActorRef | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Hosts:
+    """All actors of the job, by name."""
+
+    def __init__(self, backend: Backend, offer: Offer, epoch: Callable[[], int], on_loss: Callable[[], None]) -> None:
+        self._backend = backend
+        self._offer = offer
+        self._epoch = epoch
+        self._on_loss = on_loss
+        self._watched: dict[str, Watched] = {}
+        self._actors: dict[HostId | SpareId, str] = {}
+
+    def knows(self, actor: str) -> bool:
+        """Whether an actor is somebody's host or a spare; one that is not must end itself."""
+        return actor in self._watched
+
+    def actor_of(self, host: HostId) -> str | None:
+        """The actor that is a host now: its own, or one that was a spare."""
+        return self._actors.get(host)
+
+    def bring_up(self, who: HostId | SpareId, life: int, spec: ActorSpec, deadline_s: float) -> None:
+        """Make the actor, or find the one that an earlier master made, and hear it."""
+        if spec.name not in self._watched:
+            watched = self._watch(spec.name, who, life)
+            watched.task = asyncio.create_task(self._bring_up(watched, spec, deadline_s))
+
+    def attach(self, who: HostId | SpareId, life: int, actor: str) -> None:
+        """Hear an actor that an earlier master saw alive."""
+        if actor not in self._watched:
+            watched = self._watch(actor, who, life)
+            watched.task = asyncio.create_task(self._attach(watched))
+
+    def _watch(self, actor: str, who: HostId | SpareId, life: int) -> Watched:
+        watched = self._watched[actor] = Watched(actor, who, life)
+        self._actors[who] = actor
+        return watched
+
+    def become(self, actor: str, host: HostId, life: int) -> None:
+        """A spare is now that host: news of it is news of the host."""
+        watched = self._watched.get(actor)
+        if watched is not None:
+            watched.who, watched.life = host, life
+            self._actors[host] = actor
+
+    async def tell(self, actor: str, method: str, order: object) -> None:
+        """Send an order to an actor. A dead one is heard of by the long poll; one that refuses is ended and lost."""
+        watched = self._watched.get(actor)
+        ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+        if ref is None:
+            return
+        try:
+            await self._backend.call(ref, method, order)
+        except ActorLostError:
+            return
+        except ActorCallError as error:
+            await self._backend.kill(ref)
+            if watched is not None and self._forget(watched):
+                await self._report_lost(watched, _failed(error))
+
+    async def end(self, actor: str) -> None:
+        """End an actor by every means, and hear it no more."""
+        watched = self._watched.pop(actor, None)
+        if watched and watched.task:
+            watched.task.cancel()
+        ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+        if ref is not None:
+            await self._backend.kill(ref)
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        for watched in self._watched.values():
+            if watched.task:
+                watched.task.cancel()
+        self._watched.clear()
+
+    # -- one actor's life
+
+    async def _bring_up(self, watched: Watched, spec: ActorSpec, deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout(deadline_s):
+                watched.ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
+                hello: Hello = await self._backend.call(watched.ref, "hello")
+        except TimeoutError:
+            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=f"did not start in {deadline_s:g} s"))
+            return
+        except (DLJobError, ValueError) as error:
+            await self._gone(watched, await self._outcome(error))
+            return
+        await self._offer(_ready(watched, hello))
+        await self._listen(watched, watched.ref)
+
+    async def _attach(self, watched: Watched) -> None:
+        watched.ref = await self._backend.lookup(watched.actor)
+        if watched.ref is None:
+            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message="gone when the master came back"))
+            return
+        await self._listen(watched, watched.ref)
+
+    async def _listen(self, watched: Watched, ref: ActorRef) -> None:
+        """The long poll: reports are acknowledged when they are journaled; a call that breaks is a death."""
+        acked, failures = 0, 0
+        while True:
+            try:
+                reports: tuple[Report, ...] = await self._backend.call(ref, "watch", self._epoch(), acked)
+            except ActorLostError as error:
+                failures += 1
+                if error.certain or failures > RETRIES:
+                    await self._gone(watched, await self._outcome(error))
+                    return
+                await asyncio.sleep(RETRY_S)
+                continue
+            except ActorCallError as error:
+                await self._gone(watched, _failed(error))
+                return
+            failures = 0
+            if reports:
+                await self._offer(*(_event(watched.who.role, report) for report in reports))
+                acked = max(acked, *(report.seq for report in reports))
+
+    def _forget(self, watched: Watched) -> bool:
+        """Hear it no more; False when somebody did so before."""
+        if self._watched.get(watched.actor) is not watched:
+            return False
+        del self._watched[watched.actor]
+        return True
+
+    async def _gone(self, watched: Watched, outcome: Outcome) -> None:
+        """It is dead, or as good as: end what may be left of it, and say so."""
+        if not self._forget(watched):
+            return
+        self._on_loss()
+        if watched.ref is not None:
+            await self._backend.kill(watched.ref)
+        await self._report_lost(watched, outcome)
+
+    async def _report_lost(self, watched: Watched, outcome: Outcome) -> None:
+        who = watched.who
+        if isinstance(who, HostId):
+            await self._offer(ev.HostLost(who, watched.life, outcome))
+        else:
+            await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
+
+    async def _outcome(self, error: Exception) -> Outcome:
+        if isinstance(error, ActorLostError):
+            if error.node_lost:
+                return Outcome(False, Reason.NODE_LOST, message="its node is gone")
+            return Outcome(False, Reason.UNKNOWN, message="killed, cause unknown", detail=str(error))
+        if isinstance(error, ActorCallError):
+            return _failed(error)
+        return Outcome(False, Reason.UNKNOWN, message=str(error))
+
+
+def _failed(error: ActorCallError) -> Outcome:
+    return Outcome(
+        False,
+        Reason.UNKNOWN,
+        error_type=error.error_type,
+        message=f"its host failed: {error.message}",
+        detail=error.remote_traceback[-8000:],
+    )
+
+
+def _ready(watched: Watched, hello: Hello) -> ev.HostReady | ev.SpareReady:
+    who = watched.who
+    if isinstance(who, SpareId):
+        return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid, hello.log)
+    return ev.HostReady(
+        who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.log, hello.address
+    )
+
+
+def _event(role: str, report: Report) -> ev.RankReady | ev.RankEnded:
+    if report.outcome is None:
+        return ev.RankReady(role, report.rank, report.incarnation, report.pid)
+    return ev.RankEnded(role, report.rank, report.incarnation, report.outcome)

@@ -1,0 +1,244 @@
+"""The client's side of a job: start its PrimeMaster, find it again, ask and order; all of it blocks.
+
+A connection survives the master's restarts: a call that breaks is made again until the job has ended, and then the
+final status is read from the job's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dljob.errors import DeadlineError, NotFoundError, UnreachableError
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorSpec, Backend, chosen, factory
+from dljob.runtime.loop import settle
+from dljob.runtime.prime import SPEC, MasterOrder, master_name
+from dljob.runtime.timeline import STATUS, write_atomically
+from dljob.spec.model import DLJobManifest
+
+REGISTRY = "dljob/jobs/"
+MASTER_CLASS = "dljob.runtime.prime.PrimeMaster"
+MASTER_CALLS = 20_000
+"""Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
+NAMESPACE = "dljob"
+RETRY_S = 0.05
+LOST_S = 30.0
+"""A master that is not there for so long, with no status in the folder, does not come back."""
+FINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """A job as the registry of its cluster knows it."""
+
+    uid: str
+    name: str
+    dir: str
+    started: float
+
+
+def new_uid() -> str:
+    """A job's uid: 32 hex digits."""
+    return uuid.uuid4().hex
+
+
+class JobConnection:
+    """A job, from outside. Made by `launch` or `attach`, in a process that is connected to the cluster."""
+
+    def __init__(self, backend: Backend, entry: JobEntry) -> None:
+        self._backend = backend
+        self._entry = entry
+
+    @property
+    def uid(self) -> str:
+        """32 hex digits."""
+        return self._entry.uid
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._entry.name
+
+    @property
+    def dir(self) -> Path:
+        """The job's folder, on the machine of the master."""
+        return Path(self._entry.dir)
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        answer = self._call("status", after_version, timeout_s)
+        return answer if answer is not None else self._final()
+
+    def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """The notes with a greater number; with a timeout, as soon as there are some. Those of an ended job too."""
+        answer = self._call("notes", after_seq, timeout_s)
+        return answer if answer is not None else read_notes(self.dir, after_seq)
+
+    def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
+        """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
+        self._call("command", id or uuid.uuid4().hex, kind, target, by)
+
+    def pids(self) -> dict[str, int]:
+        """The processes: `master`, `<role>/<rank>`; none when the job is over."""
+        return self._call("pids") or {}
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The final status. Raises DeadlineError when the job is not over in time."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = 30.0 if end is None else end - time.monotonic()
+            if left <= 0:
+                raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
+            status = self.status(2**53, min(left, 30.0))
+            if status.get("phase") in FINAL:
+                return status
+
+    def kill(self) -> None:
+        """End a master that does not answer. Its ranks end when their leases do."""
+        settle(self._kill())
+
+    async def _kill(self) -> None:
+        ref = await self._backend.lookup(master_name(self.uid))
+        if ref is not None:
+            await self._backend.kill(ref)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        """The master's answer, whatever becomes of the master meanwhile; None when the job is over."""
+        return settle(self._answer(method, args))
+
+    async def _answer(self, method: str, args: tuple[Any, ...]) -> Any:
+        missed: float | None = None
+        while True:
+            ref = await self._backend.lookup(master_name(self.uid))
+            if ref is not None:
+                try:
+                    return await self._backend.call(ref, method, *args)
+                except ActorLostError:
+                    pass
+                except ActorCallError as error:
+                    raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
+            if _read_status(self.dir).get("phase") in FINAL:
+                return None
+            missed = missed or time.monotonic()
+            if ref is not None:
+                missed = None
+            elif time.monotonic() - missed > LOST_S or not await self._registered():
+                raise UnreachableError(
+                    f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
+                    hint=f"its journal and logs are in {self.dir}",
+                )
+            await asyncio.sleep(RETRY_S)
+
+    async def _registered(self) -> bool:
+        return await self._backend.kv.get(REGISTRY + self.uid) is not None
+
+    def _final(self) -> dict[str, Any]:
+        return _read_status(self.dir)
+
+
+def launch(
+    manifest: DLJobManifest,
+    *,
+    job_dir: Path,
+    code_dir: Path,
+    uid: str = "",
+    backend: str | None = None,
+) -> JobConnection:
+    """Start a job on the cluster that this process is connected to; returns when its PrimeMaster answers.
+
+    Args:
+        manifest: The job; it is frozen now.
+        job_dir: Its folder: journal, logs, status, and what user code keeps there. Made when it is not there.
+        code_dir: The folder of user code, first on the workers' path and their working directory.
+        uid: `new_uid()`, when the folder's name contains it; else one is made.
+        backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
+    """
+    spec = manifest.spec
+    wanted = spec.backend
+    name = chosen(backend, wanted.name if wanted else None)
+    options = dict(wanted.options) if wanted else {}
+    made = factory(name)(options)
+    uid = uid or new_uid()
+    order = MasterOrder(uid, str(job_dir), str(code_dir), NAMESPACE, name, options)
+    entry = JobEntry(uid, manifest.metadata.name, str(job_dir), time.time())
+    text = manifest.model_dump_json(by_alias=True, exclude_none=True)
+    job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(job_dir / SPEC, text)
+    settle(_create(made, order, entry, text, spec.master.create_timeout_seconds))
+    return JobConnection(made, entry)
+
+
+async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: str, timeout_s: float) -> None:
+    kv = backend.kv
+    await kv.put(f"dljob/{order.uid}/spec", text.encode())
+    await kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
+    head = next((node.id for node in await backend.nodes() if node.head), None)
+    actor = ActorSpec(
+        master_name(order.uid), MASTER_CLASS, (order,), prefer=head, max_concurrency=MASTER_CALLS, immortal=True
+    )
+    ref = await backend.spawn(actor)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await backend.call(ref, "hello")
+    except (TimeoutError, ActorLostError, ActorCallError) as error:
+        if _read_status(Path(entry.dir)).get("phase") in FINAL:
+            return  # it began, and was over before it could answer
+        await backend.kill(ref)
+        await kv.delete(f"dljob/{order.uid}/")
+        await kv.delete(REGISTRY + order.uid)
+        if isinstance(error, TimeoutError):
+            raise DeadlineError(
+                f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
+            ) from error
+        raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
+
+
+def list_jobs(backend: str | None = None) -> tuple[JobEntry, ...]:
+    """The jobs that live on the cluster, oldest first."""
+    return settle(_entries(factory(chosen(backend, None))({})))
+
+
+async def _entries(backend: Backend) -> tuple[JobEntry, ...]:
+    values = [await backend.kv.get(key) for key in await backend.kv.keys(REGISTRY)]
+    found = [JobEntry(**json.loads(value)) for value in values if value]
+    return tuple(sorted(found, key=lambda entry: entry.started))
+
+
+def attach(job: str, backend: str | None = None) -> JobConnection:
+    """A live job by uid, the first 8 digits of it, or name; of several with one name the latest."""
+    made = factory(chosen(backend, None))({})
+    entries = settle(_entries(made))
+    for entry in reversed(entries):
+        if job in (entry.uid, entry.uid[:8], entry.name):
+            return JobConnection(made, entry)
+    there = ", ".join(sorted({entry.name for entry in entries})) or "none"
+    raise NotFoundError(f"no job {job!r} lives on this cluster; there: {there}")
+
+
+def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
+    """The notes in a job's folder with a greater number."""
+    found: list[dict[str, Any]] = []
+    try:
+        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            note = json.loads(line)
+        except ValueError:
+            continue  # a line that was being written when its writer died; the next master wrote it again
+        if note["seq"] > after_seq:
+            found.append(note)
+    return found
+
+
+def _read_status(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,311 @@
+"""The loop around the core: event -> journal -> transition -> actions -> events. It decides nothing.
+
+Everything that happens is written down before it is acted upon, in batches: while one batch is being synced the next
+one gathers. A new master of the same job replays what is written, claims the next epoch, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dljob.errors import DLJobError, JournalError
+from dljob.master import actions as ac
+from dljob.master import events as ev
+from dljob.master.codec import decode_event, decode_state, event_record, snapshot_records
+from dljob.master.reissue import live_hosts, ready_spares, reissue
+from dljob.master.state import JobState, Phase
+from dljob.master.status import status as status_of
+from dljob.master.transition import initial, next_wake, transition
+from dljob.plan.model import JobPlan
+from dljob.runtime.backend import Backend
+from dljob.runtime.executor import Executor
+from dljob.runtime.hosts import SpareId
+from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
+from dljob.runtime.messages import Beacon, BeaconReply, JobInfo
+from dljob.runtime.stores import JournalStore
+from dljob.runtime.timeline import Timeline
+from dljob.spec.model import DLJobSpec
+
+BATCH = 1000
+SNAPSHOT_EVERY = 2000
+VERSIONS_PER_EPOCH = 10**9
+PROGRESS_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a master is made for."""
+
+    info: JobInfo
+    spec: DLJobSpec
+    plan: JobPlan
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder."""
+        return Path(self.info.dir)
+
+
+class Shell:
+    """One master's loop. `run` returns when the job is over and nothing of it is left."""
+
+    def __init__(self, setup: Setup, backend: Backend, store: JournalStore) -> None:
+        self.setup = setup
+        self.backend = backend
+        self.journal = Journal(store)
+        self.timeline = Timeline(setup.folder)
+        self.state: JobState = initial(setup.plan, setup.spec, setup.info.uid, 0.0)
+        self.recovered = False
+        self.final: dict[str, Any] | None = None
+        self.changed = asyncio.Condition()
+        self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
+        self.alert_until = 0.0
+        self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._trouble: BaseException | None = None
+        self._count = 0
+        self._last = 0.0
+        self._progress_at = 0.0
+        self._end: ac.Finish | None = None
+        self.executor = Executor(
+            setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
+        )
+        self.executor.failed = self._troubled
+
+    # -- events in
+
+    async def offer(self, *events: ev.Event) -> None:
+        """Hand in events; returns when they are in the journal."""
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for event in events[:-1]:
+            self._inbox.put_nowait((event, None))
+        self._inbox.put_nowait((events[-1], heard))
+        await heard
+
+    def alert(self, seconds: float = 3.0) -> None:
+        """Something is amiss: look at the nodes more often for a while."""
+        self.alert_until = max(self.alert_until, time.monotonic() + seconds)
+
+    def _troubled(self, error: BaseException) -> None:
+        """An error that is ours: the job ends with it."""
+        if self._trouble is None and not isinstance(error, asyncio.CancelledError):
+            self._trouble = error
+            self._inbox.put_nowait((ev.Tick(), None))
+
+    # -- the life of a master
+
+    async def run(self) -> None:
+        """Recover, go on, end."""
+        watch: asyncio.Task[None] | None = None
+        try:
+            replay = await self.journal.open()
+            await self._recover(replay)
+            watch = asyncio.create_task(self._watch_nodes())
+            while self._end is None:
+                await self._turn()
+            await self._finish({})
+        except FencedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever stops a master, nothing may be left running
+            await self._abort(error)
+        finally:
+            if watch:
+                watch.cancel()
+            self.executor.close()
+            with suppress(Exception):
+                await self.journal.close()
+
+    async def _recover(self, replay: Replay) -> None:
+        """Rebuild the state, tell the core that a master is here, hear the actors that live."""
+        known = self._rebuild(replay)
+        if not known:
+            now = self._now()
+            self.state = initial(self.setup.plan, self.setup.spec, self.setup.info.uid, now)
+            await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
+        elif self.state.phase.final:
+            self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
+            return
+        else:
+            await self._snapshot()
+            self._reattach(self.state)
+        cause = "" if replay.epoch == 1 else "PrimeMaster was lost"
+        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause), None))
+        await self._turn()
+        self.recovered = True
+        await self._show()
+        if known:
+            self.executor.execute(reissue(self.state, self._now()))
+
+    def _rebuild(self, replay: Replay) -> bool:
+        """Whether the journal knew the job; then `state` and the notes are as the last master left them."""
+        setup = self.setup
+        state, text = self.state, ""
+        for record in replay.records:
+            match record["k"]:
+                case "begin" if record["plan"] != setup.plan.digest:
+                    raise JournalError(
+                        f"the journal is of plan {record['plan']}, the job's plan is {setup.plan.digest}", offset=0
+                    )
+                case "begin":
+                    state = initial(setup.plan, setup.spec, setup.info.uid, record["at"])
+                case "snapshot":
+                    text = record["d"] if record["i"] == 0 else text + record["d"]
+                    if record["i"] == record["of"] - 1:
+                        state = decode_state(json.loads(text), state.job)
+                case "notes":
+                    self.timeline.seq = record["seq"]
+                case "event":
+                    step = transition(state, decode_event(record["e"]), record["at"])
+                    state = step.state
+                    self._note(step.actions, record["at"])
+                case _:
+                    pass
+            self._last = record.get("at", self._last)
+        self.state = state
+        return bool(replay.records)
+
+    def _reattach(self, state: JobState) -> None:
+        for host, seen in live_hosts(state):
+            self.executor.hosts.attach(host, seen.life, seen.actor)
+        for (role, node, slot), spare in ready_spares(state):
+            self.executor.hosts.attach(SpareId(role, node, slot), spare.life, spare.actor)
+
+    # -- one turn of the loop
+
+    async def _turn(self) -> None:
+        batch = await self._batch()
+        if self._trouble is not None:
+            raise self._trouble
+        now = self._now()
+        events = [event for event, _ in batch]
+        await self.journal.commit([event_record(event, now) for event in events])
+        before, actions = self.state, list[object]()
+        for event in events:
+            step = transition(self.state, event, now)
+            self.state = step.state
+            actions.extend(step.actions)
+        for _, heard in batch:
+            if heard is not None and not heard.done():
+                heard.set_result(None)
+        self._note(actions, now)
+        self.executor.execute(actions)
+        self._end = next((action for action in actions if isinstance(action, ac.Finish)), self._end)
+        if self.state is not before:
+            await self._show()
+        if self.journal.since_snapshot >= SNAPSHOT_EVERY:
+            await self._snapshot()
+
+    async def _batch(self) -> list[tuple[ev.Event, asyncio.Future[None] | None]]:
+        """What came in, or a Tick when the core's timer is due."""
+        wake = next_wake(self.state)
+        try:
+            async with asyncio.timeout(None if wake is None else max(0.0, wake - time.time())):
+                batch = [await self._inbox.get()]
+        except TimeoutError:
+            return [(ev.Tick(), None)]
+        while len(batch) < BATCH and not self._inbox.empty():
+            batch.append(self._inbox.get_nowait())
+        return batch
+
+    def _now(self) -> float:
+        """Unix seconds, never going back within a job, whatever the machine's clock does."""
+        self._last = max(self._last, time.time())
+        return self._last
+
+    def _note(self, actions: Iterable[object], now: float) -> None:
+        for action in actions:
+            if isinstance(action, ac.Note):
+                self.timeline.add(action, now)
+
+    async def _snapshot(self) -> None:
+        records = snapshot_records(self.state, self._last)
+        await self.journal.snapshot((*records, {"k": "notes", "seq": self.timeline.seq}))
+
+    # -- what is shown
+
+    @property
+    def version(self) -> int:
+        """Grows with every change, over the masters of a job."""
+        return self.journal.epoch * VERSIONS_PER_EPOCH + self._count
+
+    def status(self) -> dict[str, Any]:
+        """The status now; the final one when the job is over."""
+        if self.final is not None:
+            return self.final
+        return {**status_of(self.state, time.time(), self.progress), "version": self.version}
+
+    async def _show(self) -> None:
+        self._count += 1
+        async with self.changed:
+            self.changed.notify_all()
+        await self.timeline.flush()
+        await self.timeline.status(self.status())
+
+    async def heard(self, beacon: Beacon) -> BeaconReply:
+        """Take a beacon: progress in, lease out."""
+        for rank, seen in beacon.steps.items():
+            self.progress[beacon.role, rank] = seen[1:]
+        if beacon.steps and self.recovered and time.monotonic() - self._progress_at > PROGRESS_S:
+            self._progress_at = time.monotonic()
+            await self._show()
+        known = not self.recovered or self.executor.hosts.knows(beacon.actor)
+        return BeaconReply(self.journal.epoch, known)
+
+    # -- nodes
+
+    async def _watch_nodes(self) -> None:
+        """Tell the core when the nodes change; free amounts matter only while something is to be placed."""
+        seen: object = None
+        while True:
+            with suppress(Exception):
+                nodes = await self.backend.nodes()
+                settled = self.state.phase is Phase.RUNNING
+                view = tuple((n.id, n.total, n.labels, () if settled else n.free) for n in nodes)
+                if view != seen:
+                    await self.offer(ev.NodesSeen(nodes))
+                    seen = view
+            await asyncio.sleep(0.1 if self._amiss() else 1.0)
+
+    def _amiss(self) -> bool:
+        recovering = self.state.phase in (Phase.RECOVERING, Phase.SCHEDULING)
+        return recovering or time.monotonic() < self.alert_until
+
+    # -- the end
+
+    async def _finish(self, override: Mapping[str, Any]) -> None:
+        """Write the final status, remove the keys, let those who wait hear it."""
+        status = {**self.status(), **override}
+        await self.timeline.flush()
+        await self.timeline.status(status, final=True)
+        uid = self.setup.info.uid
+        for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
+            with suppress(Exception):
+                await self.backend.kv.delete(prefix)
+        self.final = status
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def _abort(self, error: Exception) -> None:
+        """The master cannot go on (its journal cannot be written or read, or it is wrong): end the job with that."""
+        reason = "JournalFailed" if isinstance(error, (JournalBrokenError, JournalError)) else "MasterFailed"
+        said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
+        with suppress(Exception):
+            await self.executor.clear()
+        await self._finish({"phase": "Failed", "reason": reason, "message": said})
+        if reason == "MasterFailed":
+            raise error
+
+
+async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:
+    """Wait until a check holds, looking whenever the condition is notified; False when the time is over."""
+    async with condition:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await condition.wait_for(check)
+        return check()
