@@ -10,7 +10,7 @@ from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.model import Collocation, DLJobSpec, NodeGroup, Role
 from dljob.spec.quantity import GRAIN, parse_devices, show
 from dljob.spec.tree import Loc
-from dljob.spec.words import did_you_mean
+from dljob.spec.words import one_of
 
 RESERVED_GROUPS = ("head", "headgroup")
 
@@ -61,7 +61,7 @@ def _bound(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         if role.node_group is not None and role.node_group not in names:
             there = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
-            hint = did_you_mean(role.node_group, names) if names else "declare it, or leave nodeGroup out"
+            hint = one_of(role.node_group, names) if names else "declare it, or leave nodeGroup out"
             words = f"{cel.NODE_GROUP.message}: {there}"
             yield Finding(("spec", "roles", index, "nodeGroup"), words, hint)
 
@@ -95,8 +95,10 @@ def _fits(loc: Loc, role: Role, kind: str, groups: Sequence[NodeGroup], reads: t
         words = f"one rank of {role.name} needs {rank} {kind}, a host of {most} has {has[most]}"
         yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host", reads)
     elif whole > has[most]:
-        size = role.replicas_per_group
-        words = f"one group of {role.name} needs {whole} {kind} ({size} ranks), a host of {most} has {has[most]}"
+        size, each = role.replicas_per_group, role.accelerator.count if role.accelerator else ""
+        words = (
+            f"one group of {role.name} needs {whole} {kind} ({size} ranks of {each}), a host of {most} has {has[most]}"
+        )
         hint = "a group lives on one host: lower replicasPerGroup"
         yield Finding((*loc, "replicasPerGroup"), words, hint, reads)
 
@@ -124,7 +126,7 @@ def _members(spec: DLJobSpec) -> Iterator[Finding]:
         for at, name in enumerate(collocation.roles):
             if name not in names:
                 words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
-                yield Finding((*here, at), words, did_you_mean(name, names))
+                yield Finding((*here, at), words, one_of(name, names))
             elif where.setdefault(name, collocation.name) != collocation.name:
                 words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"
                 yield Finding((*here, at), words)

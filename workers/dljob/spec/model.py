@@ -332,4 +332,4 @@ class DLJobManifest(Model):
     metadata: Metadata
     """Name of the job, and what is kept with it."""
     spec: DLJobSpec
-    """The job."""
+    """The job: its roles, its machines, and what is done when a part fails."""

@@ -14,7 +14,7 @@ GRAIN = 10_000
 
 CPU_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,6}(\.[0-9]{1,3})?)$"
 CUSTOM_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,9}(\.[0-9]{1,4})?)$"
-MEMORY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+MEMORY_PATTERN = r"^[0-9]{1,19}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 DEVICES_PATTERN = r"^(0\.[0-9]{1,4}|[0-9]+)$"
 
 _UNITS = {

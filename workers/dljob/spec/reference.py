@@ -10,7 +10,7 @@ from dljob.spec.model import DLJobManifest
 _HEAD = f"""<!-- Made by `python -m dljob.spec.generate`; change the models, not this file. -->
 # The spec of a {KIND}
 
-Every field of `{GROUP}/{VERSION}`, kind `{KIND}`; anything else is refused as unknown. Fields in **bold** must be there.
+Every field of `{GROUP}/{VERSION}`, kind `{KIND}`; anything else is refused. Fields in **bold** must be there.
 `dljob validate FILE` holds a file against all of this and prints every problem as `file:line:column`.
 
 **Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or

@@ -10,7 +10,7 @@ from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.policy import Rule
 from dljob.spec.tree import Loc
-from dljob.spec.words import did_you_mean
+from dljob.spec.words import one_of
 
 RESERVED_ROLES = ("job", "master", "node")
 
@@ -81,7 +81,7 @@ def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
         for at, dependency in enumerate(role.depends_on):
             if dependency.role not in names:
                 words = f"{cel.DEPENDS_ON.message}: there is no role {dependency.role}"
-                yield Finding((*loc, at, "role"), words, did_you_mean(dependency.role, names))
+                yield Finding((*loc, at, "role"), words, one_of(dependency.role, names))
             elif dependency.role == role.name:
                 yield Finding((*loc, at, "role"), f"{cel.DEPENDS_ON.message}: {role.name} waits for itself")
 
@@ -130,7 +130,7 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
         here = (*loc, index)
         for at, name in enumerate(rule.roles):
             if name not in names:
-                yield Finding((*here, "roles", at), f"there is no role {name}", did_you_mean(name, names))
+                yield Finding((*here, "roles", at), f"there is no role {name}", one_of(name, names))
         for key, items in (("roles", rule.roles), ("onReasons", rule.on_reasons), ("onExitCodes", rule.on_exit_codes)):
             for at, _, item in repeated(items):
                 yield Finding((*here, key, at), f"{item} is there twice", "keep one")

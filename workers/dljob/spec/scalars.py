@@ -51,7 +51,9 @@ def _number_as_text(value: object) -> object:
     """YAML's `2` is as good as "2"; a float is not, since 0.1 is not what it says."""
     if isinstance(value, float):
         raise refuse(f"must be a whole number or a quoted text, not the float {value}", f'write "{value}"')
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        raise refuse(f"must be a whole number or a quoted text, not {str(value).lower()}")
+    if isinstance(value, int):
         return str(value)
     return value
 

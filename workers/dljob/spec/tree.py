@@ -216,8 +216,11 @@ class _Builder:
         sources: list[Node] = list(node.value) if node.id == "sequence" else [node]
         for source in sources:
             self._spend(source, loc)
-            if source.id != "mapping" or id(source) in self._open:
+            if source.id != "mapping":
                 self._fault(source, loc, "<< takes a mapping or a list of mappings")
+                continue
+            if id(source) in self._open:
+                self._fault(source, loc, "an anchor cannot hold itself")
                 continue
             self._open.add(id(source))
             for key, value in self._mapping(source, loc).items():
@@ -256,7 +259,7 @@ class _Builder:
             return None
         number = _number(text, whole=tag == "int")
         if number is None:
-            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", f'write "{text[:40]}"')
+            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", "write it as a text, in quotes")
         return number
 
 

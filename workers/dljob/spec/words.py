@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 from pydantic import BaseModel
@@ -38,6 +38,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint with the nearest known word, or ""."""
     found = nearest(word, known)
     return f"did you mean {found}?" if found else ""
+
+
+def one_of(word: str, known: Sequence[str]) -> str:
+    """A hint with the nearest known name, else with the first few there are."""
+    names = ", ".join(dict.fromkeys(known[:8])) + (", ..." if len(known) > 8 else "")
+    return did_you_mean(word, known) or f"there is {names}"
 
 
 def meant(loc: Loc) -> str:
@@ -167,12 +173,16 @@ def _long(context: Mapping[str, Any], value: object) -> Words:
     return f"is {len(str(value))} characters long, at most {context['max_length']}", ""
 
 
+def _items(count: int) -> str:
+    return f"{count} item{'' if count == 1 else 's'}"
+
+
 def _too_many(context: Mapping[str, Any], _: object) -> Words:
-    return f"has {context['actual_length']} items, at most {context['max_length']}", ""
+    return f"has {_items(context['actual_length'])}, at most {context['max_length']}", ""
 
 
 def _too_few(context: Mapping[str, Any], _: object) -> Words:
-    return f"has {context['actual_length']} items, at least {context['min_length']}", ""
+    return f"has {_items(context['actual_length'])}, at least {context['min_length']}", ""
 
 
 def _small(context: Mapping[str, Any], value: object) -> Words:

@@ -1,0 +1,196 @@
+"""The CRD is structural, bounded, and says what the models say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from ruamel.yaml import YAML
+
+from dljob.errors import ExitCode
+from dljob.spec import cel
+from dljob.spec.crd import crd, crd_yaml, schema_of
+from dljob.spec.generate import generated, main
+from dljob.spec.model import DLJobManifest
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+WORDS = {
+    *("type", "format", "description", "default", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties", "required", "properties", "items"),
+    *("additionalProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+    *("x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations"),
+}
+INT_OR_STRING = "x-kubernetes-int-or-string"
+FREE = "x-kubernetes-preserve-unknown-fields"
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, field in node.get("properties", {}).items():
+        yield from nodes(field, f"{path}.{name}")
+    if "items" in node:
+        yield from nodes(node["items"], f"{path}[]")
+    if "additionalProperties" in node:
+        yield from nodes(node["additionalProperties"], f"{path}[*]")
+
+
+NODES = dict(nodes(SCHEMA))
+SPEC = {path: node for path, node in NODES.items() if path.startswith(".spec")}
+
+
+def test_the_walk_reaches_every_corner() -> None:
+    assert {".spec.roles[].entrypoint.class", ".spec.nodeGroups[].labels[*]", ".spec.env[].value"} <= set(SPEC)
+    assert len(SPEC) > 90
+
+
+@pytest.mark.parametrize("path", NODES)
+def test_every_node_is_structural(path: str) -> None:
+    node = NODES[path]
+    assert set(node) <= WORDS
+    assert (INT_OR_STRING in node) != ("type" in node), "exactly one type"
+    assert not ("properties" in node and "additionalProperties" in node)
+    assert set(node.get("required", ())) <= set(node.get("properties", {}))
+    assert "default" not in node or not isinstance(node["default"], dict | list)
+
+
+@pytest.mark.parametrize("path", SPEC)
+def test_every_list_map_and_text_is_bounded_and_described(path: str) -> None:
+    node = SPEC[path]
+    if node.get("type") == "array":
+        assert node["maxItems"] <= 256
+    if "additionalProperties" in node:
+        assert node["maxProperties"] <= 64
+    if node.get("type") == "string" or INT_OR_STRING in node:
+        assert "enum" in node or node["maxLength"] <= 32768
+    if node.get("type") == "integer":
+        assert "minimum" in node
+        assert "maximum" in node
+    if not path.endswith(("]",)):
+        assert len(node["description"]) > 8
+
+
+@pytest.mark.parametrize("path", [path for path, node in SPEC.items() if node.get("type") == "array"])
+def test_every_list_says_how_it_merges(path: str) -> None:
+    node = SPEC[path]
+    kind, item = node["x-kubernetes-list-type"], node["items"]
+    keys = node.get("x-kubernetes-list-map-keys", [])
+    if "properties" in item:
+        assert kind == "map"
+        assert keys == (["role"] if path.endswith("dependsOn") else ["name"])
+        assert set(keys) <= set(item["required"])
+    else:
+        expected = "atomic" if path.endswith(("args", "command")) else "set"
+        assert (kind, keys) == (expected, [])
+
+
+def test_the_rules_stand_where_they_belong() -> None:
+    found = {
+        path: [rule["message"] for rule in node.get("x-kubernetes-validations", ())] for path, node in NODES.items()
+    }
+    assert found[""] == [cel.NAME.message]
+    assert found[".spec"] == [rule.message for rule in cel.SPEC]
+    assert found[".spec.roles[]"] == [rule.message for rule in cel.ROLE]
+    assert found[".spec.roles[].entrypoint"] == ["exactly one of class, module, command"]
+    assert sum(len(rules) for rules in found.values()) == 1 + len(cel.SPEC) + len(cel.ROLE) + 5
+
+
+def test_the_fields_named_in_rules_exist() -> None:
+    """A misspelt field in CEL would only be found by an API server."""
+    names = {path.rsplit(".", 1)[-1].removesuffix("[]") for path in NODES}
+    for path, node in NODES.items():
+        for rule in node.get("x-kubernetes-validations", ()):
+            expression = rule["rule"]
+            for word in expression.replace("(", " ").replace(")", " ").replace("!", " ").split():
+                if word.startswith(("self.", "oldSelf.", "r.", "c.", "d.", "g.", "x.")) and word.count(".") == 1:
+                    assert word.rstrip(",").split(".")[1] in {*names, "metadata", "filter", "all"}, (path, word)
+
+
+def test_what_is_stored_has_the_defaults_of_scalars_only() -> None:
+    role = SPEC[".spec.roles[]"]["properties"]
+    assert (role["replicas"]["default"], role["driver"]["default"], role["type"]["default"]) == (1, True, "Actor")
+    assert "default" not in role["comm"]
+    assert SPEC[".spec.roles[].comm.preCheck"]["enum"] == [False]
+    assert SPEC[".spec.roles[].accelerator.count"] == {
+        INT_OR_STRING: True,
+        "default": "1",
+        "maxLength": 16,
+        "pattern": r"^(0\.[0-9]{1,4}|[0-9]+)$",
+        "description": SPEC[".spec.roles[].accelerator.count"]["description"],
+    }
+    assert SPEC[".spec.config"][FREE] is True
+
+
+def test_names_and_columns() -> None:
+    made = crd()
+    version = made["spec"]["versions"][0]
+    assert made["metadata"]["name"] == "dljobs.dljob.io"
+    assert made["spec"]["names"]["shortNames"] == ["dlj"]
+    assert [column["name"] for column in version["additionalPrinterColumns"]] == ["Image", "Age"]
+    assert version["subresources"] == {"status": {}}
+    assert NODES[".status"][FREE] is True
+
+
+def test_the_text_is_the_data() -> None:
+    assert YAML(typ="safe", pure=True).load(crd_yaml()) == crd()
+
+
+def test_models_without_a_structural_form_are_refused() -> None:
+    class Union(BaseModel):
+        either: int | str
+
+    class Pair(BaseModel):
+        things: tuple[int, str]
+
+    class Anything(BaseModel):
+        thing: Any
+
+    class Number(BaseModel):
+        ratio: float
+
+    for model, words in (
+        (Union, ".either: a union has no structural form"),
+        (Pair, ".things: a list needs one type of item"),
+        (Anything, ".thing: a value of any type has no structural form"),
+        (Number, ".ratio: number has no structural form"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            schema_of(model)
+
+
+def test_small_things_of_schemas() -> None:
+    class Small(BaseModel):
+        kind: Literal["one"] = "one"
+        free: dict[str, Any] = {}
+        typed: Annotated[dict[str, int], Field(max_length=2)] = {}
+        maybe: Annotated[str, Field(max_length=3)] | None = None
+
+    fields = schema_of(Small)["properties"]
+    assert fields["kind"] == {"type": "string", "enum": ["one"], "default": "one"}
+    assert fields["free"] == {"type": "object", FREE: True}
+    assert fields["typed"] == {"type": "object", "maxProperties": 2, "additionalProperties": {"type": "integer"}}
+    assert fields["maybe"] == {"type": "string", "maxLength": 3}
+
+
+def test_what_is_committed_is_what_the_models_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"], ROOT) == ExitCode.OK
+    assert main(["--check"], tmp_path) == ExitCode.JOB_FAILED
+    assert "docs/reference/spec.md is out of date: run python -m dljob.spec.generate" in capsys.readouterr().err
+    assert main([], tmp_path) == ExitCode.OK
+    assert {path: (tmp_path / path).read_text(encoding="utf-8") for path in generated()} == generated()
+    assert main(["--check"], tmp_path) == ExitCode.OK
+    assert main(["--chek"], tmp_path) == ExitCode.USAGE
+    assert "unknown arguments --chek: only --check is known" in capsys.readouterr().err
+
+
+def test_the_reference_names_every_field() -> None:
+    page = generated()["docs/reference/spec.md"]
+    for path in SPEC:
+        name = path.removesuffix("[]").rsplit(".", 1)[-1]
+        if "[" not in name:
+            assert f"`{name}`" in page
+    assert DLJobManifest.__doc__
+    assert DLJobManifest.__doc__.split("\n")[0] in page

@@ -1,0 +1,187 @@
+"""Texts, bytes and files into manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dljob.errors import ExitCode, Problem, SpecError, UsageError
+from dljob.spec import tree
+from dljob.spec.load import dump, load, load_file, load_file_all, parse
+from dljob.spec.model import DLJobManifest
+from dljob.spec.validate import check
+
+SAMPLES = sorted((Path(__file__).parents[2] / "golden" / "samples").glob("*.yaml"))
+
+ROLE = {"name": "a", "entrypoint": {"class": "app.A"}}
+
+
+def job(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "j"},
+        "spec": {"roles": [ROLE], **spec},
+    }
+
+
+def problems(error: pytest.ExceptionInfo[SpecError]) -> list[str]:
+    return [str(problem) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_the_samples_load_and_survive_a_dump(path: Path) -> None:
+    manifest = load_file(path)
+    assert manifest.metadata.name == path.stem
+    assert load(dump(manifest)) == manifest
+    check(manifest)
+
+
+def test_all_documents_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text("---\n" + "---\n".join(sample.read_text() for sample in SAMPLES) + "---\n# the end\n")
+    assert [manifest.metadata.name for manifest in load_file_all(path)] == [sample.stem for sample in SAMPLES]
+    with pytest.raises(SpecError) as caught:
+        load_file(path)
+    assert "holds 4 jobs, grpo-ascend, hello, ppo-llama8b, sft-elastic; one is wanted" in str(caught.value)
+    assert caught.value.problems[0].line == 21, "the place of the second job"
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_too(indent: int | str | None) -> None:
+    text = json.dumps(job(config={"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1e3}), indent=indent)
+    config = load(text.replace("a/b", "a\\/b")).spec.config
+    assert config == {"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1000.0}
+
+
+def test_yaml_reads_what_people_write() -> None:
+    manifest = load(
+        """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: j, labels: {team: &team rl}}
+spec:
+  config: {hex: 0x1F, octal: 0o17, big: 1_000, date: 2026-01-02, text: !!str 5, none: ~, on: yes, team: *team}
+  env: &env
+  - {name: A, value: '1'}
+  roles:
+  - &role
+    name: a
+    env: *env
+    entrypoint: {class: app.A}
+    resources: {cpu: 2, memory: 1024, custom: {licence: 1}}
+    accelerator: {count: 2}
+  - <<: *role
+    name: b
+  - <<: [{replicas: 2}, *role, {replicas: 3}]
+    name: c
+"""
+    )
+    spec = manifest.spec
+    assert spec.config == {
+        "hex": 31,
+        "octal": 15,
+        "big": 1000,
+        "date": "2026-01-02",
+        "text": "5",
+        "none": None,
+        "on": "yes",
+        "team": "rl",
+    }
+    assert [(r.name, r.replicas, r.env[0].value) for r in spec.roles] == [("a", 1, "1"), ("b", 1, "1"), ("c", 2, "1")]
+    resources = spec.roles[0].resources
+    assert (resources.cpu, resources.memory, resources.custom) == ("2", "1024", {"licence": "1"})
+    assert spec.roles[2].accelerator
+    assert spec.roles[2].accelerator.count == "2"
+
+
+def test_yaml_1_1_may_be_asked_for() -> None:
+    text = dump(parse(job())).replace("name: j", "name: j\n  labels: {a: 'x'}")
+    manifest = load(f"%YAML 1.1\n---\n{text}  config: {{a: yes, b: off}}\n")
+    assert manifest.spec.config == {"a": True, "b": False}
+
+
+def test_a_byte_order_mark_does_not_count() -> None:
+    assert load(b"\xef\xbb\xbf" + dump(parse(job())).encode()).metadata.name == "j"
+
+
+def test_a_text_is_bounded() -> None:
+    with pytest.raises(SpecError, match=f"is {tree.MAX_CHARACTERS + 1} characters long, at most {tree.MAX_CHARACTERS}"):
+        load("#" * (tree.MAX_CHARACTERS + 1))
+
+
+def test_a_config_is_bounded() -> None:
+    with pytest.raises(SpecError, match="characters as JSON, at most 262144"):
+        load(json.dumps(job(config={"a": "x" * 262_144})))
+
+
+def test_a_file_is_read_up_to_the_bound_only(tmp_path: Path) -> None:
+    path = tmp_path / "huge.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(2**33)  # sparse: 8 GiB of zeros on no disk
+    with pytest.raises(SpecError, match="characters long, at most"):
+        load_file(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere\.yaml: No such file or directory") as caught:
+        load_file(tmp_path / "nowhere.yaml")
+    assert caught.value.exit_code == ExitCode.USAGE
+    with pytest.raises(UsageError, match="Is a directory"):
+        load_file(tmp_path)
+
+
+def test_the_parser_itself_may_fail() -> None:
+    with pytest.raises(SpecError, match="<spec>:1:1: not YAML: "):
+        load('a: "\\UFFFFFFFF"')
+
+
+def test_python_data_needs_no_file() -> None:
+    manifest = parse(job(env=({"name": "A", "value": "1"},), config={"tuple": (1, 2)}))
+    assert manifest.spec.env[0].value == "1"
+    assert manifest.spec.config == {"tuple": [1, 2]}
+
+
+def test_python_data_that_json_cannot_hold_is_refused_all_at_once() -> None:
+    deep: list[object] = []
+    for _ in range(70):
+        deep = [deep]
+    with pytest.raises(SpecError) as caught:
+        parse(job(config={1: "a", "b": {1}, "c": float("nan"), "d": "\ud800", "e": deep}, image=7))
+    assert problems(caught) == [
+        "spec.config: the key 1 is not a text (write '1')",
+        "spec.config.b: holds {1}, which JSON cannot (use texts, numbers, lists and mappings)",
+        "spec.config.c: holds nan, which JSON cannot (use texts, numbers, lists and mappings)",
+        "spec.config.d: holds half of a surrogate pair (write the whole character)",
+        "spec.config: is nested deeper than 64 levels",
+        'spec.image: must be a text, not 7 (write "7")',
+    ]
+
+
+def test_good_data_with_one_bad_key_is_refused() -> None:
+    with pytest.raises(SpecError, match="the key 1 is not a text"):
+        parse(job(config={1: "a"}))
+
+
+def test_check_holds_models_against_the_rules() -> None:
+    manifest = parse(job())
+    role = manifest.spec.roles[0].model_copy(update={"name": "job"})
+    spec = manifest.spec.model_copy(update={"roles": (role,)})
+    with pytest.raises(SpecError) as caught:
+        check(DLJobManifest(metadata=manifest.metadata, spec=spec))
+    assert caught.value.problems == (
+        Problem(
+            "spec.roles[0].name",
+            "reserved name: commands use job for something else",
+            hint="call the role job-role, for example",
+        ),
+    )
+
+
+def test_free_objects_of_models_hold_json_only() -> None:
+    role = parse(job()).spec.roles[0]
+    for config, words in (({"a": (1,)}, "keys that are strings"), ({"a": {1}}, "set is not JSON serializable")):
+        with pytest.raises(ValueError, match=words):
+            type(role)(name="a", entrypoint=role.entrypoint, config=config)
