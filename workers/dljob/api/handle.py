@@ -1,0 +1,174 @@
+"""A job that was submitted: ask it, order it about, wait for it; the same for one that has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dljob.api import logs, registry
+from dljob.errors import ExitCode, JobFailedError, UnreachableError
+
+if TYPE_CHECKING:
+    from dljob.runtime.launch import JobConnection
+    from dljob.spec.model import DLJobManifest
+
+
+class JobHandle:
+    """A job on a Ray that this process has joined."""
+
+    def __init__(self, record: registry.JobRecord, connection: JobConnection) -> None:
+        self.record = record
+        self.connection = connection
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.record.name
+
+    @property
+    def uid(self) -> str:
+        """32 hex digits."""
+        return self.record.uid
+
+    @property
+    def dir(self) -> Path:
+        """Journal, logs, status, and what user code keeps there."""
+        return self.record.folder
+
+    def status(self) -> dict[str, Any]:
+        """The status now: phase, roles, ranks, restarts, progress, result."""
+        return self.connection.status()
+
+    def events(self, after: int = 0) -> list[dict[str, Any]]:
+        """The timeline: notes with a number greater than `after`."""
+        return self.connection.notes(after)
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """The final status.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            DeadlineError: it was not over in time.
+        """
+        return self.connection.wait(timeout)
+
+    def wait_code(self) -> int:
+        """Wait for the end: 0 for success, 1 for failure."""
+        return int(ExitCode.OK if self.wait()["phase"] == "Succeeded" else ExitCode.JOB_FAILED)
+
+    @property
+    def result(self) -> object:
+        """What rank 0 of the first driver role returned; waits for the end.
+
+        Raises:
+            JobFailedError: the job failed; the message is its first cause.
+        """
+        status = self.wait()
+        if status["phase"] != "Succeeded":
+            raise JobFailedError(
+                f"job {self.name} failed: {status.get('reason')}: {status.get('message')}", hint=f"see {self.dir}"
+            )
+        return json.loads(status["result"]) if status.get("result") else None
+
+    def logs(
+        self,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        out: TextIO | None = None,
+    ) -> None:
+        """Write the ranks' output to `out` (sys.stdout), each line after "[role/rank] ".
+
+        Args:
+            role: only of this role.
+            rank: only of this rank.
+            tail: only the last so many lines of each rank.
+            follow: go on until the job is over.
+            out: where to write.
+
+        Raises:
+            NotFoundError: no such output, and not following.
+        """
+        out = out or sys.stdout
+        if not follow:
+            for line in logs.read(self.dir, role=role, rank=rank, tail=tail):
+                out.write(f"{line}\n")
+            return
+        for line in logs.follow(self.dir, self._over, role=role, rank=rank, tail=tail):
+            out.write(f"{line}\n")
+            out.flush()
+
+    def restart(self, target: str = "job") -> None:
+        """Restart the job, a role ("rollout") or a rank ("rollout/2")."""
+        self.connection.command("restart", target, by=_me())
+
+    def stop(self) -> None:
+        """End the job; what it had journaled and saved stays in its folder."""
+        self.connection.command("stop", "job", by=_me())
+
+    def _over(self) -> bool:
+        return self.connection.status().get("phase") in registry.FINAL
+
+
+def submit(
+    manifest: DLJobManifest,
+    *,
+    address: str | None = None,
+    code_dir: Path,
+    backend: str | None = None,
+    record: Callable[[registry.JobRecord], registry.JobRecord] = registry.register,
+    environment: tuple[tuple[str, str], ...] = (),
+    runner: int = 0,
+) -> JobHandle:
+    """Start a job on a Ray; see `DLJob.submit`.
+
+    Args:
+        manifest: the job.
+        address: host:port of Ray's GCS; left out: RAY_ADDRESS, or the Ray that this process has joined.
+        code_dir: first on the workers' path, and their working directory.
+        backend: name of the backend, over that of the spec.
+        record: puts the job where other terminals find it.
+        environment: what other processes need to reach this Ray.
+        runner: pid of the process with which that Ray ends; 0 for one that was there before.
+
+    Raises:
+        UnreachableError: no Ray, or no right to write to DLJOB_HOME.
+    """
+    from dljob.runtime.connect import connect
+    from dljob.runtime.launch import launch, new_uid
+
+    if not code_dir.is_dir():
+        raise UnreachableError(f"the working directory {code_dir} is not there", hint="see spec.code.workingDir")
+    reached = connect(address)
+    uid, name = new_uid(), manifest.metadata.name
+    entry = record(
+        registry.JobRecord(
+            name=name,
+            uid=uid,
+            dir=os.fspath(registry.folder_of(name, uid)),
+            address=reached,
+            environment=environment or _own_environment(),
+            runner=runner,
+            runner_started=registry.start_of(runner) if runner else 0,
+        )
+    )
+    return JobHandle(entry, launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend))
+
+
+def _own_environment() -> tuple[tuple[str, str], ...]:
+    """How this process itself reached its Ray; the token's file, never the token."""
+    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
+    return tuple((name, os.environ[name]) for name in names if name in os.environ)
+
+
+def _me() -> str:
+    """Who gives an order, for the timeline."""
+    return f"pid {os.getpid()}"
