@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 
-from dljob.master import ending, limits
+from dljob.master import ending, failover, limits
 from dljob.master.actions import Reserve, Unreserve
 from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
-from dljob.master.failover import failed
 from dljob.master.restart import kill
 from dljob.master.seats import seats_of
 from dljob.master.spares import forget_node
@@ -24,8 +23,7 @@ def nodes_seen(d: Draft, event: NodesSeen) -> None:
     """The nodes changed: look for room, and leave those that are gone."""
     if event.nodes != d.nodes or not d.nodes_seen:
         d.nodes, d.nodes_seen = event.nodes, True
-    if d.phase is Phase.PENDING:
-        look(d)
+    if d.ending:
         return
     gone = frozenset(u.node for u in d.units.values() if u.node) - {node.id for node in event.nodes}
     if gone:
@@ -35,7 +33,7 @@ def nodes_seen(d: Draft, event: NodesSeen) -> None:
 
 def look(d: Draft) -> None:
     """Try to place what has no place, unless a wait for that is under way."""
-    if d.phase.final or d.phase is Phase.STOPPING or not d.nodes_seen:
+    if not d.nodes_seen or d.ending:
         return
     if d.search.retry_at is not None and d.now < d.search.retry_at:
         return
@@ -172,6 +170,7 @@ def _leave(d: Draft, gone: frozenset[str]) -> None:
     d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
     forget_node(d, gone)
     moving = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    begun = {role: failover.begun(d, role) for role in d.job.roles}
     lost: dict[str, list[int]] = {}
     for name in moving:
         unit = d.units[name]
@@ -181,9 +180,9 @@ def _leave(d: Draft, gone: frozenset[str]) -> None:
             kill(d, host)
             _collect(d, host, lost)
     for role in d.job.roles:
-        if d.phase.active and lost.get(role):
+        if lost.get(role) and not d.ending:
             outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
-            failed(d, role, tuple(lost[role]), outcome, host_lost=True)
+            failover.failed(d, role, tuple(lost[role]), outcome, host_lost=True, begun=begun[role])
 
 
 def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:

@@ -48,8 +48,7 @@ def key(level: Level, role: str) -> str:
 def joined(d: Draft, role: str, node: str, since: float) -> bool:
     """Whether a process that was ordered at `since` fell to a failure that is counted already."""
     return any(
-        mark.node == node and since <= mark.at and d.now - mark.at <= limits.JOIN_S
-        for mark in recent(d, f"fail:{role}")
+        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S for mark in recent(d, f"fail:{role}")
     )
 
 

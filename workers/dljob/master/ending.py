@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from immutables import Map
+
 from dljob.master import limits, spares, starting
 from dljob.master.actions import Finish, Release, StopRanks
 from dljob.master.draft import Draft
@@ -69,6 +71,7 @@ def end(d: Draft, verdict: Verdict, *, graceful: bool = True) -> None:
     if d.verdict is not None:
         return
     d.phase, d.verdict = Phase.STOPPING, verdict
+    d.incidents = Map()
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
     if graceful and d.live:
         kill_at = d.now + limits.GRACE_S + limits.STOP_S
@@ -111,6 +114,6 @@ def released(d: Draft) -> None:
         if rank.phase.live:
             d.set_rank(key, replace(rank, phase=RankPhase.STOPPED, pid=0))
     d.phase = Phase.SUCCEEDED if verdict.ok else Phase.FAILED
-    d.ended_at = d.now
+    d.ended_at, d.wake = d.now, None
     d.note(reasons.RELEASED, "job", "nothing of the job is left", seconds=d.now - verdict.release_at)
     d.do(Finish(verdict.ok, verdict.reason, verdict.message))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from dljob.master import budget, ending, limits, spares
 from dljob.master.draft import Draft
-from dljob.master.job import STORE
 from dljob.master.policy import Fail, Ignore, Restart, decide, describe, lift, next_level
 from dljob.master.restart import Order, begin
 from dljob.master.state import Incident, RankKey, RankPhase
-from dljob.master.views import HostId, Level, Outcome, Reason
+from dljob.master.views import Level, Outcome, Reason
 from dljob.telemetry import reasons
 
 
-def failed(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, *, host_lost: bool) -> None:
-    """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is."""
+def failed(
+    d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, *, host_lost: bool, begun: bool = True
+) -> None:
+    """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is.
+
+    `begun`: whether any rank of the role had been started since it last waited as a whole.
+    """
     first = ranks[0]
     cause = describe(f"{role}/{first}", outcome)
     decision = decide(d, role, first, outcome)
@@ -26,11 +29,20 @@ def failed(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, *, hos
     elif isinstance(decision, Ignore):
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
-        _restart(d, role, ranks, outcome, replace(decision, level=_lifted(d, role, decision, host_lost=host_lost)))
+        level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
+        _restart(d, role, ranks, outcome, replace(decision, level=level))
 
 
-def _lifted(d: Draft, role: str, decision: Restart, *, host_lost: bool) -> Level:
-    return lift(d.facts(role), decision.level, host_lost=host_lost)
+def _lifted(d: Draft, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+    if d.facts(role).world and not begun and level is not Level.JOB:
+        # Nobody has met yet: only the host that did not come up is made again.
+        return Level.PROCESS
+    return lift(d.facts(role), level, host_lost=host_lost)
+
+
+def begun(d: Draft, role: str) -> bool:
+    """Whether any rank of a role was started since it last waited as a whole."""
+    return d.roles[role].waiting < d.facts(role).plan.replicas
 
 
 def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
@@ -50,7 +62,8 @@ def _restart(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, deci
     cause = describe(f"{role}/{first}", outcome)
     wait, level = 0.0, decision.level
     # Processes of one node that die together are one failure: without this a lost node would eat the whole budget.
-    if not budget.joined(d, role, node, d.ranks[role, first].since):
+    since = max(d.ranks[role, first].since, d.hosts[d.facts(role).host_of(first)].since)
+    if not budget.joined(d, role, node, since):
         wait = budget.backoff(d, budget.add(d, f"fail:{role}", node))
         if decision.counts:
             charged = charge(d, role, level, cause)
@@ -133,11 +146,4 @@ def store_lost(d: Draft, role: str, outcome: Outcome) -> None:
     """The host of a torch store is gone: the world meets again on a new one."""
     unfinished = [r for r in range(d.facts(role).plan.replicas) if d.ranks[role, r].phase is not RankPhase.SUCCEEDED]
     if unfinished:
-        failed(d, role, tuple(unfinished), outcome, host_lost=True)
-
-
-def host_ranks(d: Draft, host: HostId) -> Counter[RankPhase]:
-    """How many ranks of a host are in which phase."""
-    if host.index == STORE:
-        return Counter()
-    return Counter(d.ranks[host.role, rank].phase for rank in d.facts(host.role).ranks_of(host.index))
+        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role))

@@ -40,6 +40,8 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         return (Release(),)
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
     d = Draft(state, now)
+    if state.verdict is not None:
+        return tuple(action for host, own in hosts for action in _leave(d, host, own))
     return (
         *(action for host, own in hosts for action in _kills(host, own)),
         *_units(state),
@@ -85,16 +87,22 @@ def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
     if own.phase is not HostPhase.READY or host.index == STORE:
         return
     facts = d.facts(host.role)
-    phases = {rank: d.ranks[host.role, rank].phase for rank in facts.ranks_of(host.index)}
-    begun = tuple(rank for rank, phase in phases.items() if phase is RankPhase.STARTING)
-    if begun and d.verdict is None:
+    begun = _in_phase(d, host, RankPhase.STARTING)
+    if begun:
         store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
         yield starting.order(d, host, begun, store)
-    if d.verdict is not None:
-        leaving = tuple(rank for rank, phase in phases.items() if phase.live)
-        grace, why = limits.GRACE_S, d.verdict.reason
-    else:
-        leaving = tuple(rank for rank, phase in phases.items() if phase is RankPhase.STOPPING)
-        grace, why = 0.0, "restart"
-    if leaving:
-        yield StopRanks(host, own.life, leaving, grace, why)
+    stopping = _in_phase(d, host, RankPhase.STOPPING)
+    if stopping:
+        yield StopRanks(host, own.life, stopping, 0.0, "restart")
+
+
+def _leave(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
+    """At the end of the job: what the ranks of a host were asked."""
+    live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
+    if own.phase is HostPhase.READY and live and d.verdict is not None:
+        yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason)
+
+
+def _in_phase(d: Draft, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
+    ranks = d.facts(host.role).ranks_of(host.index)
+    return tuple(rank for rank in ranks if d.ranks[host.role, rank].phase in phases)

@@ -9,7 +9,7 @@ from dljob.master import limits, starting
 from dljob.master.actions import KillHost, StopRanks
 from dljob.master.draft import Draft
 from dljob.master.job import STORE
-from dljob.master.state import HostPhase, HostState, Incident, RankKey, RankPhase, UnitPhase
+from dljob.master.state import HostPhase, Incident, RankKey, RankPhase
 from dljob.master.views import HostId, Level
 from dljob.telemetry import reasons
 
@@ -36,9 +36,10 @@ def begin(d: Draft, order: Order) -> None:
     number = d.next_serial()
     target = _target(d, order)
     fault = d.add_fault(order.level, order.reason, target, order.cause)
-    inherited = _take_over(d, members)
+    later = _later_ranks(d) if order.level is Level.JOB else ()
+    inherited = _take_over(d, (*members, *later))
     if order.level is Level.JOB:
-        _reset_roles(d)
+        _reset_roles(d, later)
     due = d.now + order.wait
     d.incidents = d.incidents.set(
         number,
@@ -107,17 +108,19 @@ def _take_over(d: Draft, members: tuple[RankKey, ...]) -> tuple[int, ...]:
     return tuple(inherited)
 
 
-def _reset_roles(d: Draft) -> None:
+def _later_ranks(d: Draft) -> tuple[RankKey, ...]:
+    """Ranks of roles that wait for another to complete."""
+    return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))
+
+
+def _reset_roles(d: Draft, later: tuple[RankKey, ...]) -> None:
     """A job that restarts starts its roles in order again, also those that the restart does not wait for."""
     for name, facts in d.job.roles.items():
         d.set_role(name, replace(d.roles[name], spawned=False, was_ready=False))
-        if not facts.first_wave:
-            for host in facts.hosts():
-                kill(d, host)
-            for rank in range(facts.plan.replicas):
-                old = d.ranks[name, rank]
-                if old.phase is not RankPhase.WAITING:
-                    d.set_rank((name, rank), replace(old, phase=RankPhase.WAITING, incident=0, pid=0))
+        for host in () if facts.first_wave else facts.hosts():
+            kill(d, host)
+    for key in later:
+        d.set_rank(key, replace(d.ranks[key], phase=RankPhase.WAITING, incident=0, pid=0))
 
 
 def _hold(d: Draft, incident: Incident, change: int) -> None:
@@ -141,10 +144,9 @@ def _take_down(d: Draft, number: int) -> None:
             kill(d, host)
             for rank in ranks:
                 _wait(d, (host.role, rank), number)
-    if incident.fresh or incident.level in (Level.ROLE, Level.JOB):
-        for role in sorted({role for role, _ in incident.members}):
-            if incident.level is not Level.PROCESS and d.facts(role).world and incident.fresh:
-                kill(d, HostId(role, STORE))
+    for role in sorted({role for role, _ in incident.members}):
+        if d.facts(role).world and incident.fresh:
+            kill(d, HostId(role, STORE))
     if stopping:
         stop_by = d.now + limits.STOP_S
         d.incidents = d.incidents.set(number, replace(d.incidents[number], stop_by=stop_by))
@@ -219,13 +221,3 @@ def stop_overdue(d: Draft, number: int) -> None:
 def _is_stopping(d: Draft, key: RankKey, number: int) -> bool:
     rank = d.ranks[key]
     return rank.incident == number and rank.phase is RankPhase.STOPPING
-
-
-def down_state(state: HostState) -> HostState:
-    """A host without a process, remembering what it was."""
-    return replace(state, phase=HostPhase.DOWN, pid=0, address="")
-
-
-def lost_units(d: Draft) -> int:
-    """How many units wait for a node."""
-    return sum(unit.phase is not UnitPhase.HELD for unit in d.units.values())

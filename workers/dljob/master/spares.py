@@ -40,9 +40,9 @@ def take(d: Draft, host: HostId, node: str) -> bool:
         spare = d.spares.get((host.role, node, slot))
         if spare is not None and spare.phase is SparePhase.READY:
             past = old.actor or old.past
-            new = HostState(
-                HostPhase.READY, old.life + 1, node, spare.pid, spare.actor, past, devices, spare.log or old.log
-            )
+            log = spare.log or old.log
+            life = old.life + 1
+            new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
             d.set_host(host, new)
             _spawn(d, host.role, node, slot, SpareState(SparePhase.SPAWNING, spare.life + 1))
             return True

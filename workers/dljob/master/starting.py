@@ -59,7 +59,7 @@ def _wanted(d: Draft, host: HostId) -> bool:
     if not role.spawned:
         return False
     if host.index == STORE:
-        return role.waiting > 0
+        return not completed(d, host.role)
     ranks = (d.ranks[host.role, rank] for rank in d.facts(host.role).ranks_of(host.index))
     return any(rank.phase is RankPhase.WAITING and not on_hold(d, rank) for rank in ranks)
 
@@ -78,7 +78,7 @@ def ensure_host(d: Draft, host: HostId) -> None:
         return
     devices = state.devices if state.node == unit.node else ()
     past = state.actor or state.past
-    new = HostState(HostPhase.SPAWNING, state.life + 1, unit.node, past=past, devices=devices)
+    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices)
     d.set_host(host, new)
     d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
 

@@ -117,6 +117,8 @@ class HostState:
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
+    since: float = 0.0
+    """When its present process was ordered (unix seconds)."""
     node: str = ""
     pid: int = 0
     actor: str = ""

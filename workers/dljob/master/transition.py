@@ -141,10 +141,12 @@ def _host_lost(d: Draft, event: HostLost) -> None:
         return
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
     lost = [key for key in keys if ending.unfinished(d.ranks[key]) and key not in asked]
+    role, begun = event.host.role, failover.begun(d, event.host.role)
     for key in (*asked, *lost):
         ending.process_gone(d, key)
     if lost:
-        failover.failed(d, event.host.role, tuple(rank for _, rank in lost), event.outcome, host_lost=True)
+        ranks = tuple(rank for _, rank in lost)
+        failover.failed(d, role, ranks, event.outcome, host_lost=True, begun=begun)
     else:
         starting.ensure_host(d, event.host)
 
