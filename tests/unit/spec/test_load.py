@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic_core import ErrorDetails
 
 from dljob.errors import ExitCode, Problem, SpecError, UsageError
 from dljob.spec import tree
 from dljob.spec.load import dump, load, load_file, load_file_all, parse
 from dljob.spec.model import DLJobManifest
 from dljob.spec.validate import check
+from dljob.spec.words import describe
 
 SAMPLES = sorted((Path(__file__).parents[2] / "golden" / "samples").glob("*.yaml"))
 
@@ -185,3 +187,13 @@ def test_free_objects_of_models_hold_json_only() -> None:
     for config, words in (({"a": (1,)}, "keys that are strings"), ({"a": {1}}, "set is not JSON serializable")):
         with pytest.raises(ValueError, match=words):
             type(role)(name="a", entrypoint=role.entrypoint, config=config)
+
+
+def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
+    error: ErrorDetails = {"type": "brand_new", "loc": ("spec",), "msg": "Input should be newer", "input": 1}
+    assert describe(error, ("spec",)) == ("Input should be newer", "")
+
+
+def test_too_many_items() -> None:
+    with pytest.raises(SpecError, match=r"spec\.env: has 257 items, at most 256"):
+        parse(job(env=[{"name": f"A{i}"} for i in range(257)]))

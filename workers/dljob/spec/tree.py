@@ -62,11 +62,9 @@ class Document:
 
     def value_mark(self, loc: Loc) -> Mark:
         """Where the value at `loc` stands, else the nearest thing around it."""
-        for end in range(len(loc), -1, -1):
-            mark = self.values.get(loc[:end])
-            if mark is not None:
-                return mark
-        return self.start
+        while loc and loc not in self.values:
+            loc = loc[:-1]
+        return self.values.get(loc, self.start)
 
 
 def read(text: str) -> list[Document]:

@@ -47,9 +47,12 @@ def one_of(word: str, known: Sequence[str]) -> str:
 
 
 def meant(loc: Loc) -> str:
-    """The field of the object at `loc[:-1]` that the unknown key `loc[-1]` was probably meant to be, or ""."""
-    model = model_at(loc[:-1])
-    return nearest(str(loc[-1]), aliases(model)) if model else ""
+    """The field that the unknown key `loc[-1]`, of the object at `loc[:-1]`, was probably meant to be, or ""."""
+    model: type[BaseModel] = DLJobManifest
+    for part in loc[:-1]:
+        if isinstance(part, str):
+            model = model_in(aliases(model)[part].annotation) or model
+    return nearest(str(loc[-1]), aliases(model))
 
 
 def describe(error: ErrorDetails, loc: Loc) -> Words:
@@ -65,19 +68,6 @@ def describe(error: ErrorDetails, loc: Loc) -> Words:
     if kind in _SAYS:
         return _SAYS[kind](context, error["input"])
     return error["msg"], ""
-
-
-def model_at(loc: Loc) -> type[BaseModel] | None:
-    """The model of the object at `loc` of a manifest; None for a scalar, a free object or no place at all."""
-    model: type[BaseModel] | None = DLJobManifest
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        fields = aliases(model) if model else {}
-        if part not in fields:
-            return None
-        model = model_in(fields[part].annotation)
-    return model
 
 
 def model_in(annotation: object) -> type[BaseModel] | None:
