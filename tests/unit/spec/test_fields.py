@@ -1,0 +1,249 @@
+"""A field enters the tree with the code that obeys it: every field has a row that says where its effect is seen.
+
+`Plan` rows are tried here: changing the field changes the plan. `Code` rows name a module that reads the field, and,
+where there is one, the test that shows the effect; both must exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from dljob.plan.plan import plan
+from dljob.spec.load import dump, load, parse
+from dljob.spec.model import DLJobManifest
+from dljob.spec.words import aliases, model_in
+
+ROOT = Path(__file__).parents[3]
+
+DERIVED: dict[str, Any] = {
+    "apiVersion": "dljob.io/v1alpha1",
+    "kind": "DLJob",
+    "metadata": {"name": "j"},
+    "spec": {
+        "env": [{"name": "A", "value": "1"}],
+        "roles": [
+            {
+                "name": "elastic",
+                "type": "Elastic",
+                "entrypoint": {"class": "app.A"},
+                "args": ["--fast"],
+                "env": [{"name": "B", "value": "1"}],
+                "replicas": 4,
+                "replicasPerGroup": 2,
+                "comm": {"backend": "gloo"},
+                "dependsOn": [{"role": "last"}],
+            },
+            {"name": "script", "entrypoint": {"module": "train.py"}, "accelerator": {"count": "0.4"}},
+            {"name": "program", "entrypoint": {"command": ["ls", "-l"]}, "accelerator": {"count": "0.4"}},
+            {"name": "last", "entrypoint": {"class": "app.B"}, "driver": False},
+        ],
+        "collocations": [{"name": "both", "roles": ["script", "program"], "level": "Host"}],
+    },
+}
+DECLARED: dict[str, Any] = {
+    **DERIVED,
+    "spec": {
+        "roles": [{"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": {"type": "Custom"}}],
+        "nodeGroups": [
+            {
+                "name": "one",
+                "replicas": 2,
+                "cpu": "8",
+                "memory": "16Gi",
+                "sharedMemory": "1Gi",
+                "accelerator": {"type": "Custom", "count": 2, "resourceName": "example.com/f", "rayResource": "F"},
+                "labels": {"rack": "a"},
+            },
+            {"name": "two", "cpu": "8", "accelerator": {"type": "GPU"}},
+        ],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The value `value` at `path` (dots; indices as numbers) makes another plan of `base`."""
+
+    path: str
+    value: Any
+    base: str = "derived"
+
+
+@dataclass(frozen=True)
+class Code:
+    """`module` reads the attribute; `test` (file::name) shows what comes of it."""
+
+    module: str
+    attribute: str
+    test: str = ""
+
+
+ROWS: dict[str, Plan | Code] = {
+    "apiVersion": Code(
+        "dljob.spec.load", "manifest.api_version", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+    ),
+    "kind": Code("dljob.spec.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"),
+    "metadata.name": Plan("metadata.name", "other"),
+    "metadata.namespace": Plan("metadata.namespace", "research"),
+    "metadata.labels": Plan("metadata.labels", {"team": "rl"}),
+    "metadata.annotations": Code(
+        "dljob.spec.load", "manifest.model_dump", "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations"
+    ),
+    "spec.image": Plan("spec.image", "example/x:1"),
+    "spec.rayVersion": Plan("spec.rayVersion", "2.61.0"),
+    "spec.env[].name": Plan("spec.env.0.name", "OTHER"),
+    "spec.env[].value": Plan("spec.env.0.value", "2"),
+    "spec.config": Plan("spec.config", {"lr": 1}),
+    "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
+    "spec.backend.name": Code("dljob.runtime.launch", "wanted.name"),
+    "spec.backend.options": Code("dljob.runtime.launch", "wanted.options"),
+    "spec.roles[].name": Plan("spec.roles.0.name", "other"),
+    "spec.roles[].type": Plan("spec.roles.3.type", "Elastic"),
+    "spec.roles[].entrypoint.class": Plan("spec.roles.3.entrypoint.class", "app.C"),
+    "spec.roles[].entrypoint.module": Plan("spec.roles.1.entrypoint.module", "other.py"),
+    "spec.roles[].entrypoint.command[]": Plan("spec.roles.2.entrypoint.command.1", "-a"),
+    "spec.roles[].args[]": Plan("spec.roles.0.args.0", "--slow"),
+    "spec.roles[].env[].name": Plan("spec.roles.0.env.0.name", "OTHER"),
+    "spec.roles[].env[].value": Plan("spec.roles.0.env.0.value", "2"),
+    "spec.roles[].config": Plan("spec.roles.0.config", {"lr": 1}),
+    "spec.roles[].replicas": Plan("spec.roles.3.replicas", 2),
+    "spec.roles[].replicasPerGroup": Plan("spec.roles.0.replicasPerGroup", 4),
+    "spec.roles[].accelerator.type": Plan("spec.roles.1.accelerator.type", "NPU"),
+    "spec.roles[].accelerator.count": Plan("spec.roles.1.accelerator.count", "0.5"),
+    "spec.roles[].resources.cpu": Plan("spec.roles.0.resources", {"cpu": "500m"}),
+    "spec.roles[].resources.memory": Plan("spec.roles.0.resources", {"memory": "1Gi"}),
+    "spec.roles[].resources.custom": Plan("spec.roles.0.resources", {"custom": {"licence": "1"}}),
+    "spec.roles[].nodeGroup": Plan("spec.roles.0.nodeGroup", "one", "declared"),
+    "spec.roles[].driver": Plan("spec.roles.3.driver", True),
+    "spec.roles[].dependsOn[].role": Plan("spec.roles.0.dependsOn.0.role", "script"),
+    "spec.roles[].dependsOn[].condition": Plan("spec.roles.0.dependsOn.0.condition", "Complete"),
+    "spec.roles[].comm.backend": Plan("spec.roles.0.comm.backend", "None"),
+    "spec.roles[].comm.timeoutSeconds": Plan("spec.roles.0.comm.timeoutSeconds", 60),
+    "spec.roles[].comm.preCheck": Code(
+        "dljob.spec.scalars", "_only_false", "tests/unit/spec/test_fields.py::test_a_pre_check_can_only_be_declined"
+    ),
+    "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
+    "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
+    "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
+    "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),
+    "spec.collocations[].roles[]": Plan("spec.collocations.0.roles.1", "last"),
+    "spec.collocations[].level": Plan("spec.collocations.0.level", "Device"),
+    "spec.nodeGroups[].name": Plan("spec.nodeGroups.1.name", "three", "declared"),
+    "spec.nodeGroups[].replicas": Plan("spec.nodeGroups.0.replicas", 3, "declared"),
+    "spec.nodeGroups[].cpu": Plan("spec.nodeGroups.0.cpu", "9", "declared"),
+    "spec.nodeGroups[].memory": Plan("spec.nodeGroups.0.memory", "17Gi", "declared"),
+    "spec.nodeGroups[].sharedMemory": Plan("spec.nodeGroups.0.sharedMemory", "2Gi", "declared"),
+    "spec.nodeGroups[].accelerator.type": Plan("spec.nodeGroups.1.accelerator.type", "NPU", "declared"),
+    "spec.nodeGroups[].accelerator.count": Plan("spec.nodeGroups.0.accelerator.count", 3, "declared"),
+    "spec.nodeGroups[].accelerator.resourceName": Plan(
+        "spec.nodeGroups.0.accelerator.resourceName", "example.com/g", "declared"
+    ),
+    "spec.nodeGroups[].accelerator.rayResource": Plan("spec.nodeGroups.0.accelerator.rayResource", "G", "declared"),
+    "spec.nodeGroups[].labels": Plan("spec.nodeGroups.0.labels.rack", "b", "declared"),
+    "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
+    "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
+    "spec.master.maxRestarts": Code("dljob.master.transition", "master.max_restarts"),
+    "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "master.create_timeout_seconds"),
+    "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
+    "spec.faultTolerance.maxRestarts": Code("dljob.master.budget", "fault_tolerance.max_restarts"),
+    "spec.faultTolerance.windowSeconds": Code("dljob.master.budget", "fault_tolerance.window_seconds"),
+    "spec.faultTolerance.leaseSeconds": Code("dljob.runtime.prime", "fault_tolerance.lease_seconds"),
+    "spec.faultTolerance.backoff.initialSeconds": Code("dljob.master.budget", "rule.initial_seconds"),
+    "spec.faultTolerance.backoff.multiplier": Code("dljob.master.budget", "rule.multiplier"),
+    "spec.faultTolerance.backoff.maxSeconds": Code("dljob.master.budget", "rule.max_seconds"),
+    "spec.faultTolerance.spares.processesPerNode": Code("dljob.master.spares", "spares.processes_per_node"),
+    "spec.faultTolerance.spares.nodes": Plan("spec.faultTolerance", {"spares": {"nodes": 1}}, "declared"),
+    "spec.faultTolerance.rules[].name": Code("dljob.master.policy", "rule.name"),
+    "spec.faultTolerance.rules[].roles[]": Code("dljob.master.policy", "rule.roles"),
+    "spec.faultTolerance.rules[].onReasons[]": Code("dljob.master.policy", "rule.on_reasons"),
+    "spec.faultTolerance.rules[].onExitCodes[]": Code("dljob.master.policy", "rule.on_exit_codes"),
+    "spec.faultTolerance.rules[].action": Code("dljob.master.policy", "rule.action"),
+    "spec.faultTolerance.rules[].maxAttempts": Code("dljob.master.policy", "rule.max_attempts"),
+    "spec.faultTolerance.rules[].escalateTo": Code("dljob.master.policy", "rule.escalate_to"),
+    "spec.faultTolerance.rules[].countsTowardsLimit": Code("dljob.master.policy", "rule.counts_towards_limit"),
+    "spec.activeDeadlineSeconds": Code("dljob.master.timers", "spec.active_deadline_seconds"),
+    "spec.preRunningDeadlineSeconds": Code("dljob.master.timers", "spec.pre_running_deadline_seconds"),
+}
+
+PLANNED = {field: row for field, row in ROWS.items() if isinstance(row, Plan)}
+CODED = {field: row for field, row in ROWS.items() if isinstance(row, Code)}
+
+
+def leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, info in aliases(model).items():
+        here = f"{path}.{name}{'[]' if 'tuple' in str(info.annotation) else ''}".removeprefix(".")
+        inner = model_in(info.annotation)
+        if inner:
+            yield from leaves(inner, here)
+        else:
+            yield here
+
+
+def test_every_field_has_a_row_and_every_row_a_field() -> None:
+    assert list(leaves(DLJobManifest)) == list(ROWS)
+
+
+@pytest.mark.parametrize("field", PLANNED)
+def test_changing_it_changes_the_plan(field: str) -> None:
+    row = PLANNED[field]
+    data = copy.deepcopy(DERIVED if row.base == "derived" else DECLARED)
+    before = plan(parse(data)).digest
+    node: Any = data
+    *parents, last = row.path.split(".")
+    for part in parents:
+        node = node[int(part) if part.isdecimal() else part]
+    key = int(last) if last.isdecimal() else last
+    old = node[key] if isinstance(node, list) or key in node else None
+    assert old != row.value
+    node[key] = row.value
+    assert plan(parse(data)).digest != before, f"{field} is accepted and does nothing"
+
+
+def read_in(module: str) -> set[str]:
+    """What a module's source reads: `a.b.c` as it is written, names, and keys."""
+    path = ROOT / "workers" / Path(*module.split(".")).with_suffix(".py")
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute | ast.Name):
+            found.add(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            found.add(node.value)
+    return found
+
+
+@pytest.mark.parametrize("field", CODED)
+def test_somebody_reads_it(field: str) -> None:
+    row = CODED[field]
+    found = read_in(row.module)
+    reads = any(name == row.attribute or name.endswith(f".{row.attribute}") for name in found)
+    assert reads, f"{row.module} does not read {row.attribute} any more"
+    if row.test:
+        file, name = row.test.split("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_a_dump_says_what_it_is() -> None:
+    assert dump(parse(DERIVED)).startswith("apiVersion: dljob.io/v1alpha1\nkind: DLJob\n")
+
+
+def test_a_dump_carries_annotations() -> None:
+    data = copy.deepcopy(DERIVED)
+    data["metadata"]["annotations"] = {"example.com/note": "hello"}
+    assert "  annotations:\n    example.com/note: hello\n" in dump(parse(data))
+
+
+def test_a_pre_check_can_only_be_declined() -> None:
+    data = copy.deepcopy(DERIVED)
+    data["spec"]["roles"][0]["comm"]["preCheck"] = False
+    manifest = parse(data)
+    assert manifest.spec.roles[0].comm.pre_check is False
+    assert load(dump(manifest)) == manifest
