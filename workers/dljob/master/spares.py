@@ -13,6 +13,8 @@ from dljob.master.state import HostPhase, HostState, SparePhase, SpareState
 from dljob.master.views import HostId
 from dljob.telemetry import reasons
 
+_GONE = (SparePhase.TAKEN, SparePhase.LOST)
+
 
 def per_node(d: Draft) -> int:
     """How many spares each node keeps for each role that runs there."""
@@ -23,12 +25,16 @@ def keep(d: Draft, role: str, nodes: Iterable[str]) -> None:
     """Order the spares that these nodes lack for a role."""
     for node in sorted(set(nodes) - {""}):
         for slot in range(per_node(d)):
-            if (role, node, slot) not in d.spares:
-                _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1))
+            spare = d.spares.get((role, node, slot))
+            if spare is None or spare.phase is SparePhase.TAKEN:
+                _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
 
 
 def take(d: Draft, host: HostId, node: str) -> bool:
-    """Let a ready spare of this node be the host, with the devices that the host had; order another spare."""
+    """Let a ready spare of this node be the host, with the devices that the host had.
+
+    The next spare is ordered when the rank is back: its start would take the processor from the restart.
+    """
     old = d.hosts[host]
     if host.index < 0 or not old.life:
         return False
@@ -44,7 +50,7 @@ def take(d: Draft, host: HostId, node: str) -> bool:
             life = old.life + 1
             new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
             d.set_host(host, new)
-            _spawn(d, host.role, node, slot, SpareState(SparePhase.SPAWNING, spare.life + 1))
+            d.spares = d.spares.set((host.role, node, slot), SpareState(SparePhase.TAKEN, spare.life))
             return True
     return False
 
@@ -68,7 +74,7 @@ def lost(d: Draft, event: SpareLost) -> None:
     """A spare died, or did not come up: another is ordered, unless that was tried too often in a row."""
     key = (event.role, event.node, event.slot)
     spare = d.spares.get(key)
-    if spare is None or spare.life != event.life or spare.phase is SparePhase.LOST:
+    if spare is None or spare.life != event.life or spare.phase in _GONE:
         return
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:

@@ -116,11 +116,13 @@ def start_world(d: Draft, role: str) -> None:
 
 def _start_host(d: Draft, host: HostId, store: str) -> None:
     """Start the waiting ranks of one ready host."""
-    state = d.hosts[host]
-    if state.phase is not HostPhase.READY:
+    mine = d.facts(host.role).ranks_of(host.index)
+    # A host whose ranks are still being ended may yet have to be killed: nobody starts on it before they are gone.
+    stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
+    if d.hosts[host].phase is not HostPhase.READY or stopping:
         return
     started: list[int] = []
-    for rank in d.facts(host.role).ranks_of(host.index):
+    for rank in mine:
         old = d.ranks[host.role, rank]
         if old.phase is RankPhase.WAITING and not on_hold(d, old):
             new = replace(old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now)

@@ -93,6 +93,8 @@ class SparePhase(StrEnum):
 
     SPAWNING = "Spawning"
     READY = "Ready"
+    TAKEN = "Taken"
+    """It is a host now."""
     LOST = "Lost"
     """It could not be made, several times in a row: given up."""
 

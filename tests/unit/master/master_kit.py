@@ -1,0 +1,367 @@
+"""A model of everything around the core: nodes, processes, spares, answers on their way; and what must always hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from dljob.master import actions as act
+from dljob.master import events as ev
+from dljob.master.assign import would_be_nodes
+from dljob.master.codec import event_record, replay
+from dljob.master.reissue import live_hosts, ready_spares, reissue
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase
+from dljob.master.transition import initial, next_wake, transition
+from dljob.master.views import HostId, NodeView, Outcome, Reason
+from dljob.plan.model import GRAIN
+from dljob.plan.plan import plan
+from dljob.spec.model import DLJobManifest
+
+UID = "c0ffee" + "0" * 26
+KILLED = Outcome(ok=False, reason=Reason.UNKNOWN)
+DONE = Outcome(ok=True)
+
+
+def job(*roles, name="job", **spec):
+    """(plan, spec) of roles given as dicts; what is left out is filled in."""
+    full = [{"entrypoint": {"class": "pkg.Class"}, **role} for role in roles]
+    manifest = DLJobManifest.model_validate({"metadata": {"name": name}, "spec": {"roles": full, **spec}})
+    return plan(manifest), manifest.spec
+
+
+def error(error_type="ValueError", frame="train.py:7 in step", *, step=None, message="boom", **more):
+    return Outcome(
+        ok=False, reason=Reason.USER_ERROR, error_type=error_type, frame=frame, step=step, message=message, **more
+    )
+
+
+def nodes(count, cpus=64, **devices):
+    """Nodes n0, n1, ... that hold so much each."""
+    total = tuple(sorted({"CPU": cpus * GRAIN, **{k: v * GRAIN for k, v in devices.items()}}.items()))
+    return tuple(NodeView(f"n{i}", total, total, (("dljob.io/node-group", "any"),)) for i in range(count))
+
+
+@dataclass
+class Process:
+    node: str
+    unit: str
+    actor: str
+    alive: bool = True
+    ready: bool = False
+    reports: list = field(default_factory=list)
+    """Everything it ever said of its ranks: kept, as results are kept until acknowledged."""
+
+
+class World:
+    """The core, driven by a model of its surroundings. `pending` are answers that have not arrived yet."""
+
+    def __init__(self, made, *, count=None, views=None, hold=False):
+        self.plan, self.spec = made
+        self.now = 1000.0
+        self.start = self.now
+        self.state: JobState = initial(self.plan, self.spec, UID, self.start)
+        self.views = views if views is not None else (would_be_nodes(self.plan) if count is None else nodes(count))
+        self.pending: list = []
+        self.journal: list = []
+        self.told: list = []
+        self.all_actions: list = []
+        self.held: dict = {}
+        self.hosts: dict = {}
+        self.killed: set = set()
+        self.ranks: dict = {}
+        self.spares: dict = {}
+        self.was_ready: set = set()
+        self.finished: list = []
+        self.released = False
+        self.hold = hold
+
+    # -- the core ------------------------------------------------------------------------------------------------
+
+    def send(self, event, *, after=0.0):
+        """Give the core an event; gives its actions, which the model has carried out."""
+        self.now += after
+        self.journal.append(event_record(event, self.now))
+        self.told.append(event)
+        step = transition(self.state, event, self.now)
+        again = transition(self.state, event, self.now)
+        assert again.state == step.state
+        assert again.actions == step.actions
+        self.state = step.state
+        self._remember_ready()
+        for action in step.actions:
+            self.carry_out(action)
+        if not self.hold:
+            check(self)
+        return step.actions
+
+    def _remember_ready(self):
+        for name, role in self.state.roles.items():
+            if role.waiting == role.starting == role.stopping == 0:
+                self.was_ready.add(name)
+
+    def carry_out(self, action):
+        self.all_actions.append(action)
+        getattr(self, "_do_" + type(action).__name__)(action)
+
+    def deliver(self, index=0):
+        return self.send(self.pending.pop(index))
+
+    def settle(self, limit=5000):
+        """Let all answers arrive, first come, first served."""
+        while self.pending:
+            limit -= 1
+            assert limit, "answers make answers for ever"
+            self.deliver()
+
+    def boot(self):
+        """From nothing to all ranks of the first roles ready."""
+        self.send(ev.MasterStarted(1))
+        self.send(ev.NodesSeen(self.views))
+        self.settle()
+        return self
+
+    def tick(self):
+        """Sleep until the core wants to be woken."""
+        wake = next_wake(self.state)
+        assert wake is not None
+        self.now = max(self.now, wake)
+        return self.send(ev.Tick())
+
+    def notes(self, reason=None):
+        return [a for a in self.all_actions if isinstance(a, act.Note) and reason in (None, a.reason)]
+
+    def of(self, kind, since=0):
+        return [a for a in self.all_actions[since:] if isinstance(a, kind)]
+
+    # -- what happens outside ------------------------------------------------------------------------------------
+
+    def key_host(self, role, rank):
+        return self.state.job.roles[role].host_of(rank)
+
+    def live_process(self, host):
+        lives = [life for (h, life), p in self.hosts.items() if h == host and p.alive]
+        return max(lives) if lives else None
+
+    def kill(self, role, rank, outcome=KILLED):
+        """SIGKILL of a rank's host process."""
+        self.kill_host(self.key_host(role, rank), outcome)
+
+    def kill_host(self, host, outcome=KILLED):
+        life = self.live_process(host)
+        if life is not None:
+            self._die(host, life)
+            self.pending.append(ev.HostLost(host, life, outcome))
+
+    def _die(self, host, life):
+        process = self.hosts[host, life]
+        process.alive = False
+        for where in self.ranks.values():
+            for incarnation in [i for i, at in where.items() if at == (host, life)]:
+                del where[incarnation]
+
+    def end(self, role, rank, outcome=DONE):
+        """A rank's user code ends by itself."""
+        for incarnation, (host, life) in list(self.ranks.get((role, rank), {}).items()):
+            del self.ranks[role, rank][incarnation]
+            event = ev.RankEnded(role, rank, incarnation, outcome)
+            self.hosts[host, life].reports.append(event)
+            self.pending.append(event)
+
+    def end_role(self, role, outcome=DONE):
+        for rank in range(self.plan.roles[role].replicas):
+            self.end(role, rank, outcome)
+
+    def lose_node(self, node):
+        """A machine goes dark; its processes are gone, the cluster says so, and nobody else does."""
+        self.views = tuple(view for view in self.views if view.id != node)
+        for (host, life), process in self.hosts.items():
+            if process.node == node and process.alive:
+                self._die(host, life)
+        for key in [key for key in self.spares if key[1] == node]:
+            del self.spares[key]
+        for unit, tokens in self.held.items():
+            self.held[unit] = {token: at for token, at in tokens.items() if at != node}
+        self.pending.append(ev.NodesSeen(self.views))
+
+    def add_node(self, view):
+        self.views = (*self.views, view)
+        self.pending.append(ev.NodesSeen(self.views))
+
+    def crash_master(self):
+        """SIGKILL of PrimeMaster: answers on their way are lost; the next one replays, re-attaches, orders again."""
+        self.pending.clear()
+        rebuilt = replay(self.plan, self.spec, UID, json.loads(json.dumps(self.journal)), start=self.start)
+        assert rebuilt == self.state
+        self.state = rebuilt
+        self.send(ev.MasterStarted(self.state.epoch + 1, "killed"))
+        for action in reissue(self.state, self.now):
+            self.carry_out(action)
+        for host, own in live_hosts(self.state):
+            process = self.hosts.get((host, own.life)) or self._adopt(host, own.life, own.actor)
+            self.pending.extend(process.reports)
+            if not process.alive:
+                self.pending.append(ev.HostLost(host, own.life, KILLED))
+        for (role, node, slot), own in ready_spares(self.state):
+            if self.spares.get((role, node, slot)) != own.life:
+                self.pending.append(ev.SpareLost(role, node, slot, own.life))
+        self.pending.append(ev.NodesSeen(self.views))
+
+    # -- the executor --------------------------------------------------------------------------------------------
+
+    def _node_alive(self, node):
+        return any(view.id == node for view in self.views)
+
+    def _do_Reserve(self, a):
+        if self._node_alive(a.node):
+            self.held.setdefault(a.unit, {})[a.token] = a.node
+            self.pending.append(ev.UnitReserved(a.unit, a.token, a.node))
+        else:
+            self.pending.append(ev.UnitRefused(a.unit, a.token, f"node {a.node} is gone"))
+
+    def _do_Unreserve(self, a):
+        self.held.get(a.unit, {}).pop(a.token, None)
+        for (host, life), process in self.hosts.items():
+            if process.alive and process.unit == (a.unit, a.token):
+                self._die(host, life)
+
+    def _do_SpawnHost(self, a):
+        assert len(self.held) == len(self.plan.units), "a host before the gang was admitted"
+        old = [life for (h, life), p in self.hosts.items() if h == a.host and p.alive and life < a.life]
+        assert not old, f"{a.host} is spawned while life {old} lives"
+        known = self.hosts.get((a.host, a.life))
+        if known is None:
+            node = self.held[a.unit].get(a.token)
+            if node is None:
+                self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+                return
+            known = self.hosts[a.host, a.life] = Process(node, (a.unit, a.token), f"{a.host}/{a.life}")
+        if known.alive:
+            self.pending.append(self._hello(a.host, a.life))
+        else:
+            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+
+    def _hello(self, host, life):
+        process = self.hosts[host, life]
+        devices = (("GPU", (str(host.index),)),)
+        address = f"{process.node}:{2000 + life}" if host.index < 0 else ""
+        return ev.HostReady(
+            host, life, process.node, 100 + life, process.actor, devices, f"{process.actor}.log", address
+        )
+
+    def _adopt(self, host, life, actor):
+        """A spare becomes a host, or has died and nobody knows yet."""
+        spare = next((key for key, own in self.spares.items() if f"spare {key} {own}" == actor), None)
+        node = "" if spare is None else spare[1]
+        self.spares.pop(spare, None)
+        self.hosts[host, life] = Process(node, None, actor, alive=spare is not None)
+        return self.hosts[host, life]
+
+    def _do_StartRanks(self, a):
+        process = self.hosts.get((a.host, a.life))
+        if process is None:
+            process = self._adopt(a.host, a.life, a.actor)
+        assert process.actor == a.actor
+        for dependency, kind in self.plan.roles[a.host.role].depends_on:
+            assert dependency in self.was_ready, f"{a.host} starts before {dependency} was {kind}"
+        if not process.alive:
+            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+            return
+        for start in a.ranks:
+            self._start(a, process, start)
+
+    def _start(self, a, process, start):
+        where = self.ranks.setdefault((a.host.role, start.rank), {})
+        said = [e for e in process.reports if (e.rank, e.incarnation) == (start.rank, start.incarnation)]
+        if said:
+            self.pending.extend(said)
+            return
+        assert not where, f"{a.host.role}/{start.rank} starts while incarnation {list(where)} lives"
+        where[start.incarnation] = (a.host, a.life)
+        event = ev.RankReady(a.host.role, start.rank, start.incarnation, 1000 + start.incarnation)
+        process.reports.append(event)
+        self.pending.append(event)
+
+    def _do_StopRanks(self, a):
+        for rank in a.ranks:
+            for incarnation, at in list(self.ranks.get((a.host.role, rank), {}).items()):
+                if at == (a.host, a.life):
+                    self.end(a.host.role, rank, DONE)
+
+    def _do_KillHost(self, a):
+        process = self.hosts.get((a.host, a.life))
+        if process is None:
+            self._adopt(a.host, a.life, a.actor).alive = False
+        elif process.alive:
+            assert a.actor in ("", process.actor)
+            self._die(a.host, a.life)
+            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+
+    def _do_SpawnSpare(self, a):
+        if self._node_alive(a.node):
+            key = (a.role, a.node, a.slot)
+            self.spares[key] = a.life
+            self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7, "spare.log"))
+
+    def _do_Note(self, a):
+        assert a.reason
+        assert a.target
+
+    def _do_Release(self, a):
+        for (host, life), process in self.hosts.items():
+            if process.alive:
+                self._die(host, life)
+        self.spares.clear()
+        self.held.clear()
+        self.pending.append(ev.Released())
+        self.released = True
+
+    def _do_Finish(self, a):
+        assert self.released
+        self.finished.append(a)
+
+
+def check(world: World):
+    """What must hold in every state."""
+    state = world.state
+    live = 0
+    for name, role in state.roles.items():
+        phases = [state.ranks[name, r].phase for r in range(state.job.roles[name].plan.replicas)]
+        for phase in RankPhase:
+            assert getattr(role, phase.value.lower()) == phases.count(phase), (name, phase)
+        live += sum(phase.live for phase in phases)
+        ready = [
+            h for h, own in state.hosts.items() if h.role == name and h.index >= 0 and own.phase is HostPhase.READY
+        ]
+        assert role.hosts_ready == len(ready)
+        held_back = [i for i in state.incidents.values() if not i.launched and any(r == name for r, _ in i.members)]
+        assert role.hold == len(held_back) or state.verdict is not None
+    assert state.live == live
+    for number, incident in state.incidents.items():
+        members = [key for key in incident.members if state.ranks[key].incident == number]
+        assert incident.pending == len(members) > 0
+    for key, rank in state.ranks.items():
+        assert rank.incident in state.incidents or rank.incident == 0 or state.verdict is not None
+        assert len(world.ranks.get(key, {})) <= 1
+    window = world.spec.fault_tolerance.window_seconds
+    for key, marks in state.marks.items():
+        recent = [mark for mark in marks if mark.at > world.now - window]
+        if key == "job":
+            assert len(recent) <= world.spec.fault_tolerance.max_restarts
+        elif key in world.plan.roles:
+            assert len(recent) <= world.plan.roles[key].max_restarts
+    assert len(world.finished) == (1 if state.phase.final else 0) or state.epoch > 1
+    if state.phase is Phase.RUNNING:
+        assert not state.incidents
+    wake, times = next_wake(state), timer_times(state)
+    assert not times or (wake is not None and wake <= min(times))
+
+
+def timer_times(state):
+    from dljob.master.timers import earliest
+
+    at = earliest(state)
+    return [] if at is None else [at]
+
+
+def host(role, index):
+    return HostId(role, index)
