@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime.launch import JobConnection, launch
+from dljob.runtime.launch import JobConnection, launch, new_uid
 from dljob.spec.model import DLJobManifest
 
 HERE = Path(__file__).parent
@@ -20,6 +22,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "job"
+        self.uid = new_uid()
         self.connection: JobConnection = None  # type: ignore[assignment]
 
     def role(self, name: str, entry: str, **more: Any) -> dict[str, Any]:
@@ -33,7 +36,7 @@ class Job:
             "spec": {"roles": list(roles), **spec},
         }
         manifest = DLJobManifest.model_validate(document)
-        self.connection = launch(manifest, job_dir=self.folder, code_dir=HERE)
+        self.connection = launch(manifest, job_dir=self.folder, code_dir=HERE, uid=self.uid)
         return self.connection
 
     def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:
@@ -50,6 +53,21 @@ class Job:
             return pids if all(self.pid(rank, n) == pids.get(rank) for rank, n in wanted.items()) else {}
 
         return eventually(known, within, lambda: f"{wanted} not known: {self.seen()}")
+
+    def master_pid(self) -> int:
+        """The master's pid as Ray's table has it; 0 when there is none."""
+        from ray._private.state import state
+
+        name = f"{self.uid[:8]}/master"
+        rows = state.actor_table(None).values()
+        return next((row["Pid"] for row in rows if row["Name"] == name and row["State"] != "DEAD"), 0)
+
+    def kill_master(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def segments(self) -> list[Path]:
+        """The journal's files, oldest first."""
+        return sorted((self.folder / "journal").glob("*.jsonl"))
 
     def mark(self, rank: str, incarnation: int) -> Path:
         return self.folder / f"{rank.replace('/', '-')}-{incarnation}"
@@ -81,14 +99,14 @@ class Job:
         from ray.experimental import internal_kv
         from ray.util import list_named_actors, placement_group_table
 
-        mine = f"{self.connection.uid[:8]}/"
+        mine = f"{self.uid[:8]}/"
         actors = [row["name"] for row in list_named_actors(all_namespaces=True) if row["name"].startswith(mine)]
         groups = [
             row["name"]
             for row in placement_group_table().values()
             if row["name"].startswith(mine) and row["state"] != "REMOVED"
         ]
-        uid = self.connection.uid
+        uid = self.uid
         keys = [
             key.decode()
             for prefix in (f"dljob/{uid}", f"dljob/jobs/{uid}")
@@ -102,11 +120,7 @@ class Job:
         from ray.util import list_named_actors, placement_group_table, remove_placement_group
         from ray.util.placement_group import get_placement_group
 
-        if self.connection is None:
-            return
-        mine = f"{self.connection.uid[:8]}/"
-        with suppress(Exception):
-            self.connection.kill()
+        mine = f"{self.uid[:8]}/"
         for row in list_named_actors(all_namespaces=True):
             if row["name"].startswith(mine):
                 with suppress(Exception):

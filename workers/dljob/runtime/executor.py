@@ -88,8 +88,11 @@ class Executor:
 
     async def _end(self, action: object) -> None:
         match action:
-            case ac.KillHost(actor=actor) | ac.KillSpare(actor=actor):
-                await self.hosts.end(actor)
+            case ac.KillHost():
+                await self.hosts.end(action.actor or self.host_actor(action.host, action.life))
+            case ac.KillSpare():
+                name = self.spare_actor(action.role, action.node, action.slot, action.life)
+                await self.hosts.end(action.actor or name)
             case ac.Unreserve(unit=unit, token=token):
                 name = self._reservation(unit, token)
                 if task := self._reserving.pop(name, None):

@@ -86,17 +86,22 @@ class Hosts:
     async def tell(self, actor: str, method: str, order: object) -> None:
         """Send an order to an actor. A dead one is heard of by the long poll; one that refuses is ended and lost."""
         watched = self._watched.get(actor)
-        ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
-        if ref is None:
-            return
-        try:
-            await self._backend.call(ref, method, order)
-        except ActorLostError:
-            return
-        except ActorCallError as error:
-            await self._backend.kill(ref)
-            if watched is not None and self._forget(watched):
-                await self._report_lost(watched, _failed(error))
+        for _ in range(RETRIES):
+            ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+            if ref is None:
+                return
+            try:
+                await self._backend.call(ref, method, order)
+            except ActorLostError as error:
+                if error.certain:
+                    return
+                await asyncio.sleep(RETRY_S)
+            except ActorCallError as error:
+                if watched is not None:
+                    await self._gone(watched, _failed(error))
+                return
+            else:
+                return
 
     async def end(self, actor: str) -> None:
         """End an actor by every means, and hear it no more."""
@@ -158,17 +163,11 @@ class Hosts:
                 await self._offer(*(_event(watched.who.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
 
-    def _forget(self, watched: Watched) -> bool:
-        """Hear it no more; False when somebody did so before."""
-        if self._watched.get(watched.actor) is not watched:
-            return False
-        del self._watched[watched.actor]
-        return True
-
     async def _gone(self, watched: Watched, outcome: Outcome) -> None:
-        """It is dead, or as good as: end what may be left of it, and say so."""
-        if not self._forget(watched):
+        """It is dead, or as good as: end what may be left of it, and say so, once."""
+        if self._watched.get(watched.actor) is not watched:
             return
+        del self._watched[watched.actor]
         self._on_loss()
         if watched.ref is not None:
             await self._backend.kill(watched.ref)

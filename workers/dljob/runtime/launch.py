@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorSpec, Backend, chosen, factory
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
 from dljob.runtime.loop import settle
 from dljob.runtime.prime import SPEC, MasterOrder, master_name
 from dljob.runtime.timeline import STATUS, write_atomically
@@ -184,7 +184,7 @@ async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: s
     ref = await backend.spawn(actor)
     try:
         async with asyncio.timeout(timeout_s):
-            await backend.call(ref, "hello")
+            await _hello(backend, ref)
     except (TimeoutError, ActorLostError, ActorCallError) as error:
         if _read_status(Path(entry.dir)).get("phase") in FINAL:
             return  # it began, and was over before it could answer
@@ -196,6 +196,19 @@ async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: s
                 f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
             ) from error
         raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
+
+
+async def _hello(backend: Backend, ref: ActorRef) -> None:
+    """Wait for the master's first answer, through deaths after which it is restarted."""
+    while True:
+        try:
+            await backend.call(ref, "hello")
+        except ActorLostError:
+            if await backend.lookup(ref.name) is None:
+                raise
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
 
 
 def list_jobs(backend: str | None = None) -> tuple[JobEntry, ...]:

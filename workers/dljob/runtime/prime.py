@@ -25,7 +25,7 @@ from dljob.runtime.guard import _raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
-from dljob.runtime.shell import Setup, Shell, until
+from dljob.runtime.shell import Setup, Shell, forget, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
 from dljob.spec.model import DLJobManifest
 
@@ -63,17 +63,22 @@ class PrimeMaster:
     async def _run(self) -> None:
         try:
             backend: Backend = factory(self._order.backend)(self._order.options)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who made this master hears it
+            self._made.set_exception(error)
+            return
+        try:
             setup = await _setup(self._order, backend)
-            store = _store(self._order, setup, backend)
-            shell = Shell(setup, backend, store)
+            shell = Shell(setup, backend, _store(self._order, setup, backend))
             self._made.set_result(shell)
             _Guard(shell)
             await shell.run()
-            await self._leave(backend)
         except FencedError as error:
             _end(0, str(error))
-        except Exception as error:  # noqa: BLE001 - Ray would keep a master that does nothing
-            _end(1, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - Ray would restart for ever a master that only ends itself
+            if not self._made.done():
+                self._made.set_exception(error)
+            await forget(backend, self._order.uid)
+        await self._leave(backend)
 
     async def _leave(self, backend: Backend) -> None:
         """Let the answers out, then go for good."""
@@ -101,7 +106,7 @@ class PrimeMaster:
         """Take progress, renew a lease."""
         if not self._made.done():
             return BeaconReply(0, known=True)
-        return await self._made.result().heard(beacon)
+        return self._made.result().heard(beacon)
 
     async def peers(self, role: str) -> RoleTable:
         """All ranks of a role."""

@@ -36,7 +36,8 @@ from dljob.spec.model import DLJobSpec
 BATCH = 1000
 SNAPSHOT_EVERY = 2000
 VERSIONS_PER_EPOCH = 10**9
-PROGRESS_S = 0.3
+PROGRESS_S = 0.25
+STATUS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,14 @@ class Shell:
         self.final: dict[str, Any] | None = None
         self.changed = asyncio.Condition()
         self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
-        self.alert_until = 0.0
+        self._alert_until = 0.0
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._trouble: BaseException | None = None
         self._count = 0
         self._last = 0.0
-        self._progress_at = 0.0
+        self._dirty = asyncio.Event()
+        self._look = asyncio.Event()
+        self._progressed = False
         self._end: ac.Finish | None = None
         self.executor = Executor(
             setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
@@ -90,7 +93,8 @@ class Shell:
 
     def alert(self, seconds: float = 3.0) -> None:
         """Something is amiss: look at the nodes more often for a while."""
-        self.alert_until = max(self.alert_until, time.monotonic() + seconds)
+        self._alert_until = max(self._alert_until, time.monotonic() + seconds)
+        self._look.set()
 
     def _troubled(self, error: BaseException) -> None:
         """An error that is ours: the job ends with it."""
@@ -102,11 +106,11 @@ class Shell:
 
     async def run(self) -> None:
         """Recover, go on, end."""
-        watch: asyncio.Task[None] | None = None
+        beside: list[asyncio.Task[None]] = []
         try:
             replay = await self.journal.open()
             await self._recover(replay)
-            watch = asyncio.create_task(self._watch_nodes())
+            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish())]
             while self._end is None:
                 await self._turn()
             await self._finish({})
@@ -115,8 +119,8 @@ class Shell:
         except Exception as error:  # noqa: BLE001 - whatever stops a master, nothing may be left running
             await self._abort(error)
         finally:
-            if watch:
-                watch.cancel()
+            for task in beside:
+                task.cancel()
             self.executor.close()
             with suppress(Exception):
                 await self.journal.close()
@@ -245,15 +249,33 @@ class Shell:
         async with self.changed:
             self.changed.notify_all()
         await self.timeline.flush()
-        await self.timeline.status(self.status())
+        self._dirty.set()
 
-    async def heard(self, beacon: Beacon) -> BeaconReply:
+    async def _publish(self) -> None:
+        """Show progress, and write the status file, not too often."""
+        filed = 0.0
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            if self._progressed:
+                self._progressed = False
+                self._count += 1
+                async with self.changed:
+                    self.changed.notify_all()
+            if time.monotonic() - filed >= STATUS_EVERY_S:
+                filed = time.monotonic()
+                await self.timeline.status(self.status())
+            else:
+                self._dirty.set()
+            await asyncio.sleep(PROGRESS_S)
+
+    def heard(self, beacon: Beacon) -> BeaconReply:
         """Take a beacon: progress in, lease out."""
         for rank, seen in beacon.steps.items():
             self.progress[beacon.role, rank] = seen[1:]
-        if beacon.steps and self.recovered and time.monotonic() - self._progress_at > PROGRESS_S:
-            self._progress_at = time.monotonic()
-            await self._show()
+        if beacon.steps:
+            self._progressed = True
+            self._dirty.set()
         known = not self.recovered or self.executor.hosts.knows(beacon.actor)
         return BeaconReply(self.journal.epoch, known)
 
@@ -270,11 +292,14 @@ class Shell:
                 if view != seen:
                     await self.offer(ev.NodesSeen(nodes))
                     seen = view
-            await asyncio.sleep(0.1 if self._amiss() else 1.0)
+            self._look.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1 if self._amiss() else 1.0):
+                    await self._look.wait()
 
     def _amiss(self) -> bool:
         recovering = self.state.phase in (Phase.RECOVERING, Phase.SCHEDULING)
-        return recovering or time.monotonic() < self.alert_until
+        return recovering or time.monotonic() < self._alert_until
 
     # -- the end
 
@@ -282,11 +307,8 @@ class Shell:
         """Write the final status, remove the keys, let those who wait hear it."""
         status = {**self.status(), **override}
         await self.timeline.flush()
-        await self.timeline.status(status, final=True)
-        uid = self.setup.info.uid
-        for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
-            with suppress(Exception):
-                await self.backend.kv.delete(prefix)
+        await self.timeline.status(status)
+        await forget(self.backend, self.setup.info.uid)
         self.final = status
         async with self.changed:
             self.changed.notify_all()
@@ -298,8 +320,13 @@ class Shell:
         with suppress(Exception):
             await self.executor.clear()
         await self._finish({"phase": "Failed", "reason": reason, "message": said})
-        if reason == "MasterFailed":
-            raise error
+
+
+async def forget(backend: Backend, uid: str) -> None:
+    """Remove all keys of a job."""
+    for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
+        with suppress(Exception):
+            await backend.kv.delete(prefix)
 
 
 async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:

@@ -22,7 +22,6 @@ from dljob.master.actions import Note
 EVENTS = "events.jsonl"
 STATUS = "status.json"
 KEPT = 2000
-STATUS_EVERY_S = 1.0
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -41,7 +40,6 @@ class Timeline:
         self.seq = 0
         self._filed = _last_seq(folder / EVENTS)
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
-        self._status_at = 0.0
 
     def add(self, note: Note, now: float) -> None:
         """Number a note; `flush` puts it into the file."""
@@ -62,12 +60,8 @@ class Timeline:
         lines = "".join(json.dumps(note, ensure_ascii=False) + "\n" for note in fresh)
         await self._run(lambda: _append(self._folder / EVENTS, lines))
 
-    async def status(self, status: Mapping[str, Any], *, final: bool = False) -> None:
-        """Write the status for those who read without Ray, at most once a second; the final one always."""
-        loop = asyncio.get_running_loop()
-        if not final and loop.time() - self._status_at < STATUS_EVERY_S:
-            return
-        self._status_at = loop.time()
+    async def status(self, status: Mapping[str, Any]) -> None:
+        """Write the status for those who read without Ray."""
         text = json.dumps(status, ensure_ascii=False, indent=1)
         await self._run(lambda: write_atomically(self._folder / STATUS, text))
 

@@ -1,0 +1,155 @@
+"""PrimeMaster is killed at moments at which it is busy; nobody notices but by its epoch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prime_help import Job, eventually
+
+from dljob.telemetry import reasons
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def job(ray_here: Any, tmp_path: Path) -> Any:
+    yield (made := Job(tmp_path))
+    made.close()
+
+
+def workers(job: Job, n: int = 2) -> dict[str, Any]:
+    return job.role("worker", "prime_user.until_told", replicas=n)
+
+
+def started(job: Job, *roles: Any, **spec: Any) -> threading.Thread:
+    """Start a job without waiting for its master's first answer."""
+    thread = threading.Thread(target=job.start, args=roles, kwargs=spec, daemon=True)
+    thread.start()
+    return thread
+
+
+def ends_well(job: Job, masters: int, processes: int = 0) -> None:
+    job.go()
+    status = job.connection.wait(60)
+    restarts = status["restarts"]
+    assert (status["phase"], restarts["master"], restarts["process"]) == ("Succeeded", masters, processes)
+    job.nothing_left()
+
+
+def epochs(job: Job) -> int:
+    return len(job.segments())
+
+
+def killed_at(job: Job, moment: Callable[[], Any]) -> None:
+    """SIGKILL the master as soon as something can be seen."""
+    eventually(moment, 30, lambda: "the moment never came")
+    job.kill_master(eventually(job.master_pid, 30, lambda: "no master"))
+
+
+def test_before_it_has_written_anything(job: Job) -> None:
+    starting = started(job, workers(job))
+    killed_at(job, lambda: job.master_pid())
+    starting.join(60)
+    job.running("worker/0", "worker/1")
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+def test_when_its_first_segment_appears(job: Job) -> None:
+    starting = started(job, workers(job))
+    killed_at(job, lambda: epochs(job) == 1)
+    starting.join(60)
+    job.running("worker/0", "worker/1")
+    job.go()
+    status = job.connection.wait(60)
+    assert status["phase"] == "Succeeded"
+    assert status["epoch"] >= 2
+    job.nothing_left()
+
+
+def test_while_it_waits_to_admit(job: Job) -> None:
+    """Another job holds the lock; the master dies waiting, and its successor asks for the same unit again."""
+    from ray.experimental import internal_kv as kv
+
+    turn = "dljob/lock/admission/000000999999"
+    kv._internal_kv_put(turn, b"somebody 0", namespace="dljob")
+    starting = started(job, workers(job))
+    killed_at(job, lambda: epochs(job) == 1 and '"NodesSeen"' in job.segments()[0].read_text())
+    eventually(lambda: epochs(job) == 2, 30, job.seen)
+    kv._internal_kv_put(turn, b"free", namespace="dljob")
+    starting.join(60)
+    job.running("worker/0", "worker/1")
+    ends_well(job, masters=1)
+
+
+def test_while_hosts_start(job: Job) -> None:
+    starting = started(job, workers(job, 3))
+    killed_at(job, lambda: epochs(job) == 1 and job.segments()[0].read_text().count('"UnitReserved"') == 3)
+    starting.join(60)
+    job.running("worker/0", "worker/1", "worker/2")
+    ends_well(job, masters=1)
+
+
+def test_while_it_restarts_a_worker(job: Job) -> None:
+    job.start(workers(job))
+    before = job.running("worker/0", "worker/1")
+    os.kill(before["worker/1"], signal.SIGKILL)
+    killed_at(job, lambda: '"HostLost"' in job.segments()[0].read_text())
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert after["worker/0"] == before["worker/0"]
+    ends_well(job, masters=1, processes=1)
+
+
+def test_together_with_a_worker(job: Job) -> None:
+    job.start(workers(job))
+    before = job.running("worker/0", "worker/1")
+    job.kill_master(before["master"])
+    os.kill(before["worker/1"], signal.SIGKILL)
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert after["worker/0"] == before["worker/0"]
+    ends_well(job, masters=1, processes=1)
+
+
+def test_twice_in_a_row(job: Job) -> None:
+    job.start(workers(job))
+    before = job.running("worker/0", "worker/1")
+    job.kill_master(before["master"])
+    eventually(lambda: epochs(job) == 2, 30, job.seen)
+    job.kill_master(eventually(lambda: job.master_pid() != before["master"] and job.master_pid(), 30, job.seen))
+    eventually(lambda: epochs(job) == 3, 30, job.seen)
+    after = job.connection.pids()
+    assert {**after, "master": 0} == {**before, "master": 0}
+    job.go()
+    status = job.connection.wait(60)
+    assert status["phase"] == "Succeeded"
+    assert status["restarts"]["master"] in (1, 2)
+    assert status["restarts"]["process"] == 0
+    job.nothing_left()
+
+
+def test_while_the_job_ends(job: Job) -> None:
+    job.start(workers(job))
+    job.running("worker/0", "worker/1")
+    job.go()
+    killed_at(job, lambda: '"RankEnded"' in job.segments()[-1].read_text())
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+def test_too_often(job: Job) -> None:
+    """Its own restarts have a budget; beyond it the job fails, and still nothing is left."""
+    job.start(workers(job), master={"maxRestarts": 1})
+    before = job.running("worker/0", "worker/1")
+    job.kill_master(before["master"])
+    second = job.connection.pids()["master"]
+    job.kill_master(second)
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.MASTER_BUDGET)
+    job.nothing_left()
