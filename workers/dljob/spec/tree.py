@@ -20,8 +20,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 Loc: TypeAlias = tuple[str | int, ...]
 """Keys and indices from the root of a document."""
 
-MAX_CHARACTERS = 1_048_576
-MAX_VALUES = 100_000
+MAX_CHARACTERS = 524_288
+MAX_VALUES = 50_000
 MAX_DEPTH = 64
 
 _TAG = "tag:yaml.org,2002:"
@@ -78,9 +78,7 @@ def read(text: str) -> list[Document]:
             nodes.extend(_compose(text))
     except MarkedYAMLError as error:
         return [*_documents(nodes), _syntax(error)]
-    except RecursionError:
-        return [*_documents(nodes), _broken(Mark(1, 1), f"is nested deeper than {MAX_DEPTH} levels")]
-    except (YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError, AssertionError) as error:
+    except _PARSER_FAILS as error:
         return [*_documents(nodes), _unreadable(text, error)]
     return _documents(nodes)
 
@@ -99,11 +97,13 @@ def _syntax(marked: MarkedYAMLError) -> Document:
     mark = error.problem_mark or error.context_mark
     place = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
     problem = str(error.problem or error.context or "not YAML")
+    if "maximum depth" in problem:
+        return _broken(place, f"is nested deeper than {MAX_DEPTH} levels")
     if "\\t" in problem:
         return _broken(place, "a tab cannot indent YAML", "use spaces")
-    opened = error.context_mark if error.problem_mark and error.context_mark else None
-    where = f" {error.context} of line {opened.line + 1}" if opened and error.context else ""
-    return _broken(place, f"not YAML:{where} {problem}" if not where else f"not YAML:{where}: {problem}")
+    opened = error.context_mark if error.problem_mark and error.context else None
+    where = f"{error.context} of line {opened.line + 1}: " if opened else ""
+    return _broken(place, f"not YAML: {where}{problem}")
 
 
 def _unreadable(text: str, error: Exception) -> Document:
@@ -116,6 +116,13 @@ def _unreadable(text: str, error: Exception) -> Document:
             mark, f"the character U+{ord(text[position]):04X} may not stand in YAML", "write it as an escape"
         )
     return _broken(Mark(1, 1), f"not YAML: {error}" if str(error) else "not YAML")
+
+
+_PARSER_FAILS = (
+    *(YAMLError, ValueError, ArithmeticError, AttributeError),
+    *(LookupError, TypeError, AssertionError, RecursionError),
+)
+"""What ruamel raises on texts it was not made for, beside its own errors with a mark."""
 
 
 class _FullError(Exception):
@@ -140,6 +147,7 @@ class Node(Protocol):
 
 def _compose(text: str) -> Iterator[Node]:
     reader = cast("Any", YAML(typ="safe", pure=True))
+    reader.max_depth = MAX_DEPTH + 1
     return (cast("Node", node) for node in reader.compose_all(text) if node is not None)
 
 
