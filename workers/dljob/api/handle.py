@@ -97,14 +97,14 @@ class JobHandle:
         Raises:
             NotFoundError: no such output, and not following.
         """
-        out = out or sys.stdout
+        to = sys.stdout if out is None else out
         if not follow:
             for line in logs.read(self.dir, role=role, rank=rank, tail=tail):
-                out.write(f"{line}\n")
+                to.write(f"{line}\n")
             return
         for line in logs.follow(self.dir, self._over, role=role, rank=rank, tail=tail):
-            out.write(f"{line}\n")
-            out.flush()
+            to.write(f"{line}\n")
+            to.flush()
 
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2")."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -76,6 +77,28 @@ def home() -> Path:
     return user_state_path("dljob")
 
 
+def check_home() -> None:
+    """Make the folder of all jobs.
+
+    Raises:
+        UnreachableError: it cannot be made or written.
+    """
+    folder = home() / "jobs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _refused(error) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refused(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _refused(error: OSError) -> UnreachableError:
+    return UnreachableError(
+        f"cannot keep jobs in {home()}: {error.strerror or error}",
+        hint="set DLJOB_HOME to a folder that you may write to",
+    )
+
+
 def register(record: JobRecord) -> JobRecord:
     """Make the job's folder, readable by this user only, and put its entry there.
 
@@ -91,10 +114,7 @@ def register(record: JobRecord) -> JobRecord:
             json.dump({**asdict(record), "environment": dict(record.environment)}, out, indent=1)
         part.replace(record.folder / _ENTRY)
     except OSError as error:
-        raise UnreachableError(
-            f"cannot keep jobs in {home()}: {error.strerror or error}",
-            hint="set DLJOB_HOME to a folder that you may write to",
-        ) from error
+        raise _refused(error) from error
     return record
 
 
@@ -109,7 +129,8 @@ def records() -> list[JobRecord]:
     for entry in (home() / "jobs").glob(f"*/{_ENTRY}"):
         with suppress(OSError, ValueError, TypeError):
             data: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
-            found.append(JobRecord(**{**data, "environment": tuple(data["environment"].items())}))
+            data["environment"] = tuple(data["environment"].items())
+            found.append(JobRecord(**data))
     return sorted(found, key=lambda r: r.started)
 
 

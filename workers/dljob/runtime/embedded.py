@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -33,10 +33,12 @@ LOCALHOST = "127.0.0.1"
 START_S = 60.0
 """How long all nodes together may take."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    _LOG_LEVEL: "error",  # for this process: Ray's C++ writes warnings to our stderr, about a missing network for one
     # A dead raylet is noticed within 1.5 s; by default it takes 14 s. More tries than that, since CPUs may be shared.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
@@ -114,6 +116,10 @@ class EmbeddedRay:
         for thread in self._threads:
             thread.join()
         self._restore_env()
+
+    def environment(self) -> tuple[tuple[str, str], ...]:
+        """What another process of this user needs to reach this Ray."""
+        return (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN_PATH", str(self.token_file)))
 
     # --- start
 
@@ -283,7 +289,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
     def start_lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type == "raylet":
             command = _with_light_agent(command)
-            more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
+            more["env_updates"] = {**(more.get("env_updates") or {}), _LOG_LEVEL: "info", **getattr(_LOCAL, "env", {})}
         return start(command, process_type, *args, **more)
 
     def head_at_once(*_: Any, **__: Any) -> list[Any]:
@@ -323,8 +329,3 @@ def send_signal_on_death(deaths: list[str]) -> Callable[[str], None]:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     return told
-
-
-def environment(folder: Path, token_file: Path) -> Mapping[str, str]:
-    """What another process of this user needs to reach an embedded Ray."""
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_TMPDIR": str(folder)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from dljob.errors import PlacementError
 from dljob.master.assign import Refusal, assign, spare_nodes
 from dljob.master.views import NodeView
 from dljob.plan.model import NODE_GROUP_LABEL, Amount, JobPlan, Resources, RolePlan, Series, Unit, add_up
 from dljob.plan.words import ranges, resources_text
+from dljob.spec.emit import to_yaml
 from dljob.spec.quantity import show, show_memory
 
 PlanOutput = Literal["table", "json", "yaml", "manifest"]
@@ -27,12 +27,12 @@ def render_plan(plan: JobPlan, nodes: Iterable[NodeView], output: PlanOutput) ->
         PlacementError: The units do not fit on the nodes.
     """
     if output == "manifest":
-        return _yaml(plan.manifest)
+        return to_yaml(dict(plan.manifest))
     layout = _Layout(plan, tuple(node for node in nodes if not node.head))
     if output == "table":
         return layout.table()
     data = layout.data()
-    return _yaml(data) if output == "yaml" else json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return to_yaml(data) if output == "yaml" else json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 class _Layout:
@@ -149,11 +149,12 @@ def _range(first: int, count: int) -> str:
 
 
 def _role_data(role: RolePlan) -> dict[str, Any]:
+    kind, *what = role.entrypoint
     return {
         "name": role.name,
         "type": "Elastic" if role.elastic else "Actor",
         "host": role.host.value,
-        "entrypoint": {role.entrypoint[0]: list(role.entrypoint[1:])},
+        "entrypoint": {kind: list(what) if kind == "command" else what[0]},
         "replicas": role.replicas,
         "replicasPerGroup": role.group_size,
         "groups": role.groups,
@@ -216,14 +217,3 @@ def _hint(refusal: Refusal) -> str:
 def _aligned(rows: Rows) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _yaml(data: Mapping[str, Any]) -> str:
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.width = 4096
-    out = io.StringIO()
-    cast("Any", yaml).dump(data, out)
-    return out.getvalue()

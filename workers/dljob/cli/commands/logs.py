@@ -1,0 +1,38 @@
+"""`dljob logs`: what the ranks wrote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dljob.api import logs as reader
+from dljob.api import registry
+from dljob.cli import output
+
+
+def logs(
+    job: str,
+    /,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    tail: int | None = None,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
+) -> None:
+    """Show the output of a job's ranks, each line after [role/rank].
+
+    Args:
+        job: name or uid.
+        role: only of this role.
+        rank: only of this rank.
+        tail: only the last so many lines of each rank.
+        follow: go on until the job is over.
+    """
+    record = registry.find(job)
+    if not follow:
+        for line in reader.read(record.folder, role=role, rank=rank, tail=tail):
+            output.data(str(line))
+        return
+    for line in reader.follow(record.folder, lambda: record.over or record.stale, role=role, rank=rank, tail=tail):
+        output.data(str(line))

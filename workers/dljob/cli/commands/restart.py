@@ -1,0 +1,38 @@
+"""`dljob restart`."""
+
+from __future__ import annotations
+
+from dljob.api import registry
+from dljob.cli import output
+from dljob.cli.attach import attached
+
+
+def restart(job: str, target: str = "job", /) -> None:
+    """Restart a running job, one of its roles, or one rank.
+
+    Args:
+        job: name or uid.
+        target: job, a role such as rollout, or a rank such as rollout/2.
+    """
+    record = registry.find(job)
+    with attached(record) as handle:
+        _check(target, handle.status())
+        handle.restart(target)
+    output.say(f"restart of {target} ordered; see dljob events {record.name} --follow")
+
+
+def _check(target: str, status: dict[str, object]) -> None:
+    """Whether the job has such a target.
+
+    Raises:
+        NotFoundError: it has not.
+    """
+    from dljob.api.values import suggestion
+    from dljob.errors import NotFoundError
+
+    roles: dict[str, int] = {r["name"]: r["desired"] for r in status["roles"]}  # type: ignore[index,attr-defined]
+    role, slash, rank = target.partition("/")
+    if target == "job" or (role in roles and (not slash or (rank.isdigit() and int(rank) < roles[role]))):
+        return
+    hint = f"{role}/0 to {role}/{roles[role] - 1}" if role in roles else suggestion(role, [*roles, "job"])
+    raise NotFoundError(f"the job has no {target!r}", hint=hint)

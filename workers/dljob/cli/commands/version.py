@@ -1,0 +1,34 @@
+"""`dljob version`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from dljob.cli import output
+
+Form = Literal["text", "json", "yaml"]
+_PACKAGES = ("dljob", "ray", "torch")
+
+
+def version(*, form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text") -> None:
+    """Show the versions of dljob, Python, Ray and torch.
+
+    Args:
+        form: text, json or yaml.
+    """
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = installed(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    ordered = {name: found[name] for name in ("dljob", "python", "ray", "torch")}
+    if form == "text":
+        output.data("\n".join(f"{name} {number}" for name, number in ordered.items()))
+    else:
+        output.structured(ordered, form)

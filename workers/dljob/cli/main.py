@@ -1,0 +1,116 @@
+"""The `dljob` command: parses, runs one command, turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from dljob.cli import output
+from dljob.errors import DLJobError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from cyclopts import App, CycloptsError
+
+DEBUG = "--debug"
+COMMANDS = {
+    "run": "Run a job on this machine, on a Ray that is started for it and gone with it.",
+    "submit": "Start a job on a Ray that runs already, and return when its PrimeMaster has it in hand.",
+    "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
+    "validate": "Check job files: unknown fields, wrong values, roles or a plan that do not fit together.",
+    "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
+    "logs": "Show the output of a job's ranks, each line after [role/rank].",
+    "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
+    "restart": "Restart a running job, one of its roles, or one rank.",
+    "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
+    "crd": "Print the CustomResourceDefinition: every field of a job, described.",
+    "version": "Show the versions of dljob, Python, Ray and torch.",
+}
+"""Name -> the first line of its docstring, said here so that the help imports no command."""
+
+HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.
+
+Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; --debug, anywhere, shows tracebacks.
+
+Exit codes:
+0 done
+1 the job failed
+2 wrong usage, a wrong spec, or a plan that does not fit
+3 not found
+4 Ray not reachable
+5 timed out
+130 interrupted
+"""
+
+
+def build() -> App:
+    """The command tree; command modules import what they need only when they run."""
+    from cyclopts import App
+
+    app = App(name="dljob", help=HELP, help_format="plaintext", version_flags=(), help_flags=("--help", "-h"))
+    for order, (name, summary) in enumerate(COMMANDS.items()):
+        module = "show_plan" if name == "plan" else name
+        app.command(f"dljob.cli.commands.{module}:{name}", name=name, help=summary, sort_key=order)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit with its code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = DEBUG in words
+    if debug:
+        words.remove(DEBUG)
+    code = run(words, debug=debug)
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.exit(code)
+    os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+
+
+def run(words: Sequence[str], *, debug: bool = False) -> int:
+    """Run the command; its exit code. Every error of ours becomes a message, every other one too unless `debug`."""
+    try:
+        return _dispatch(words)
+    except DLJobError as error:
+        if debug:
+            traceback.print_exc()
+        output.error(error)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        if debug:
+            raise
+        output.say(f"error: {type(error).__name__}: {error}")
+        output.say("  this is a fault of dljob; add --debug for the traceback, and please report it")
+        return int(ExitCode.JOB_FAILED)
+
+
+def _dispatch(words: Sequence[str]) -> int:
+    from cyclopts import CycloptsError
+
+    app = build()
+    try:
+        command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise UsageError(_words(error), hint=_hint(error)) from error
+    found = command(*bound.args, **bound.kwargs)
+    return found if isinstance(found, int) else 0
+
+
+def _words(error: CycloptsError) -> str:
+    """The parser's message in one line."""
+    return " ".join(str(error).split())
+
+
+def _hint(error: CycloptsError) -> str:
+    """The help of the command that was meant."""
+    chain = " ".join(error.command_chain or ())
+    return f"see dljob {chain} --help" if chain else "see dljob --help"

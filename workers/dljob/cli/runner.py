@@ -1,0 +1,160 @@
+"""The life of `dljob run`: checks, an embedded Ray, the job, its end, and an orderly way out of each of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from dljob.api import registry
+from dljob.cli import output, watch
+from dljob.cli.live import Screen, screen
+from dljob.errors import ExitCode, UnreachableError
+from dljob.plan.plan import plan
+from dljob.spec.load import load_file
+
+if TYPE_CHECKING:
+    from dljob.api.handle import JobHandle
+    from dljob.runtime.embedded import EmbeddedRay
+    from dljob.runtime.faults import Injector
+
+STOP_S = 20.0
+"""How long a job may take to stop after Ctrl-C before its Ray is ended under it."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM reached `dljob run`."""
+
+
+class RayDied(BaseException):
+    """The embedded Ray ended under the job."""
+
+
+class Runner:
+    """One `dljob run`."""
+
+    def __init__(self, file: Path, faults: Path | None, pretend: tuple[str, ...], form: output.DataFormat) -> None:
+        from dljob.runtime.faults import load_faults
+        from dljob.runtime.machine import devices_here, lay_out, oversubscribed, parse_pretend
+
+        self._form: output.DataFormat = form
+        self._manifest = load_file(file)
+        self._plan = plan(self._manifest)
+        self._faults = load_faults(faults, self._plan) if faults else None
+        self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
+        self._code_dir = file.resolve().parent / (self._manifest.spec.code.working_dir or "")
+        self._deaths: list[str] = []
+        self._handle: JobHandle | None = None
+        note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
+        if note:
+            output.say(note)
+
+    def run(self) -> int:
+        """Start, watch, and take down; the exit code."""
+        from dljob.runtime.embedded import EmbeddedRay, send_signal_on_death
+
+        registry.check_home()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        signal.signal(signal.SIGUSR1, _ray_died)
+        try:
+            with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
+                try:
+                    return self._job(ray)
+                except Interrupted:
+                    return self._stop()
+        except Interrupted:
+            return self._say_interrupted()
+        except RayDied:
+            raise UnreachableError(
+                f"Ray ended under the job: {self._deaths[0]}", hint=f"journal and logs: {self._folder()}"
+            ) from None
+
+    def _job(self, ray: EmbeddedRay) -> int:
+        from dljob.api.handle import submit
+
+        handle = self._handle = submit(
+            self._manifest,
+            address=ray.address,
+            code_dir=self._code_dir,
+            environment=ray.environment(),
+            runner=os.getpid(),
+            record=self._registered,
+        )
+        injector = self._injector(handle)
+        with screen(handle.name) as shown:
+            status = watch.watch(handle.connection, shown, self._look(injector, shown))
+        extra: dict[str, Any] = {}
+        if injector is not None:
+            injector.finish(status)
+            extra = _fault_report(injector)
+        return watch.finish(handle, status, self._form, extra)
+
+    def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
+        made = registry.register(record)
+        output.say(f"job {made.name} ({made.uid[:8]}) on {len(self._nodes)} raylets; folder: {made.dir}")
+        return made
+
+    def _injector(self, handle: JobHandle) -> Injector | None:
+        from dljob.runtime.faults import Injector
+
+        return None if self._faults is None else Injector(self._faults, self._plan, handle.connection.pids)
+
+    def _look(self, injector: Injector | None, shown: Screen) -> watch.Look | None:
+        if injector is None:
+            return None
+
+        def look(status: Mapping[str, Any]) -> None:
+            fault = injector.observe(status)
+            if fault is not None:
+                shown.say(f"fault: {fault.kind} {fault.target} at step {fault.step}")
+
+        return look
+
+    # --- ways out
+
+    def _stop(self) -> int:
+        """Stop the job in order; a second signal, or STOP_S, ends its Ray under it."""
+        handle = self._handle
+        if handle is None:
+            return self._say_interrupted()
+        output.say(f"stopping {handle.name}; once more to kill it")
+        try:
+            handle.stop()
+            end = time.monotonic() + STOP_S
+            while not handle.record.over and time.monotonic() < end:
+                handle.connection.status(2**53, 0.5)
+        except (Interrupted, UnreachableError):
+            pass
+        return self._say_interrupted()
+
+    def _say_interrupted(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # nothing is left to stop but the Ray, which takes 0.2 s
+        if self._handle is not None:
+            output.say(f"interrupted; the journal is in {self._folder() / 'journal'}")
+            output.say(f"what the job saved (its checkpoints) is in {self._folder()}")
+        return ExitCode.INTERRUPTED
+
+    def _folder(self) -> Path:
+        return self._handle.dir if self._handle is not None else registry.home()
+
+
+def _fault_report(injector: Injector) -> dict[str, Any]:
+    for name in injector.moved:
+        output.say(f"got another process: {name}")
+    for fault in injector.pending:
+        output.say(f"fault never came: {fault.kind} {fault.target} at step {fault.step}")
+    return {"pids_kept": injector.pids_kept}
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _ray_died(_number: int, _frame: FrameType | None) -> None:
+    raise RayDied
