@@ -57,7 +57,9 @@ def _knock(address: str) -> None:
 
 def _join(address: str) -> str:
     import ray
+    from ray._private import worker
 
+    worker.listen_error_messages = _listen_to_nothing
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     except Exception as error:  # Ray raises RuntimeError, ConnectionError, AuthenticationError, ...
@@ -68,6 +70,13 @@ def _join(address: str) -> str:
             hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to its token file" if token else "see `ray status`",
         ) from error
     return address
+
+
+def _listen_to_nothing(*_: object) -> None:
+    """Ray prints each worker's death on stdout, whatever `log_to_driver` says (ray/_private/worker.py, 2.60).
+
+    Our stdout is data, and the timeline tells of deaths.
+    """
 
 
 @contextmanager
