@@ -27,7 +27,7 @@ class Coordinator(Worker):
             rewards = reward.call_rank0("score", batch).result(DEADLINE_S)
             trainer.call("train", iteration, batch, rewards, expected.result(DEADLINE_S)).result(DEADLINE_S)
             history.append(sum(rewards) / len(rewards))
-            progress(iteration + 1, reward=moving_average(history))
+            progress(iteration + 1, reward=history[-1])
         return {"reward": round(moving_average(history), 4), "iterations": len(history)}
 
 

@@ -120,7 +120,9 @@ def cluster(*cpus: int) -> Iterator[Any]:
         made = Cluster()
         made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
         made.raylets = [made.add_node(num_cpus=n, object_store_memory=100 << 20) for n in cpus]
-        ray.init(address=made.address, namespace="dljob", log_to_driver=False, configure_logging=False)
+        from dljob.runtime.connect import connect
+
+        connect(made.address)
         made.wait_for_nodes()
         try:
             yield made

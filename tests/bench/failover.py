@@ -49,7 +49,7 @@ def main() -> None:
             say(f"  run {number + 1}: command taken after {taken[-1]:.2f} s, carried out after {back[-1]:.2f} s")
         same = before.items() <= processes().items()
         (out / "stop").touch()
-        result = handle.wait().get("result") or {}
+        result = handle.result
         settle()
     Row(
         "failover",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ def stay() -> None:
     """Enter and wait for the end."""
     me = current_worker()
     enter(me.config["out"], me.role, me.rank)
-    threading.Event().wait()
+    me.stopping.wait()
 
 
 def leave_last() -> None:
