@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.views import NodeView
 from dljob.plan.conflict import Conflict, conflict_of
 from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
-from dljob.plan.nodes import runs_of
-from dljob.plan.packing import Batch, Packing, Run, Stuck, pack
+from dljob.plan.packing import Batch, Packing, Run, Stuck, machine_name, pack, runs_of
 from dljob.plan.rooms import Demand, Room, demand_of, room_of, take
+from dljob.plan.words import natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def assign(
         reserve_nodes: Node group -> how many of its nodes stay entirely free, as spares.
     """
     batches, members = _batches(units)
-    seen = sorted((node for node in nodes if not node.head), key=lambda node: _natural(node.id))
+    seen = sorted((node for node in nodes if not node.head), key=lambda node: natural(node.id))
     held, spares = tuple(taken), reserve_nodes or {}
     now, short = _runs(seen, batches, held, spares, excluded)
     found = Stuck(proven=True) if short else pack(batches, now)
@@ -87,7 +86,7 @@ def assign(
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
     """The machines of the plan's node groups as if they were there and empty: `<group>-<i>`, spares last."""
     return tuple(
-        NodeView(f"{group.name}-{i}", group.resources, group.resources, group.labels)
+        NodeView(machine_name(group, i), group.resources, group.resources, group.labels)
         for group in plan.node_groups.values()
         for i in range(group.replicas)
     )
@@ -101,15 +100,10 @@ def spare_nodes(plan: JobPlan) -> dict[str, int]:
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
     """Exchangeable units of one series together, and the names of each batch in order."""
     found: dict[tuple[str, Demand], list[Unit]] = {}
-    for unit in sorted(units, key=lambda unit: _natural(unit.name)):
+    for unit in sorted(units, key=lambda unit: natural(unit.name)):
         found.setdefault((unit.name.rpartition("/")[0], demand_of(unit)), []).append(unit)
     batches = [Batch(name, demand, len(same), same[0]) for (name, demand), same in found.items()]
     return batches, [[unit.name for unit in same] for same in found.values()]
-
-
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that puts `train-10` after `train-9`."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", text))
 
 
 def _runs(
@@ -130,10 +124,7 @@ def _runs(
             room = _room(node, by_node.get(node.id, ()))
             if room is not None:
                 rooms.append((room, (index,)))
-    together: dict[Room, list[int]] = {}
-    for run in runs_of(rooms, batches):
-        together.setdefault(run.room, []).extend(run.ids)
-    return tuple(Run(room, ids) for room, ids in together.items()), short
+    return runs_of(rooms, batches), short
 
 
 def _set_aside(

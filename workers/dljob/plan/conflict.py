@@ -46,31 +46,39 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool) 
 
 def _no_machine(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
     """Not one unit of the batch fits anywhere."""
-    total = sum(len(run.ids) for run in runs)
+    who, total = _who(batch), sum(len(run.ids) for run in runs)
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
+    if not total:
+        return f"{who} needs a machine; there is none", ()
     if not labelled:
         wanted = ", ".join(f"{key}={value}" for key, value in batch.demand.selector)
-        there = f"none of the {_machines(total)} does" if total else "there is no machine"
-        return f"{_who(batch)} needs a machine labelled {wanted}; {there}" if wanted else f"{_who(batch)}: {there}", ()
+        return f"{who} needs a machine labelled {wanted}; none of the {_machines(total)} is", ()
     open_to = [run for run in labelled if admits(run.room, batch.demand)]
     if not open_to:
         name, role = batch.demand.apart or ("", "")
-        why = (
-            f"{_who(batch)} needs a machine to itself (collocation {name} keeps {role} apart); all "
-            f"{_machines(sum(len(run.ids) for run in labelled))} that it may use hold another role of {name}"
-        )
+        held = _machines(sum(len(run.ids) for run in labelled))
+        why = f"{who} shares no machine with other roles of collocation {name}; all {held} for {role} hold one"
         return why, ()
-    lacks = min((_lack(batch.demand, run) for run in open_to), key=lambda lack: (len(lack), lack))
+    return _too_big(batch, open_to)
+
+
+def _too_big(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
+    """Every machine that the unit may use is too small for it, be it by one resource or by their mixture."""
+    needs = total_demand(batch.demand)
+    most = {name: max(total_room(run.room).get(name, 0) for run in runs) for name, _ in needs}
+    short = tuple((name, amount - most[name]) for name, amount in needs if amount > most[name])
     group = dict(batch.demand.selector).get(NODE_GROUP_LABEL)
-    where = f"a machine of node group {group}" if group else "the largest machine"
-    best = min(open_to, key=lambda run: (len(_lack(batch.demand, run)), _lack(batch.demand, run)))
-    have = total_room(best.room)
-    if not lacks:
-        return f"{_who(batch)} needs shares of devices that no machine has left on one device", ()
-    needs = dict(total_demand(batch.demand))
-    wanted = resources_text(tuple((name, needs[name]) for name, _ in lacks))
-    there = resources_text(tuple((name, have[name]) for name, _ in lacks if have.get(name)))
-    return f"{_who(batch)} needs {wanted} on one machine; {where} has {there}", lacks
+    none = f"no machine of node group {group}" if group else "no machine"
+    if short:
+        wanted = resources_text(tuple((name, dict(needs)[name]) for name, _ in short))
+        there = resources_text(tuple((name, most[name]) for name, _ in short if most[name]))
+        has = f"has more than {there}" if any(most[name] for name, _ in short) else "has any"
+        return f"{_who(batch)} needs {wanted} on one machine; {none} {has}", short
+    lacks = min((_lack(batch.demand, run) for run in runs), key=lambda lack: (len(lack), lack))
+    wanted = f"{_who(batch)} needs {resources_text(needs)} on one machine"
+    if lacks:
+        return f"{wanted}; {none} has all of it, the nearest lacks {resources_text(lacks)}", lacks
+    return f"{wanted}; what machines have left of devices is not in the right pieces", ()
 
 
 def _lack(demand: Demand, run: Run) -> Resources:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
+from string import ascii_lowercase
 
 from dljob.plan.devices import BY_RAY
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, NodeGroup, Resources
-from dljob.plan.packing import Batch, Run, fill
-from dljob.plan.rooms import Demand, Room, copies, take, total_demand
+from dljob.plan.packing import Batch, Packing, Run, bigness, fill, machines_of, pack, runs_of
+from dljob.plan.rooms import Demand, Devices, Room, copies, take
 
 MACHINE_DEVICES = 8
 """Devices of one kind that a derived machine has at most, unless one unit needs more."""
@@ -17,26 +19,32 @@ MACHINE_CPUS = 32
 """CPUs that a derived machine without devices has at most, unless one unit needs more."""
 NAME_LENGTH = 20
 
+_LETTERS = (*ascii_lowercase[1:], *("".join(pair) for pair in product(ascii_lowercase, repeat=2)))
 _PLENTY: Amount = 2**70
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
 
 def derive(batches: Sequence[Batch]) -> list[NodeGroup]:
-    """Machines for these units; units that take different kinds of device get different machines."""
+    """Machines for these units; units that take different kinds of device get different machines.
+
+    Each machine is as large as what first fit put there. Where `pack` does not find so tight a fit again, all machines
+    of one kind are as large as the largest.
+    """
     by_kind: dict[tuple[str, ...], list[Batch]] = {}
     for batch in batches:
         by_kind.setdefault(tuple(name for name, _, _ in batch.demand.devices), []).append(batch)
-    sizes: Counter[Resources] = Counter()
-    for _, members in sorted(by_kind.items()):
-        sizes.update(_machines(members))
-    return _named(sizes)
+    lots = [lot for _, members in sorted(by_kind.items()) for lot in _lots(members)]
+    tight = _named(Counter(size for lot in lots for size in lot))
+    if isinstance(pack(batches, runs_of(machines_of(tight), batches)), Packing):
+        return tight
+    return _named(Counter(_largest(lot) for lot in lots for _ in lot))
 
 
-def _machines(batches: Sequence[Batch]) -> Counter[Resources]:
-    """How many machines of which size; the largest units are placed first, bigger ones than a machine alone."""
+def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
+    """The sizes of the machines, by kind of machine; the largest units are placed first."""
     lots: dict[Room, tuple[Run, ...]] = {}
     next_id = 0
-    for batch in sorted(batches, key=lambda b: (_bigness(b.demand), b.name)):
+    for batch in sorted(batches, key=lambda b: (bigness(b.demand), b.name)):
         cap = _capacity(batch.demand, batches)
         runs, _, left = fill(lots.get(cap, ()), batch.demand, batch.count)
         while left:
@@ -47,17 +55,15 @@ def _machines(batches: Sequence[Batch]) -> Counter[Resources]:
             next_id += left // each
             left %= each
         lots[cap] = runs
-    sizes: Counter[Resources] = Counter()
-    for cap, runs in lots.items():
-        for run in runs:
-            sizes[_used(cap, run.room)] += len(run.ids)
-    return sizes
+    return [[_used(cap, run.room) for run in runs for _ in run.ids] for cap, runs in lots.items()]
 
 
-def _bigness(demand: Demand) -> tuple[Amount, Amount]:
-    """Sorts the largest first: by devices, then by CPU."""
-    wanted = dict(total_demand(demand))
-    return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
+def _largest(sizes: Sequence[Resources]) -> Resources:
+    """As much of everything as any of these machines has."""
+    most: dict[str, Amount] = {}
+    for name, amount in (item for size in sizes for item in size):
+        most[name] = max(most.get(name, 0), amount)
+    return tuple(sorted(most.items()))
 
 
 def _capacity(demand: Demand, batches: Sequence[Batch]) -> Room:
@@ -66,15 +72,15 @@ def _capacity(demand: Demand, batches: Sequence[Batch]) -> Room:
     plenty = dict.fromkeys(names, _PLENTY)
     kinds = [name for name, _, _ in demand.devices]
     usual = plenty if kinds else {**plenty, "CPU": MACHINE_CPUS * GRAIN}
-    machine = Room(_items(usual), tuple((kind, MACHINE_DEVICES, ()) for kind in kinds), ())
+    machine = Room(_items(usual), tuple((kind, Devices(MACHINE_DEVICES)) for kind in kinds), ())
     if take(machine, demand) is not None:
         return machine
     bulk = {**plenty, "CPU": dict(demand.bulk).get("CPU", 0)}
-    own = tuple((kind, whole + len(shares), ()) for kind, whole, shares in demand.devices)
-    left = take(Room(_items(bulk), own, ()), demand)
-    assert left is not None, "as many devices as pieces are always enough"  # noqa: S101
-    spare = {kind: whole for kind, whole, _ in left.devices}
-    return Room(_items(bulk), tuple((kind, whole - spare[kind], ()) for kind, whole, _ in own), ())
+    own = tuple(
+        (kind, Devices(whole + sum(-(-count // (GRAIN // share)) for share, count in shares)))
+        for kind, whole, shares in demand.devices
+    )
+    return Room(_items(bulk), own, ())
 
 
 def _items(amounts: dict[str, Amount]) -> Resources:
@@ -88,19 +94,19 @@ def _used(cap: Room, left: Room) -> Resources:
     used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
     if used.get("memory"):
         used["memory"] = -(-used["memory"] // _MEBIBYTE) * _MEBIBYTE
-    untouched = {kind: whole for kind, whole, _ in left.devices}
-    used.update({kind: (whole - untouched[kind]) * GRAIN for kind, whole, _ in cap.devices})
+    rest = dict(left.devices)
+    used.update({kind: (devices.untouched - rest[kind].untouched) * GRAIN for kind, devices in cap.devices})
     return tuple(sorted((name, amount) for name, amount in used.items() if amount))
 
 
 def _named(sizes: Counter[Resources]) -> list[NodeGroup]:
-    """One group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-2`."""
+    """One group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-b`."""
     groups: dict[str, NodeGroup] = {}
     for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
         devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]
         stem = "-".join(f"{name}{amount}" for name, amount in devices or [("cpu", dict(size)["CPU"] // GRAIN)])
         stem = re.sub(r"[^a-z0-9]+", "-", stem.lower())[: NAME_LENGTH - 3].strip("-")
-        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(sizes) + 2))) if n not in groups)
+        name = next(n for n in (stem, *(f"{stem}-{letters}" for letters in _LETTERS)) if n not in groups)
         device = (devices[0][0], BY_RAY[devices[0][0]].kubernetes) if devices else None
         groups[name] = NodeGroup(name, count, size, ((NODE_GROUP_LABEL, name),), derived=True, device=device)
     return list(groups.values())

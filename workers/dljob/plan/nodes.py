@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dljob.errors import PlacementError
@@ -10,8 +10,8 @@ from dljob.plan.conflict import conflict_of
 from dljob.plan.derive import derive
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, UnitTable, add_up
-from dljob.plan.packing import Batch, Packing, Run, pack
-from dljob.plan.rooms import Room, demand_of, narrow, room_of
+from dljob.plan.packing import Batch, Packing, machines_of, pack, runs_of
+from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_cpu, parse_memory
@@ -44,28 +44,13 @@ def batches_of(units: UnitTable) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
-def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch]) -> tuple[Run, ...]:
-    """Machines with equal rooms together, where equal means: to these batches."""
-    names: set[str] = set()
-    keys: set[str] = set()
-    for batch in batches:
-        names.update(name for name, _ in batch.demand.bulk)
-        keys.update(key for key, _ in batch.demand.selector)
-    return tuple(Run(narrow(room, frozenset(names), frozenset(keys)), ids) for room, ids in rooms if len(ids))
-
-
 def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup]) -> None:
     """Whether the units fit on empty machines of these groups.
 
     Raises:
         PlacementError: They do not; names the smallest set that conflicts.
     """
-    rooms: list[tuple[Room, Sequence[int]]] = []
-    first = 0
-    for group in sorted(groups, key=lambda group: group.name):
-        rooms.append((room_of(group.resources, group.labels), range(first, first + group.replicas)))
-        first += group.replicas
-    runs = runs_of(rooms, batches)
+    runs = runs_of(machines_of(groups), batches)
     packing = pack(batches, runs)
     if not isinstance(packing, Packing):
         conflict = conflict_of(batches, runs, proven=packing.proven)

@@ -7,11 +7,13 @@ how many there are: 10,000 equal units on 2,000 equal machines are one division.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dljob.plan.model import GRAIN, Unit
-from dljob.plan.rooms import Demand, Room, admits, copies, take, total_demand, total_room
+from dljob.plan.devices import BY_RAY
+from dljob.plan.model import GRAIN, Amount, NodeGroup, Unit
+from dljob.plan.rooms import Demand, Room, admits, copies, narrow, room_of, take, total_demand, total_room
+from dljob.plan.words import natural
 
 SEARCH_STEPS = 20_000
 """Moves of the exact search before it gives up: about 0.2 s."""
@@ -56,6 +58,40 @@ class Stuck:
     """No packing. `proven`: there is none; else none was found within the search's bounds."""
 
     proven: bool
+
+
+def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch]) -> tuple[Run, ...]:
+    """Machines with equal rooms together, where equal means: to these batches."""
+    names: set[str] = set()
+    keys: set[str] = set()
+    for batch in batches:
+        names.update(name for name, _ in batch.demand.bulk)
+        keys.update(key for key, _ in batch.demand.selector)
+    together: dict[Room, list[int]] = {}
+    for room, ids in rooms:
+        together.setdefault(narrow(room, frozenset(names), frozenset(keys)), []).extend(ids)
+    return tuple(Run(room, ids) for room, ids in together.items() if ids)
+
+
+def machines_of(groups: Iterable[NodeGroup]) -> list[tuple[Room, Sequence[int]]]:
+    """The empty machines of node groups, numbered through in the order of the machines' names."""
+    rooms: list[tuple[Room, Sequence[int]]] = []
+    first = 0
+    for group in sorted(groups, key=lambda group: natural(machine_name(group, 0))):
+        rooms.append((room_of(group.resources, group.labels), range(first, first + group.replicas)))
+        first += group.replicas
+    return rooms
+
+
+def machine_name(group: NodeGroup, index: int) -> str:
+    """What a machine of a group is called before it is there."""
+    return f"{group.name}-{index}"
+
+
+def bigness(demand: Demand) -> tuple[Amount, Amount]:
+    """Sorts the largest first: by devices, then by CPU."""
+    wanted = dict(total_demand(demand))
+    return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
 
 
 def pack(batches: Sequence[Batch], runs: Sequence[Run], steps: int = SEARCH_STEPS) -> Packing | Stuck:
@@ -109,7 +145,7 @@ def alone(batch: Batch, runs: Sequence[Run]) -> int:
 def _preference(run: Run, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
     """Machines without devices that the unit has no use for, then used ones, then the fullest, then the first."""
     asked = {name for name, _, _ in demand.devices}
-    needless = sum(1 for name, whole, shared in run.room.devices if name not in asked and (whole or shared))
+    needless = sum(1 for name, _ in run.room.devices if name not in asked)
     left = total_room(run.room)
     names = [name for name, _ in total_demand(demand)]
     return needless, not run.room.used, tuple(left.get(name, 0) for name in names), run.ids[0]
@@ -130,13 +166,14 @@ def _cannot(batches: Sequence[Batch], runs: Sequence[Run]) -> bool:
 
 
 def _orders(batches: Sequence[Batch], runs: Sequence[Run]) -> list[list[int]]:
-    """Orders to try: the least choice first, the largest first, those that must be apart first."""
+    """Orders to try: as derived machines were packed, the least choice first, the largest, those that must be apart."""
     choice = [
         sum(len(run.ids) for run in runs if admits(run.room, b.demand) and take(run.room, b.demand)) for b in batches
     ]
     size = [_size(batch.demand, runs) for batch in batches]
     indices = range(len(batches))
     orders = [
+        sorted(indices, key=lambda i: (bigness(batches[i].demand), batches[i].name)),
         sorted(indices, key=lambda i: (choice[i], -size[i], batches[i].name)),
         sorted(indices, key=lambda i: (-size[i], choice[i], batches[i].name)),
         sorted(indices, key=lambda i: (batches[i].demand.apart is None, -size[i], batches[i].name)),
@@ -188,7 +225,10 @@ def _search(batches: Sequence[Batch], runs: Sequence[Run], steps: int) -> Packin
                 stack.append((depth + 1, {**now, index: after}, (*path, index)))
         if steps < 0:
             return Stuck(proven=False)
-    return Stuck(proven=True)
+    # What others share of a device goes to whoever comes first, so there the order matters and nothing is proven.
+    shares = any(shares for batch in batches for _, _, shares in batch.demand.devices)
+    rests = any(devices.rest for run in runs for _, devices in run.room.devices)
+    return Stuck(proven=not (shares and rests))
 
 
 def _found(

@@ -1,11 +1,14 @@
 """What a unit asks of a machine, and what a machine has left: exact integers, device by device.
 
-A share of a device must come from one device: two free halves are no whole. Ray hands shares out best fit, and so does
-`take`. Only devices with ids are counted so; every other resource is one number.
+A share of a device must come from one device: two free halves are no whole. Bundles with equal shares are counted onto
+common devices, those with different shares are not: which of them meet on a device depends on the order in which Ray
+gets to see them, and what fits only in the right order does not fit. So the order of units never matters here. Only
+devices with ids are counted so; every other resource is one number.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,10 +26,26 @@ class Demand:
 
     bulk: Resources
     """What is one number to Ray, summed over the bundles."""
-    devices: tuple[tuple[str, int, tuple[Amount, ...]], ...]
-    """(Ray resource, whole devices, shares of a device, largest first), sorted by name."""
+    devices: tuple[tuple[str, int, tuple[tuple[Amount, int], ...]], ...]
+    """(Ray resource, whole devices, (share of a device, how many) by size), sorted by name."""
     selector: tuple[tuple[str, str], ...]
     apart: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices of one kind that a machine has left."""
+
+    untouched: int
+    open: tuple[tuple[Amount, int], ...] = ()
+    """(share, how many more of that size go onto devices already shared so), by size."""
+    rest: Amount = 0
+    """What is left of a device that somebody else shares."""
+
+    @property
+    def total(self) -> Amount:
+        """All that is left, as one number."""
+        return self.untouched * GRAIN + sum(share * slots for share, slots in self.open) + self.rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +53,8 @@ class Room:
     """What a machine has left. Machines with equal rooms are exchangeable."""
 
     bulk: Resources
-    devices: tuple[tuple[str, int, tuple[Amount, ...]], ...]
-    """(Ray resource, untouched devices, what is left of each shared device, sorted)."""
+    devices: tuple[tuple[str, Devices], ...]
+    """By Ray resource, sorted."""
     labels: tuple[tuple[str, str], ...]
     claims: tuple[tuple[str, str], ...] = ()
     """(Separate collocation, role): the one role of each such collocation that lives here."""
@@ -46,7 +65,7 @@ def demand_of(unit: Unit) -> Demand:
     """What a unit asks of its machine."""
     bulk: dict[str, Amount] = {}
     whole: dict[str, int] = {}
-    shares: dict[str, list[Amount]] = {}
+    shares: dict[str, Counter[Amount]] = {}
     for bundle in unit.bundles:
         for name, amount in bundle.resources:
             if name not in BY_RAY:
@@ -54,21 +73,25 @@ def demand_of(unit: Unit) -> Demand:
                 continue
             whole[name] = whole.get(name, 0) + amount // GRAIN
             if amount % GRAIN:
-                shares.setdefault(name, []).append(amount % GRAIN)
-    devices = tuple(
-        (name, count, tuple(sorted(shares.get(name, ()), reverse=True))) for name, count in sorted(whole.items())
-    )
+                shares.setdefault(name, Counter())[amount % GRAIN] += 1
+    none = Counter[Amount]()
+    devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
     return Demand(tuple(sorted(bulk.items())), devices, unit.selector, unit.apart)
 
 
-def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources | None = None) -> Room:
-    """The room of a machine with these amounts free; memory that `total` does not state is not counted."""
+def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Room:
+    """The room of a machine with these amounts free; `total`, where it differs, is what the machine has in all.
+
+    Memory that the machine does not state is not counted.
+    """
+    stated = {name for name, _ in (*total, *free)}
+    left = dict(free)
     bulk = {name: amount for name, amount in free if name not in BY_RAY}
-    if all(name != "memory" for name, _ in (free if total is None else total)):
+    if "memory" not in stated:
         bulk["memory"] = UNBOUNDED
     devices = tuple(
-        (name, amount // GRAIN, (amount % GRAIN,) if amount % GRAIN else ())
-        for name, amount in sorted(free)
+        (name, Devices(left.get(name, 0) // GRAIN, rest=left.get(name, 0) % GRAIN))
+        for name in sorted(stated)
         if name in BY_RAY
     )
     return Room(tuple(sorted(bulk.items())), devices, tuple(sorted(labels)))
@@ -97,39 +120,34 @@ def take(room: Room, demand: Demand, count: int = 1) -> Room | None:
         bulk[name] = bulk.get(name, 0) - amount * count
         if bulk[name] < 0:
             return None
-    devices = {name: (whole, shared) for name, whole, shared in room.devices}
+    devices = dict(room.devices)
     for name, whole, shares in demand.devices:
-        left = _take_devices(devices.get(name, (0, ())), whole * count, shares * count)
+        left = _take_devices(devices.get(name, Devices(0)), whole * count, [(s, n * count) for s, n in shares])
         if left is None:
             return None
         devices[name] = left
     claims = room.claims
     if demand.apart is not None and demand.apart not in claims:
         claims = tuple(sorted((*claims, demand.apart)))
-    return Room(
-        tuple(sorted(bulk.items())),
-        tuple((name, whole, shared) for name, (whole, shared) in sorted(devices.items())),
-        room.labels,
-        claims,
-        used=True,
-    )
+    return Room(tuple(sorted(bulk.items())), tuple(sorted(devices.items(), key=_name)), room.labels, claims, used=True)
 
 
-def _take_devices(
-    have: tuple[int, tuple[Amount, ...]], whole: int, shares: tuple[Amount, ...]
-) -> tuple[int, tuple[Amount, ...]] | None:
-    untouched, shared = have[0] - whole, list(have[1])
-    for share in sorted(shares, reverse=True):
-        fitting = [left for left in shared if left >= share]
-        if fitting:
-            best = min(fitting)
-            shared.remove(best)
-        else:
-            untouched -= 1
-            best = GRAIN
-        if best > share:
-            shared.append(best - share)
-    return (untouched, tuple(sorted(shared))) if untouched >= 0 else None
+def _name(item: tuple[str, Devices]) -> str:
+    return item[0]
+
+
+def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]]) -> Devices | None:
+    untouched, slots, rest = have.untouched - whole, dict(have.open), have.rest
+    for share, count in shares:
+        free = slots.get(share, 0)
+        if count > free and rest >= share:
+            free, rest = free + rest // share, 0
+        if count > free:
+            opened = -(-(count - free) // (GRAIN // share))
+            untouched, free = untouched - opened, free + opened * (GRAIN // share)
+        slots[share] = free - count
+    left = tuple(sorted((share, count) for share, count in slots.items() if count))
+    return Devices(untouched, left, rest) if untouched >= 0 else None
 
 
 def copies(room: Room, demand: Demand, limit: int) -> int:
@@ -140,14 +158,14 @@ def copies(room: Room, demand: Demand, limit: int) -> int:
     have = dict(room.bulk)
     for name, amount in demand.bulk:
         most = min(most, have.get(name, 0) // amount)
-    devices = {name: (whole, shared) for name, whole, shared in room.devices}
+    devices = dict(room.devices)
     shares_asked = False
     for name, whole, shares in demand.devices:
-        untouched, shared = devices.get(name, (0, ()))
-        most = min(most, untouched // whole if whole else limit)
+        have = devices.get(name, Devices(0))
+        most = min(most, have.untouched // whole if whole else limit)
         if shares:
             shares_asked = True
-            most = min(most, (untouched * GRAIN + sum(shared)) // (whole * GRAIN + sum(shares)))
+            most = min(most, have.total // (whole * GRAIN + _sum(shares)))
     return _most_copies(room, demand, most) if shares_asked else most
 
 
@@ -165,9 +183,13 @@ def _most_copies(room: Room, demand: Demand, most: int) -> int:
 
 def total_demand(demand: Demand) -> Resources:
     """All that a demand asks for, devices summed."""
-    return add_up(demand.bulk, tuple((n, whole * GRAIN + sum(shares)) for n, whole, shares in demand.devices))
+    return add_up(demand.bulk, tuple((name, whole * GRAIN + _sum(shares)) for name, whole, shares in demand.devices))
 
 
 def total_room(room: Room) -> Mapping[str, Amount]:
     """All that a machine has left, devices summed."""
-    return {**dict(room.bulk), **{n: whole * GRAIN + sum(shared) for n, whole, shared in room.devices}}
+    return {**dict(room.bulk), **{name: devices.total for name, devices in room.devices}}
+
+
+def _sum(shares: Iterable[tuple[Amount, int]]) -> Amount:
+    return sum(share * count for share, count in shares)

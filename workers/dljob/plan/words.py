@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dljob.plan.model import Amount, Resources
 from dljob.spec.quantity import show, show_memory
 
@@ -25,3 +27,8 @@ def ranges(numbers: list[int]) -> str:
             parts.append(f"{numbers[start]}-{number}" if start != i else str(number))
             start = i + 1
     return ",".join(parts)
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key that puts `train-10` after `train-9`."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", text))

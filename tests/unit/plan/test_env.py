@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+from plan_kit import job, role
+
+from dljob.plan.devices import DEVICES, visible_devices
+from dljob.plan.env import rank_env
+from dljob.plan.plan import plan
+
+TORCHRUN = {
+    "RANK": "9",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "8",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "ROLE_RANK": "9",
+    "ROLE_WORLD_SIZE": "16",
+    "ROLE_NAME": "a",
+    "TORCHELASTIC_RESTART_COUNT": "3",
+    "TORCHELASTIC_MAX_RESTARTS": "10",
+    "TORCHELASTIC_RUN_ID": "f00",
+}
+STORE = {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+OURS = {
+    "DLJOB_NAME": "job",
+    "DLJOB_UID": "f00",
+    "DLJOB_ROLE": "a",
+    "DLJOB_RANK": "9",
+    "DLJOB_REPLICAS": "16",
+    "DLJOB_LOCAL_RANK": "1",
+    "DLJOB_DIR": "/jobs/x",
+    "DLJOB_INCARNATION": "5",
+    "DLJOB_RESTART_REASON": "killed",
+}
+
+
+def env_of(kind, *, local_world_size=8, inherited=None, store="fe80::1:29500", **more):
+    found = plan(job(role("a", 16, 8, type=kind, **more))).roles["a"]
+    return rank_env(
+        found,
+        9,
+        job="job",
+        uid="f00",
+        job_dir="/jobs/x",
+        incarnation=5,
+        local_rank=1,
+        local_world_size=local_world_size,
+        group_rank=1,
+        world_size=16,
+        generation=3,
+        store=store,
+        restart_reason="killed",
+        inherited=inherited,
+    )
+
+
+def test_an_elastic_rank_finds_what_torchrun_would_give_it():
+    assert env_of("Elastic") == {**OURS, **TORCHRUN, **STORE, "OMP_NUM_THREADS": "1"}
+
+
+def test_an_actor_finds_no_world_that_it_would_wait_for():
+    assert env_of("Actor", store="") == {**OURS, "OMP_NUM_THREADS": "1"}
+
+
+def test_without_a_store_there_is_no_master_address():
+    assert env_of("Elastic", store="").keys() & STORE.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"local_world_size": 1}, None),
+        ({"inherited": {"OMP_NUM_THREADS": "7"}}, None),
+        ({"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]}, "4"),
+    ],
+)
+def test_the_number_of_threads_is_the_users_if_he_says_one(more, expected):
+    assert env_of("Elastic", **more).get("OMP_NUM_THREADS") == expected
+
+
+def test_the_roles_own_variables_are_there_but_cannot_lie_about_the_rank():
+    found = env_of("Elastic", env=[{"name": "X", "value": "1"}, {"name": "RANK", "value": "77"}])
+    assert found["X"] == "1"
+    assert found["RANK"] == "9"
+
+
+def test_each_kind_of_device_is_shown_by_its_own_variable():
+    shown = {kind: visible_devices(d.ray, ("0", "3")) for kind, d in DEVICES.items()}
+    assert shown == {
+        "GPU": {"CUDA_VISIBLE_DEVICES": "0,3"},
+        "NPU": {"ASCEND_RT_VISIBLE_DEVICES": "0,3"},
+        "TPU": {"TPU_VISIBLE_CHIPS": "0,3"},
+        "HPU": {"HABANA_VISIBLE_MODULES": "0,3"},
+        "Neuron": {"NEURON_RT_VISIBLE_CORES": "0,3"},
+        "Custom": {},
+    }
