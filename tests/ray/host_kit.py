@@ -7,6 +7,8 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -127,6 +129,31 @@ class Job:
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self.master)
+
+
+def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
+    """The first true answer of check(); fails when there is none in time."""
+    end = time.monotonic() + timeout
+    while not (got := check()):
+        assert time.monotonic() < end, f"not within {timeout} s: {check}"
+        time.sleep(0.02)
+    return got
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives (a zombie does not)."""
+    return state_of(pid) not in {"", "Z", "X"}
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 class HostHandle:

@@ -118,6 +118,12 @@ def _read(fd: int | None) -> bytes:
 
 
 _ended = threading.Lock()
+_last_things: list[Callable[[], None]] = []
+
+
+def at_end(last_thing: Callable[[], None]) -> None:
+    """Have something quick done before this process ends itself."""
+    _last_things.append(last_thing)
 
 
 def end(code: int, why: str) -> NoReturn:
@@ -127,8 +133,9 @@ def end(code: int, why: str) -> NoReturn:
             time.sleep(60)
     with contextlib.suppress(OSError):
         os.write(2, f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n".encode())
-    with contextlib.suppress(Exception):
-        descendants.kill_all()
+    for last_thing in (descendants.kill_all, *_last_things):
+        with contextlib.suppress(Exception):
+            last_thing()
     os._exit(code)
 
 

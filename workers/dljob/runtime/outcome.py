@@ -106,7 +106,7 @@ def encode_result(value: Any) -> str:
 
 
 def user_frame(error: BaseException, code_dir: str) -> str:
-    """Where it happened, `file.py:12 in f`: the innermost frame of the user's code; without one, of what is not ours."""
+    """Where it was, `file.py:12 in f`: the innermost frame of the user's code; without one, of what is not ours."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
     frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen"))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,14 @@ from dljob.runtime.messages import StartOrder
 if TYPE_CHECKING:
     import torch
 
+GENERATION_KEY = "dljob/generation"
+NEXT_KEY = "dljob/next"
 STORE_S = 60.0
 """How long a rank tries to reach the store."""
+
+
+class StaleGenerationError(Exception):
+    """This rank belongs to a world that has been replaced."""
 
 
 def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
@@ -33,6 +41,28 @@ def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
         world_size=order.world_size,
         timeout=timedelta(seconds=role.comm_timeout_s),
     )
+
+
+def renew(address: str, generation: int, timeout_s: float = STORE_S) -> None:
+    """Wait until the store serves this generation: the first rank of a new one makes ElasticMaster empty it.
+
+    Scripts form their group under names of their own (`env://`), so each generation needs an empty store.
+    """
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + timeout_s
+    while (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(RuntimeError):  # the store is just being replaced
+            store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=left))
+            served = int(store.get(GENERATION_KEY))
+            if served == generation:
+                return
+            if served > generation:
+                raise StaleGenerationError(f"the store serves generation {served}; this rank is of {generation}")
+            store.set(NEXT_KEY, str(generation))
+        time.sleep(0.005)
+    raise TimeoutError(f"the store at {address} did not serve generation {generation} within {timeout_s:g} s")
 
 
 def leave() -> None:

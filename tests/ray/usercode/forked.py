@@ -1,0 +1,74 @@
+"""Scripts of a fork host: `forked.py WHAT`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import dljob
+
+what = sys.argv[1]
+me = dljob.current_worker()
+if what == "facts":
+    said = {
+        "name": me.name,
+        "world": me.world_size,
+        "group": me.group,
+        "local": me.local_rank,
+        "config": dict(me.config),
+        "peers": dict(me.peers),
+        "incarnation": me.incarnation,
+        "reason": me.restart_reason,
+        "ray": "ray" in sys.modules,
+        "torch": "torch" in sys.modules,
+        "env": {k: v for k, v in os.environ.items() if k in {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"}},
+        "job_dir": me.job_dir,
+    }
+    Path(me.job_dir, f"facts-{me.rank}.json").write_text(json.dumps(said))
+elif what == "progress":
+    dljob.progress(4, loss=0.25)
+    time.sleep(1000)
+elif what == "stopping":
+    import signal
+    import threading
+
+    terminated = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    print("armed", flush=True)
+    me.stopping.wait()
+    terminated.wait()
+    print("stopping, because", me.stopping.reason, flush=True)
+    sys.exit(6)
+elif what == "exit":
+    sys.exit(int(sys.argv[2]))
+elif what == "call":
+    group = dljob.RoleGroup(sys.argv[2])
+    answer = {"sum": group[0].call("add", 1, b=2).result(timeout=20)}
+    try:
+        group[0].call("fail").result(timeout=20)
+    except dljob.RemoteError as error:
+        answer["error"] = str(error)
+    try:
+        group[0].options(timeout=0.5).call("nap", 60).result()
+    except dljob.CallTimeoutError as error:
+        answer["late"] = str(error)
+    Path(me.job_dir, "answer.json").write_text(json.dumps(answer))
+elif what == "torch":
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    x = torch.ones(1) * (me.rank + 1)
+    dist.all_reduce(x)
+    Path(me.job_dir, f"sum-{me.rank}-{me.incarnation}").write_text(str(x.item()))
+    if sys.argv[2:] == ["once"] and me.incarnation == 1:
+        os.kill(os.getpid(), 9)
+    dist.destroy_process_group()
+elif what == "socket":
+    Path(me.job_dir, "socket").write_text(os.environ["DLJOB_HOST_SOCKET"])
+elif what == "stay":
+    print("armed", flush=True)
+    time.sleep(1000)

@@ -1,0 +1,57 @@
+"""A script of all tempers: `behave.py WHAT`."""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+what = sys.argv[1]
+if what == "facts":
+    main = threading.current_thread() is threading.main_thread()
+    print(__name__, main, Path.cwd(), sys.argv, os.getpgrp() == os.getpid(), "ray" in sys.modules, flush=True)
+elif what == "raise":
+    raise ValueError("no such thing")
+elif what == "exit":
+    sys.exit(int(sys.argv[2]))
+elif what == "say":
+    sys.exit("told so")
+elif what == "hard":
+    os._exit(9)
+elif what == "segv":
+    import ctypes
+
+    print("before", flush=True)
+    ctypes.string_at(0)
+elif what == "atexit":
+    atexit.register(print, "atexit ran")
+    threading.Thread(target=lambda: (time.sleep(0.05), print("thread ran"))).start()
+elif what == "handler":
+    signal.signal(signal.SIGTERM, lambda *_: (print("caught", flush=True), sys.exit(5)))
+    print("armed", flush=True)
+    time.sleep(1000)
+elif what == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("armed", flush=True)
+    time.sleep(1000)
+elif what == "daemon":
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            Path(sys.argv[2] + ".fork").write_text(str(os.getpid()))
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+    while not Path(sys.argv[2] + ".fork").exists() or not Path(sys.argv[2] + ".fork").read_text():
+        time.sleep(0.01)
+    Path(sys.argv[2]).write_text(str(process.pid))
+    if sys.argv[3:] == ["stay"]:
+        print("armed", flush=True)
+        time.sleep(1000)
+elif what == "stay":
+    print("armed", flush=True)
+    time.sleep(1000)

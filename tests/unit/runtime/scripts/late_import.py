@@ -1,0 +1,5 @@
+def later():
+    import no_such_module_at_all  # noqa: F401
+
+
+later()

@@ -1,0 +1,205 @@
+"""Forked ranks: main thread, true exit codes, signals, and nothing left behind. No Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fork_kit import Server, alive
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[Server]:
+    made = Server(tmp_path)
+    yield made
+    made.close()
+
+
+def wait_for(check, what: str, timeout: float = 20.0):
+    end = time.monotonic() + timeout
+    while not (got := check()):
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+    return got
+
+
+def armed(server: Server, rank: int = 0) -> None:
+    wait_for(lambda: "armed" in server.log(rank), "the script did not come up")
+
+
+def code(event) -> int:
+    return os.waitstatus_to_exitcode(event["status"])
+
+
+def test_script_runs_in_the_main_thread_of_its_own_group_without_ray(server):
+    ended = server.run("module", "behave.py", args=["facts"])
+    assert code(ended) == 0
+    said = server.log()
+    assert said.startswith("__main__ True ")
+    assert "['behave.py', 'facts'] True False" in said
+
+
+def test_module_runs_as_python_dash_m_does(server):
+    assert code(server.run("module", "behave", args=["facts"])) == 0
+    assert server.log().startswith("__main__ True ")
+
+
+@pytest.mark.parametrize(("args", "expected"), [(["exit", "0"], 0), (["exit", "3"], 3), (["hard"], 9), (["say"], 1)])
+def test_exit_codes_are_true(server, args, expected):
+    assert code(server.run("module", "behave.py", args=args)) == expected
+
+
+def test_exception_is_told_with_its_frame(server):
+    ended = server.run("module", "behave.py", args=["raise"])
+    assert code(ended) == 1
+    words = ended["words"]
+    assert (words["error_type"], words["fatal"], words["reason"]) == ("ValueError", False, "UserError")
+    assert words["frame"].startswith("behave.py:")
+    assert "no such thing" in server.log()
+
+
+def test_crash_is_a_signal_and_leaves_its_stack_in_the_log(server):
+    assert code(server.run("module", "behave.py", args=["segv"])) == -signal.SIGSEGV
+    assert "before" in server.log()
+    assert "Segmentation fault" in server.log()
+
+
+def test_interpreter_ends_in_its_own_way(server):
+    assert code(server.run("module", "behave.py", args=["atexit"])) == 0
+    assert server.log().split() == ["thread", "ran", "atexit", "ran"]
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "frame"),
+    [
+        ("bad_import.py", "ModuleNotFoundError", "bad_import.py:1 in <module>"),
+        ("bad_import", "ModuleNotFoundError", "bad_import.py:1 in <module>"),
+        ("not_there.py", "FileNotFoundError", ""),
+        ("not_there", "ImportError", ""),
+    ],
+)
+def test_what_cannot_be_loaded_is_fatal(server, target, kind, frame):
+    words = server.run("module", target)["words"]
+    assert (words["fatal"], words["error_type"], words["frame"]) == (True, kind, frame)
+
+
+def test_bad_syntax_is_fatal_and_named_by_its_line(server, tmp_path):
+    script = tmp_path / "bad_syntax.py"
+    script.write_text("x = 1\ny = (\n")
+    words = server.run("module", str(script))["words"]
+    assert (words["fatal"], words["error_type"], words["frame"]) == (True, "SyntaxError", f"{script}:2 in <module>")
+
+
+def test_late_import_error_may_be_tried_again(server):
+    words = server.run("module", "late_import.py")["words"]
+    assert (words["fatal"], words["error_type"]) == (False, "ModuleNotFoundError")
+
+
+def test_command_runs_as_it_is(server):
+    assert code(server.run("command", "bash", "-c", "echo hello $DLJOB_RANK; exit 7")) == 7
+    assert server.log() == "hello 0\n"
+
+
+@pytest.mark.parametrize(("argv", "expected"), [("no-such-program", 127), ("./behave.py", 126)])
+def test_command_that_cannot_run_is_fatal(server, argv, expected):
+    ended = server.run("command", argv)
+    assert code(ended) == expected
+    assert ended["words"]["fatal"]
+    assert "cannot run" in ended["words"]["message"]
+
+
+def test_sigterm_reaches_the_script_and_its_handler_decides(server):
+    server.fork("module", "behave.py", args=["handler"])
+    armed(server)
+    server.helper.order("term", 0, 1)
+    assert code(server.next("ended")) == 5
+    assert "caught" in server.log()
+
+
+def test_sigterm_reaches_the_whole_group_of_a_command(server):
+    server.fork("command", "bash", "-c", "echo armed; sleep 1000; echo over")
+    armed(server)
+    server.helper.order("term", 0, 1)
+    assert code(server.next("ended")) == -signal.SIGTERM
+
+
+def test_kill_ends_what_ignores_sigterm(server):
+    server.fork("module", "behave.py", args=["deaf"])
+    armed(server)
+    server.helper.order("term", 0, 1)
+    server.helper.order("kill", 0, 1)
+    assert code(server.next("ended")) == -signal.SIGKILL
+
+
+def test_stopped_rank_is_woken_to_hear_sigterm(server):
+    server.fork("module", "behave.py", args=["handler"])
+    armed(server)
+    os.kill(server.next("started")["pid"], signal.SIGSTOP)
+    server.helper.order("term", 0, 1)
+    assert code(server.next("ended")) == 5
+
+
+@pytest.mark.parametrize("how", ["well", "killed", "kill"])
+def test_nothing_of_a_rank_outlives_it_not_even_daemons(server, tmp_path, how):
+    note = tmp_path / "daemon"
+    server.fork("module", "behave.py", args=["daemon", str(note), *([] if how == "well" else ["stay"])])
+    pid = server.next("started")["pid"]
+    if how != "well":
+        armed(server)
+    if how == "killed":
+        os.kill(pid, signal.SIGKILL)
+    if how == "kill":
+        server.helper.order("kill", 0, 1)
+    server.next("ended")
+    left = [int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
+    assert [p for p in left if alive(p)] == []
+
+
+def test_sibling_keeps_its_daemons(server, tmp_path):
+    note = tmp_path / "daemon"
+    server.fork("module", "behave.py", rank=1, args=["daemon", str(note), "stay"])
+    armed(server, 1)
+    server.run("module", "behave.py", rank=0, args=["exit", "0"])
+    assert alive(int((tmp_path / "daemon.fork").read_text()))
+
+
+def test_all_ends_when_the_host_goes(server, tmp_path):
+    note = tmp_path / "daemon"
+    server.fork("module", "behave.py", args=["daemon", str(note), "stay"])
+    pid = server.next("started")["pid"]
+    armed(server)
+    server.close()
+    left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
+    assert [p for p in left if alive(p)] == []
+    assert not Path(server.socket_folder).exists()
+
+
+def test_all_ends_when_the_fork_server_is_killed(server, tmp_path):
+    note = tmp_path / "daemon"
+    server.fork("module", "behave.py", args=["daemon", str(note), "stay"])
+    pid = server.next("started")["pid"]
+    armed(server)
+    os.kill(server.helper.pid, signal.SIGKILL)
+    server.next("gone")
+    left = [pid, int(note.read_text()), int((tmp_path / "daemon.fork").read_text())]
+    wait_for(lambda: not any(alive(p) for p in left), "something outlived the fork server")
+
+
+def test_killed_supervisor_takes_its_rank_along_and_is_reported(server):
+    server.fork("module", "behave.py", args=["stay"])
+    pid = server.next("started")["pid"]
+    armed(server)
+    supervisor = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    assert code(server.next("ended")) == -signal.SIGKILL
+    wait_for(lambda: not alive(pid), "the rank outlived its supervisor")
+
+
+def test_same_rank_runs_again(server):
+    assert code(server.run("module", "behave.py", args=["exit", "3"])) == 3
+    again = server.run("module", "behave.py", args=["exit", "0"], incarnation=2)
+    assert (again["incarnation"], code(again)) == (2, 0)

@@ -1,0 +1,253 @@
+"""The fork host: one Ray actor per role group, for entrypoints that are modules, scripts or commands.
+
+Ranks are processes forked from a clean helper: each has its main thread, its signals, its true exit code, and its
+process group; nothing of a rank outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dljob.errors import UsageError
+from dljob.master.actions import RankStart
+from dljob.master.views import Outcome, Reason
+from dljob.runtime import environment, guard
+from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
+from dljob.runtime.guard import EndCode, end
+from dljob.runtime.helper import Event, Helper
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
+from dljob.runtime.host_socket import HostSocket
+from dljob.runtime.messages import Call, HostSpec, Refusal, Reply, StartOrder, StopOrder
+from dljob.runtime.outcome import DETAIL_BYTES, clip, from_status
+from dljob.runtime.router import RayCalls
+
+UP_S = 120.0
+"""How long the helper may take to start, torch's import included."""
+KILLED_S = 10.0
+"""How long a killed rank's descendants may take to be gone."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A rank's process, from the order to fork it until its end."""
+
+    start: RankStart
+    log: str
+    log_from: int
+    facts: Mapping[str, Any]
+    pid: int = 0
+    why: str = ""
+    """Why it was told to end; empty while it was not."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    progress: Progress = field(default_factory=Progress)
+
+
+class ForkHost(Host):
+    """A host of the ranks of one role group; a restarted rank is forked again in the same host."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self._lock = threading.RLock()
+        self._ranks: dict[int, _Rank] = {}
+        self._calls: dict[int, Calls] = {}
+        self._socket = HostSocket(self._facts_of, self._put_progress, self._calls_of)
+        many = {"OMP_NUM_THREADS": "1"} if spec.role.group_size > 1 and "OMP_NUM_THREADS" not in os.environ else {}
+        preload = ("torch", "torch.distributed") if spec.role.uses_store else ()
+        self._leaving = False
+        self._last_report = 0
+        self._helper = Helper(
+            preload, {**dict(spec.role.env), **many}, str(self._socket.folder), self._on_event, self._helper_gone
+        )
+        guard.at_end(self._socket.close)
+        super().__init__(spec)
+
+    # -- orders
+
+    def start_ranks(self, order: StartOrder) -> None:
+        """Fork the ranks; a rank that runs in this incarnation already is left alone."""
+        if not self._helper.up.wait(UP_S):
+            raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
+        for start in order.ranks:
+            with self._lock:
+                old = self._ranks.get(start.rank)
+                if old is not None and old.start.incarnation >= start.incarnation:
+                    continue
+            if old is not None and not old.ended.is_set():
+                self._helper.order("kill", start.rank, old.start.incarnation)
+                old.ended.wait(KILLED_S)
+            self._fork(order, start)
+
+    def _fork(self, order: StartOrder, start: RankStart) -> None:
+        spec = self.spec
+        log = self._log_of(start.rank)
+        env = environment.rank_environment(spec, order, start)
+        env[SOCKET_ENV] = self._socket.path
+        paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        size = Path(log).stat().st_size if log and Path(log).exists() else 0
+        with self._lock:
+            self._ranks[start.rank] = _Rank(start, log, size, self._facts(order, start))
+        self._helper.order(
+            "fork",
+            start.rank,
+            start.incarnation,
+            entrypoint=spec.role.entrypoint,
+            args=spec.role.args,
+            env=env,
+            log=log,
+            code_dir=spec.job.code_dir or str(Path.cwd()),
+            store=order.store if spec.role.uses_store else "",
+            generation=order.generation,
+        )
+
+    def _log_of(self, rank: int) -> str:
+        path = Path(self.spec.job.dir) / "logs" / f"{self.spec.role.name}-{rank}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        except OSError as error:
+            print(f"[dljob] cannot write {path}: {error}; the output stays in Ray's log", flush=True)  # noqa: T201
+            return ""
+        return str(path)
+
+    def stop_ranks(self, order: StopOrder) -> None:
+        """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""
+        self._stop(order.ranks, order.reason, order.grace_s)
+
+    def _stop(self, numbers: tuple[int, ...], reason: str, grace_s: float) -> None:
+        with self._lock:
+            ranks = [rank for n in numbers if (rank := self._ranks.get(n)) is not None and not rank.ended.is_set()]
+        for rank in ranks:
+            rank.why = rank.why or reason
+            self._socket.stopping(rank.start.rank, reason)
+            self._helper.order("term", rank.start.rank, rank.start.incarnation)
+        deadline = time.monotonic() + grace_s
+        for rank in ranks:
+            if not rank.ended.wait(max(0.0, deadline - time.monotonic())):
+                rank.why = f"{rank.why}; it did not end within {grace_s:g} s of SIGTERM"
+                self._helper.order("kill", rank.start.rank, rank.start.incarnation)
+        for rank in ranks:
+            rank.ended.wait(KILLED_S)
+
+    def terminated(self) -> None:
+        """SIGTERM from outside: pass it on to all ranks, and go with them."""
+        with self._lock:
+            numbers = tuple(self._ranks)
+        self._leaving = True
+        self._stop(numbers, "SIGTERM from outside", TERM_GRACE_S)
+        self.reports.wait_acked(self._last_report, HEARD_S)
+
+    # -- events of the fork server
+
+    def _on_event(self, event: Event) -> None:
+        with self._lock:
+            rank = self._ranks.get(event["rank"])
+        if rank is None or rank.start.incarnation != event["incarnation"]:
+            return
+        if event["event"] == "started":
+            rank.pid = event["pid"]
+            self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, None)
+        else:
+            self._ended(rank, self._outcome(rank, event))
+
+    def _ended(self, rank: _Rank, outcome: Outcome) -> None:
+        with self._lock:
+            if not rank.ended.is_set():
+                said = replace(outcome, step=rank.progress.step)
+                self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, said)
+                rank.ended.set()
+
+    def _outcome(self, rank: _Rank, event: Event) -> Outcome:
+        """The rank's own last words under its true exit code; without words, the status and the end of its log."""
+        bare = from_status(event["status"], detail=_tail(rank))
+        words = event["words"]
+        if words and not bare.ok:
+            said = Outcome(**words)
+            bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
+        if rank.why and not bare.ok:
+            return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
+        return bare
+
+    def _helper_gone(self) -> None:
+        """The fork server is gone, and with it all ranks: say so, and end."""
+        with self._lock:
+            left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
+        for rank in left:
+            self._ended(rank, Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed"))
+        if self._leaving:
+            return
+        self.reports.wait_acked(self._last_report, HEARD_S)
+        end(EndCode.HELPER_GONE, "the fork server is gone")
+
+    # -- what ranks ask
+
+    def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
+        job, role = self.spec.job, self.spec.role
+        facts = {
+            "job_name": job.name,
+            "job_uid": job.uid,
+            "job_dir": job.dir,
+            "role": role.name,
+            "rank": start.rank,
+            "local_rank": start.local_rank,
+            "world_size": order.world_size,
+            "group": start.rank // role.group_size,
+            "incarnation": start.incarnation,
+            "restart_reason": start.restart_reason,
+        }
+        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job))}
+
+    def _facts_of(self, number: int, incarnation: int) -> Mapping[str, Any] | None:
+        with self._lock:
+            rank = self._ranks.get(number)
+        if rank is None or rank.start.incarnation != incarnation:
+            return None
+        return {**rank.facts, "stopping": rank.why}
+
+    def _put_progress(self, number: int, step: int, metrics: Mapping[str, float]) -> None:
+        with self._lock:
+            self._ranks[number].progress.put(step, metrics)
+
+    def _calls_of(self, number: int) -> Calls:
+        with self._lock:
+            if number not in self._calls:
+                self._calls[number] = RayCalls(self.spec.job, f"{self.spec.role.name}/{number}")
+            return self._calls[number]
+
+    # -- calls and steps
+
+    def answer(self, call: Call, payload: bytes) -> Reply:
+        """Scripts have no methods to call."""
+        del payload
+        kind = self.spec.role.entrypoint[0]
+        said = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
+        return Reply(error_type="CallError", message=said, refused=Refusal.NO_METHOD)
+
+    def take_steps(self) -> Steps:
+        """The last steps that are new."""
+        with self._lock:
+            ranks = list(self._ranks.items())
+        found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
+        return {n: (incarnation, *last) for n, incarnation, last in found if last is not None}
+
+    def steps_lost(self) -> None:
+        """Send the last steps again."""
+        with self._lock:
+            for rank in self._ranks.values():
+                rank.progress.again()
+
+
+def _tail(rank: _Rank) -> str:
+    """The end of what this process of the rank wrote to its log."""
+    try:
+        with Path(rank.log).open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(rank.log_from, size - DETAIL_BYTES))
+            return clip(log.read().decode(errors="replace"))
+    except OSError:
+        return ""

@@ -1,0 +1,108 @@
+"""A forked rank's line to its host: what `current_worker()`, `progress()` and `RoleGroup` use in scripts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import dljob.errors
+from dljob.errors import CallError, UnreachableError
+from dljob.runtime.context import Outgoing, Stopping, WorkerContext, install, make_log, read_only
+from dljob.runtime.frames import Frames
+from dljob.runtime.messages import Refusal, Reply
+
+
+class RankLink:
+    """One connection to the host; a thread reads what comes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
+        self.stopping = Stopping()
+        self.pid = os.getpid()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise UnreachableError(f"the host of this rank does not answer at {path}: {error.strerror}") from None
+        self._frames = Frames(connection)
+
+    def hello(self, rank: int, incarnation: int) -> dict[str, Any]:
+        """Say who we are; what the host tells of us."""
+        self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
+        answer = self._frames.receive()
+        if answer is None:
+            raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
+        threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
+        return answer[0]
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Say how far the rank is."""
+        self._frames.send({"op": "progress", "step": step, "metrics": dict(metrics)})
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        """Start a call; the host carries it."""
+        future: Future[Reply] = Future()
+        number = next(self._ids)
+        with self._lock:
+            self._waiting[number] = (call, future)
+        head = {"op": "call", "id": number, "role": call.role, "rank": call.rank, "method": call.method}
+        try:
+            self._frames.send({**head, "timeout_s": call.timeout_s, "idempotent": call.idempotent}, call.payload)
+        except OSError:
+            self._lost()
+        return future
+
+    def _read(self) -> None:
+        while (frame := self._frames.receive()) is not None:
+            head, body = frame
+            if head["op"] == "stopping":
+                self.stopping.order(head["reason"])
+                continue
+            with self._lock:
+                call, future = self._waiting.pop(head["id"])
+            if head["op"] == "error":
+                future.set_exception(_error(head, call))
+            else:
+                refused = Refusal(head["refused"]) if head["refused"] else None
+                reply = Reply(body, head["error_type"], head["message"], head["traceback"], refused)
+                future.set_result(reply)
+        self._lost()
+
+    def _lost(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for call, future in waiting.values():
+            said = f"{call.role}/{call.rank}.{call.method}: the host of this rank is gone"
+            future.set_exception(CallError(said, role=call.role, rank=call.rank))
+
+
+def _error(head: Mapping[str, Any], call: Outgoing) -> CallError:
+    """The host's error in this process, of the same class."""
+    kind = getattr(dljob.errors, head["kind"], CallError)
+    return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])
+
+
+def connect(path: str) -> WorkerContext:
+    """This process as a rank: asks the host what `current_worker()` is to say."""
+    link = RankLink(path)
+    os.register_at_fork(after_in_child=lambda: install(None))  # a child of this rank needs a line of its own
+    said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
+    if said["stopping"]:
+        link.stopping.order(said["stopping"])
+    return WorkerContext(
+        **said["facts"],
+        config=read_only(said["config"]),
+        peers=read_only(said["peers"]),
+        stopping=link.stopping,
+        log=make_log(said["facts"]["role"], said["facts"]["rank"]),
+        calls=link,
+        report=link.report,
+    )

@@ -1,0 +1,149 @@
+"""A forked rank, from the fork to the user's first line: environment, log file, folder, and then the script itself.
+
+It runs in the main thread of its own process, so signal handlers work, and ends through the interpreter, so `atexit`
+and non-daemon threads have their say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dljob.master.views import Outcome, Reason
+from dljob.runtime import outcome, supervise, torch_group
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+def run(order: Mapping[str, Any]) -> int | str | None:
+    """Become the rank of an order; returns what `sys.exit` is to be given."""
+    try:
+        _enter(order)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must say so
+        return _ended(order, error, "start", fatal=False)
+    kind, target = order["entrypoint"][0], order["entrypoint"][1]
+    if kind == "command":
+        return _exec(order)
+    body = _path_body(target) if target.endswith(".py") else _module_body(target)
+    try:
+        body()
+    except SystemExit as ended:
+        return ended.code
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt too is the end of a script
+        return _ended(order, error, _phase(error, target, order), fatal=_repeats(error, target, order))
+    return 0
+
+
+def _enter(order: Mapping[str, Any]) -> None:
+    _redirect(order["log"])
+    os.environ.update(order["env"])
+    os.chdir(order["code_dir"])
+    sys.argv = [order["entrypoint"][1], *order["args"]]
+    faulthandler.enable(file=2)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    torch = sys.modules.get("torch")
+    if torch is not None and threads.isdigit():
+        torch.set_num_threads(int(threads))
+    if order["store"]:
+        torch_group.renew(order["store"], order["generation"])
+
+
+def _redirect(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    if not log:
+        return
+    with contextlib.suppress(OSError):
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _path_body(target: str) -> Callable[[], None]:
+    """What `python train.py` does."""
+    path = Path(target).absolute()
+
+    def body() -> None:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no {target} in {Path.cwd()}")
+        main = ModuleType("__main__")
+        main.__file__ = str(path)
+        main.__dict__["__builtins__"] = __builtins__
+        sys.modules["__main__"] = main
+        sys.path.insert(0, str(path.parent))
+        code = compile(path.read_bytes(), str(path), "exec")
+        exec(code, main.__dict__)  # noqa: S102 - running the user's script is what a rank is for
+
+    return body
+
+
+def _module_body(target: str) -> Callable[[], None]:
+    """What `python -m pkg.mod` does."""
+
+    def body() -> None:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+
+    return body
+
+
+def _exec(order: Mapping[str, Any]) -> int:
+    """Run an argv as it is. Returns only when it cannot be run."""
+    argv = [*order["entrypoint"][1:], *order["args"]]
+    try:
+        os.execvpe(argv[0], argv, dict(os.environ))  # noqa: S606 - the user's own argv, no shell wanted
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        message = f"cannot run {argv[0]!r} in {order['code_dir']}: {error.strerror}"
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+        said = Outcome(
+            ok=False, reason=Reason.USER_ERROR, code=code, error_type=type(error).__name__, message=message, fatal=True
+        )
+        _say(order, said)
+        return code
+
+
+def _phase(error: BaseException, target: str, order: Mapping[str, Any]) -> str:
+    return "import" if _repeats(error, target, order) else "run"
+
+
+def _repeats(error: BaseException, target: str, order: Mapping[str, Any]) -> bool:
+    """Whether a script cannot even be loaded: it is not there, or one of its top-level imports or its syntax is bad."""
+    if isinstance(error, SyntaxError):
+        return True
+    if isinstance(error, FileNotFoundError):
+        return target.endswith(".py") and not Path(target).is_file()
+    frame = outcome.user_frame(error, order["code_dir"])
+    return isinstance(error, ImportError) and (not frame or frame.endswith("in <module>"))
+
+
+def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:
+    said = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
+    with contextlib.suppress(Exception):
+        print(said.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
+    _say(order, said)
+    return said.code or 1
+
+
+def _say(order: Mapping[str, Any], said: Outcome) -> None:
+    """The rank's last words, to its supervisor."""
+    data = json.dumps(asdict(said)).encode()
+    if len(data) <= supervise.WORDS_BYTES:
+        with contextlib.suppress(OSError):
+            os.write(order["words"], data)
