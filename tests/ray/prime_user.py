@@ -27,3 +27,9 @@ def until_told() -> dict[str, int]:
 
 def fails() -> None:
     raise LookupError("nothing under that name")
+
+
+def shows_devices() -> dict[str, str]:
+    """Returns what it sees, once it may end."""
+    until_told()
+    return {"devices": os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "")}

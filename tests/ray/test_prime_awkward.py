@@ -54,7 +54,7 @@ def killed_at(job: Job, moment: Callable[[], Any]) -> None:
 
 def test_before_it_has_written_anything(job: Job) -> None:
     starting = started(job, workers(job))
-    killed_at(job, lambda: job.master_pid())
+    killed_at(job, job.master_pid)
     starting.join(60)
     job.running("worker/0", "worker/1")
     job.go()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dljob.master import actions as act
 from dljob.master import events as ev
@@ -101,7 +101,7 @@ class World:
 
     def carry_out(self, action):
         self.all_actions.append(action)
-        getattr(self, "_do_" + type(action).__name__)(action)
+        _EXECUTE[type(action)](self, action)
 
     def deliver(self, index=0):
         return self.send(self.pending.pop(index))
@@ -116,7 +116,7 @@ class World:
     def boot(self):
         """From nothing to all ranks of the first roles ready."""
         self.send(ev.MasterStarted(1))
-        self.send(ev.NodesSeen(self.views))
+        self.send(ev.NodesSeen(self.seen()))
         self.settle()
         return self
 
@@ -181,11 +181,20 @@ class World:
             del self.spares[key]
         for unit, tokens in self.held.items():
             self.held[unit] = {token: at for token, at in tokens.items() if at != node}
-        self.pending.append(ev.NodesSeen(self.views))
+        self.pending.append(ev.NodesSeen(self.seen()))
+
+    def seen(self):
+        """The nodes as the backend sees them: `free` is what no reservation holds."""
+        free = {view.id: dict(view.free) for view in self.views}
+        for unit, tokens in self.held.items():
+            for node in tokens.values():
+                for name, amount in self.plan.units[unit].demand:
+                    free[node][name] -= amount
+        return tuple(replace(v, free=tuple(sorted((k, a) for k, a in free[v.id].items() if a))) for v in self.views)
 
     def add_node(self, view):
         self.views = (*self.views, view)
-        self.pending.append(ev.NodesSeen(self.views))
+        self.pending.append(ev.NodesSeen(self.seen()))
 
     def crash_master(self):
         """SIGKILL of PrimeMaster: answers on their way are lost; the next one replays, re-attaches, orders again."""
@@ -204,27 +213,27 @@ class World:
         for (role, node, slot), own in ready_spares(self.state):
             if self.spares.get((role, node, slot)) != own.life:
                 self.pending.append(ev.SpareLost(role, node, slot, own.life))
-        self.pending.append(ev.NodesSeen(self.views))
+        self.pending.append(ev.NodesSeen(self.seen()))
 
     # -- the executor --------------------------------------------------------------------------------------------
 
     def _node_alive(self, node):
         return any(view.id == node for view in self.views)
 
-    def _do_Reserve(self, a):
+    def _reserve(self, a):
         if self._node_alive(a.node):
             self.held.setdefault(a.unit, {})[a.token] = a.node
             self.pending.append(ev.UnitReserved(a.unit, a.token, a.node))
         else:
             self.pending.append(ev.UnitRefused(a.unit, a.token, f"node {a.node} is gone"))
 
-    def _do_Unreserve(self, a):
+    def _unreserve(self, a):
         self.held.get(a.unit, {}).pop(a.token, None)
         for (host, life), process in self.hosts.items():
             if process.alive and process.unit == (a.unit, a.token):
                 self._die(host, life)
 
-    def _do_SpawnHost(self, a):
+    def _spawn_host(self, a):
         assert len(self.held) == len(self.plan.units), "a host before the gang was admitted"
         old = [life for (h, life), p in self.hosts.items() if h == a.host and p.alive and life < a.life]
         assert not old, f"{a.host} is spawned while life {old} lives"
@@ -256,7 +265,7 @@ class World:
         self.hosts[host, life] = Process(node, None, actor, alive=spare is not None)
         return self.hosts[host, life]
 
-    def _do_StartRanks(self, a):
+    def _start_ranks(self, a):
         process = self.hosts.get((a.host, a.life))
         if process is None:
             process = self._adopt(a.host, a.life, a.actor)
@@ -281,13 +290,13 @@ class World:
         process.reports.append(event)
         self.pending.append(event)
 
-    def _do_StopRanks(self, a):
+    def _stop_ranks(self, a):
         for rank in a.ranks:
-            for incarnation, at in list(self.ranks.get((a.host.role, rank), {}).items()):
+            for at in list(self.ranks.get((a.host.role, rank), {}).values()):
                 if at == (a.host, a.life):
                     self.end(a.host.role, rank, DONE)
 
-    def _do_KillHost(self, a):
+    def _kill_host(self, a):
         process = self.hosts.get((a.host, a.life))
         if process is None:
             self._adopt(a.host, a.life, a.actor).alive = False
@@ -296,17 +305,17 @@ class World:
             self._die(a.host, a.life)
             self.pending.append(ev.HostLost(a.host, a.life, KILLED))
 
-    def _do_SpawnSpare(self, a):
+    def _spawn_spare(self, a):
         if self._node_alive(a.node):
             key = (a.role, a.node, a.slot)
             self.spares[key] = a.life
             self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7, "spare.log"))
 
-    def _do_Note(self, a):
+    def _note(self, a):
         assert a.reason
         assert a.target
 
-    def _do_Release(self, a):
+    def _release(self, a):
         for (host, life), process in self.hosts.items():
             if process.alive:
                 self._die(host, life)
@@ -315,9 +324,24 @@ class World:
         self.pending.append(ev.Released())
         self.released = True
 
-    def _do_Finish(self, a):
+    def _finish(self, a):
         assert self.released
         self.finished.append(a)
+
+
+_EXECUTE = {
+    act.Reserve: World._reserve,
+    act.Unreserve: World._unreserve,
+    act.SpawnHost: World._spawn_host,
+    act.StartRanks: World._start_ranks,
+    act.StopRanks: World._stop_ranks,
+    act.KillHost: World._kill_host,
+    act.SpawnSpare: World._spawn_spare,
+    act.Note: World._note,
+    act.Release: World._release,
+    act.Finish: World._finish,
+    act.KillSpare: lambda world, a: None,
+}
 
 
 def check(world: World):

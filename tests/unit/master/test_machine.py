@@ -145,6 +145,8 @@ class Surroundings(RuleBasedStateMachine):
                 break
             for key in sorted(key for key, where in world.ranks.items() if where):
                 world.end(*key)
+            if not world.pending and world.seen() != world.state.nodes:
+                world.send(ev.NodesSeen(world.seen()))
             if not world.pending:
                 world.tick()
         assert world.state.phase.final, (world.state.phase, world.state.search)
@@ -156,7 +158,7 @@ class Surroundings(RuleBasedStateMachine):
 
 TestSurroundings = Surroundings.TestCase
 TestSurroundings.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     # Explaining traces every line: minutes for a machine of this size.

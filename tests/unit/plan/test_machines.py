@@ -165,7 +165,7 @@ def test_separate_that_needs_more_machines_than_there_are():
         nodeGroups=[machines("g", 2)],
     )  # fmt: skip
     assert message.endswith(
-        "1 unit of a (1 CPU each) and 1 unit of b (1 CPU each) and 1 unit of c (1 CPU each) do not fit on 2 machines "
+        "1 unit of a (1 CPU) and 1 unit of b (1 CPU) and 1 unit of c (1 CPU) do not fit on 2 machines "
         "together (collocation s keeps its roles on different machines): "
         "together 3 CPU, there is 64 CPU, but not in the right pieces"
     )
@@ -175,7 +175,7 @@ def test_a_machine_that_has_each_but_not_both():
     message = refusal(
         role("a", gpu=8, resources={"cpu": "64"}), nodeGroups=[machines("g", 1, "32", 8), machines("h", 1, "96", 4)]
     )
-    assert message.endswith("needs 64 CPU, 8 GPU on one machine; no machine has all of it, the nearest lacks 4 GPU")
+    assert message.endswith("needs 64 CPU, 8 GPU on one machine; no machine has all of it, the nearest lacks 32 CPU")
 
 
 def test_a_kind_of_device_that_no_machine_has():

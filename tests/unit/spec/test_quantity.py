@@ -40,6 +40,13 @@ def test_memory_in_bytes_rounded_up(text: str, size: int) -> None:
     assert parse_memory(text) == size * GRAIN
 
 
+def test_memory_ends_where_64_bits_do() -> None:
+    assert parse_memory("8191Pi") == 8191 * 2**50 * GRAIN
+    assert parse_memory(str(2**63 - 1)) == (2**63 - 1) * GRAIN
+    with pytest.raises(ValueError, match="64 bits"):
+        parse_memory("8192Pi")
+
+
 @pytest.mark.parametrize(("text", "amount"), [("0.4", 4_000), ("0.0001", 1), ("8", 80_000), ("007", 70_000)])
 def test_devices(text: str, amount: int) -> None:
     assert parse_devices(text) == amount

@@ -64,7 +64,7 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
 
 def _comm(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
-        if role.type != "Elastic" and role.comm.model_copy(update={"pre_check": None}) != Comm():
+        if role.type != "Elastic" and role.comm != Comm():
             loc: Loc = ("spec", "roles", index)
             words = f"{cel.COMM_ELASTIC.message}: {role.name} is {role.type}, whose ranks have no process group"
             yield Finding(
