@@ -79,7 +79,9 @@ def assign(
     never = isinstance(ever, Stuck) and ever.proven
     if short:
         return Refusal(ever_short or short, (), (), never=never)
-    conflict = conflict_of(batches, later if never else now, proven=never or found.proven)
+    conflict = conflict_of(
+        batches, later if never else now, proven=never or found.proven, left="" if never else " free"
+    )
     return _refusal(conflict, spares, never=never)
 
 

@@ -1,0 +1,141 @@
+"""The snapshot that users see, and who is who for peers."""
+
+from __future__ import annotations
+
+import json
+
+from master_kit import KILLED, World, error, job, nodes
+
+from dljob.master import events as ev
+from dljob.master.status import PeerView, peers, status
+from dljob.master.views import Outcome
+
+
+def show(world, progress=None):
+    return json.loads(json.dumps(status(world.state, world.now, progress or {})))
+
+
+def test_a_pending_job_says_what_it_waits_for():
+    world = World(job({"name": "w", "replicas": 2}))
+    first = show(world)
+    assert (first["phase"], first["reason"]) == ("Pending", "Pending")
+    assert first["message"] == "0 of 2 units held, 0 of 2 ranks ready"
+    assert first["startTime"] == "1970-01-01T00:16:40.000Z"
+    assert first["completionTime"] is None
+    assert first["lastFault"] is None
+    busy = tuple(type(v)(v.id, v.total, (), v.labels) for v in world.views)
+    world.send(ev.NodesSeen(busy))
+    assert show(world)["reason"] == "NoRoom"
+    assert show(world)["message"] == world.state.search.why
+
+
+def test_a_running_job_shows_roles_ranks_units_and_progress():
+    world = World(job({"name": "w", "replicas": 2}, {"name": "x", "driver": False}), views=nodes(1)).boot()
+    seen = show(world, {("w", 1): (7, {"reward": 0.5}), ("x", 0): (99, {})})
+    assert seen["phase"] == seen["reason"] == "Running"
+    assert seen["message"] == ""
+    assert seen["roles"][0] == {
+        "name": "w",
+        "desired": 2,
+        "ready": 2,
+        "running": 2,
+        "succeeded": 0,
+        "failed": 0,
+        "restarts": 0,
+    }
+    assert seen["ranks"][1] == {
+        "role": "w",
+        "rank": 1,
+        "phase": "Ready",
+        "incarnation": 1,
+        "node": "n0",
+        "pid": 1001,
+        "actor": "w/1/1",
+        "step": 7,
+        "log": "w/1/1.log",
+    }
+    assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}}
+    assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}
+    assert seen["restarts"] == {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0}
+    assert seen["version"] == world.state.version
+
+
+def test_a_recovering_job_says_what_restarts_and_later_how_long_it_took():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    world.kill("w", 1)
+    world.deliver()
+    during = show(world)
+    assert (during["phase"], during["reason"]) == ("Recovering", "Restarting")
+    assert during["message"] == "w/1: Unknown, level Process"
+    assert during["ranks"][1]["phase"] == "Waiting"
+    assert during["lastFault"]["recoveredAt"] is None
+    world.now += 0.5
+    world.settle()
+    after = show(world)["lastFault"]
+    assert after["seconds"] == 0.5
+    assert (after["level"], after["target"], after["reason"]) == ("Process", "w/1", "Unknown")
+    assert after["firstCause"] == "w/1: process gone, cause unknown"
+
+
+def test_an_ended_job_keeps_its_verdict_its_result_and_its_time():
+    world = World(job({"name": "w"})).boot()
+    world.end("w", 0, Outcome(ok=True, result="[1]"))
+    world.now += 2
+    world.settle()
+    world.now += 50
+    seen = show(world)
+    assert (seen["phase"], seen["reason"], seen["result"]) == ("Succeeded", "Completed", "[1]")
+    assert seen["completionTime"] == "1970-01-01T00:16:42.000Z"
+    assert seen["seconds"] == 2.0
+
+
+def test_no_progress_is_no_step():
+    world = World(job({"name": "w"}))
+    assert show(world)["progress"] == {"step": None, "metrics": {}}
+
+
+def test_peers_are_addressed_by_their_present_process():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    assert peers(world.state, "w") == (
+        PeerView("w", 0, 1, "w/0/1", ready=True),
+        PeerView("w", 1, 1, "w/1/1", ready=True),
+    )
+    world.kill("w", 1)
+    world.deliver()
+    assert peers(world.state, "w")[1] == PeerView("w", 1, 1, "", ready=False)
+    world.deliver()
+    assert peers(world.state, "w")[1] == PeerView("w", 1, 2, "w/1/2", ready=False)
+    world.settle()
+    assert peers(world.state, "w")[1] == PeerView("w", 1, 2, "w/1/2", ready=True)
+    assert peers(world.state, "nobody") == ()
+
+
+def test_a_rank_that_returned_serves_while_its_host_lives_and_then_is_gone():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    world.end("w", 0)
+    world.settle()
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "w/0/1", ready=True)
+    world.kill("w", 0)
+    world.settle()
+    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
+
+
+def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():
+    ignore = {"rules": [{"name": "i", "action": "Ignore"}]}
+    world = World(job({"name": "w", "replicas": 2}, faultTolerance=ignore)).boot()
+    world.kill("w", 0, KILLED)
+    world.settle()
+    assert peers(world.state, "w")[0].gone == "it failed, and a rule says to leave it so"
+    world.send(ev.Commanded("s", "stop"))
+    assert peers(world.state, "w")[1].gone == "the job is ending: StoppedByUser"
+
+
+def test_what_describes_a_failure_has_who_what_and_where():
+    from dljob.master.policy import describe
+
+    assert describe("w/1", error("KeyError", "a.py:3 in f", message="'x'", code=1)) == (
+        "w/1: UserError: KeyError: 'x' (at a.py:3 in f), exit code 1"
+    )
+    assert describe("w/1", Outcome(ok=False)) == "w/1: Failed"
+    killed = Outcome(ok=False, reason=KILLED.reason, code=137, message="no answer")
+    assert describe("w/1", killed) == "w/1: process gone with exit code 137, cause unknown (no answer)"

@@ -1,0 +1,140 @@
+"""A new PrimeMaster: the state comes back, nobody restarts, and what was ordered and not answered is ordered again."""
+
+from __future__ import annotations
+
+from master_kit import World, host, job, nodes
+
+from dljob.master import actions as act
+from dljob.master import events as ev
+from dljob.master.reissue import live_hosts, ready_spares, reissue
+from dljob.master.state import Phase
+from dljob.telemetry import reasons
+
+
+def test_a_takeover_in_quiet_restarts_nobody():
+    world = World(job({"name": "w", "replicas": 3})).boot()
+    ranks = world.state.ranks
+    seen = len(world.all_actions)
+    world.crash_master()
+    world.settle()
+    assert world.state.ranks == ranks
+    assert {type(a) for a in world.all_actions[seen:]} == {act.Note}
+    (note,) = world.notes(reasons.MASTER_RESTARTED)
+    assert "epoch 2, 3 ranks live on" in note.message
+    assert world.state.restarts["Master"] == 1
+    assert world.state.faults[-1].target == "master"
+
+
+def test_what_died_while_there_was_no_master_is_restarted_by_the_next():
+    world = World(job({"name": "w", "replicas": 2})).boot()
+    world.kill("w", 1)
+    world.crash_master()
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert [world.state.ranks["w", r].incarnation for r in range(2)] == [1, 2]
+
+
+def test_results_that_nobody_acknowledged_are_not_lost():
+    world = World(job({"name": "w"})).boot()
+    world.end("w", 0)
+    world.crash_master()
+    world.settle()
+    assert world.state.phase is Phase.SUCCEEDED
+
+
+def test_orders_in_flight_are_given_again_at_every_stage_of_a_start():
+    roles = ({"name": "t", "type": "Elastic", "replicas": 2}, {"name": "w"})
+    world = World(job(*roles, master={"maxRestarts": 20}))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.views))
+    for stage in range(12):
+        world.crash_master()
+        if world.pending:
+            world.deliver(stage % len(world.pending))
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+
+
+def test_a_restart_in_flight_is_finished_by_the_next_master():
+    for steps in range(6):
+        world = World(
+            job({"name": "t", "replicas": 2, "replicasPerGroup": 2, "type": "Elastic", "entrypoint": {"module": "m"}})
+        )
+        world.boot()
+        world.end("t", 0, ev.Outcome(ok=False, code=1))
+        for _ in range(min(steps, len(world.pending))):
+            world.deliver()
+        world.crash_master()
+        world.settle()
+        assert world.state.phase is Phase.RUNNING
+        assert world.state.roles["t"].ready == 2
+
+
+def test_kills_come_before_spawns_and_name_the_old_actor():
+    world = World(job({"name": "w"})).boot()
+    world.kill("w", 0)
+    world.deliver()
+    kill, spawn = reissue(world.state, world.now)
+    assert kill == act.KillHost(host("w", 0), 1, "w/0/1")
+    assert spawn.life == 2
+
+
+def test_a_host_that_waits_out_a_backoff_is_killed_again_and_a_lost_unit_given_back():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
+    world.lose_node("n1")
+    world.settle()
+    lost = next(name for name, unit in world.state.units.items() if not unit.node)
+    assert reissue(world.state, world.now) == (
+        act.KillHost(host("w", int(lost[-1])), 1, f"{lost}/1"),
+        act.Unreserve(lost, 1),
+    )
+
+
+def test_spares_on_their_way_are_ordered_again_and_ready_ones_watched():
+    world = World(job({"name": "w"}, faultTolerance={"spares": {"processesPerNode": 2}}), views=nodes(1)).boot()
+    world.send(ev.SpareLost("w", "n0", 1, 1))
+    assert reissue(world.state, world.now) == (act.SpawnSpare("w", "n0", 1, 2),)
+    assert [key for key, _ in ready_spares(world.state)] == [("w", "n0", 0)]
+    assert [which for which, _ in live_hosts(world.state)] == [host("w", 0)]
+
+
+def test_a_stop_under_way_is_ordered_again_then_the_release_then_the_finish():
+    world = World(job({"name": "t", "type": "Elastic", "replicas": 2}, {"name": "w"})).boot()
+    world.send(ev.Commanded("s", "stop"))
+    assert {a.host for a in reissue(world.state, world.now)} == {host("t", 0), host("t", 1), host("w", 0)}
+    world.crash_master()
+    while not world.of(act.Release):
+        world.deliver()
+    assert reissue(world.state, world.now) == (act.Release(),)
+    world.crash_master()
+    world.settle()
+    assert reissue(world.state, world.now) == tuple(world.finished[:1])
+
+
+def test_a_master_that_comes_after_the_end_only_takes_note_of_its_epoch():
+    world = World(job({"name": "w"})).boot()
+    world.end("w", 0)
+    world.settle()
+    assert world.send(ev.MasterStarted(2)) == ()
+    assert world.state.epoch == 2
+    assert world.state.phase is Phase.SUCCEEDED
+
+
+def test_too_many_masters_within_the_window_end_the_job():
+    world = World(job({"name": "w"}, master={"maxRestarts": 2})).boot()
+    for _ in range(2):
+        world.crash_master()
+        world.settle()
+        assert world.state.phase is Phase.RUNNING
+    world.send(ev.MasterStarted(world.state.epoch + 1))
+    assert world.state.verdict.reason == reasons.MASTER_BUDGET
+    assert "3 times within 3600 s, 2 are allowed" in world.state.verdict.message
+
+
+def test_an_older_epoch_changes_nothing():
+    world = World(job({"name": "w"})).boot()
+    world.crash_master()
+    world.settle()
+    before = world.state
+    assert world.send(ev.MasterStarted(1)) == ()
+    assert world.state is before
