@@ -22,6 +22,7 @@ from dljob.spec.model import DLJobManifest
 from dljob.spec.words import aliases, model_in
 
 ROOT = Path(__file__).parents[3]
+FAILOVER = "tests/unit/master/test_failover.py"
 
 DERIVED: dict[str, Any] = {
     "apiVersion": "dljob.io/v1alpha1",
@@ -103,8 +104,16 @@ ROWS: dict[str, Plan | Code] = {
     "spec.env[].value": Plan("spec.env.0.value", "2"),
     "spec.config": Plan("spec.config", {"lr": 1}),
     "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
-    "spec.backend.name": Code("dljob.runtime.launch", "wanted.name"),
-    "spec.backend.options": Code("dljob.runtime.launch", "wanted.options"),
+    "spec.backend.name": Code(
+        "dljob.runtime.launch",
+        "wanted.name",
+        "tests/ray/test_prime_jobs.py::test_an_unknown_backend_is_refused_and_never_replaced",
+    ),
+    "spec.backend.options": Code(
+        "dljob.runtime.launch",
+        "wanted.options",
+        "tests/ray/test_prime_jobs.py::test_the_journal_may_live_in_the_key_value_store",
+    ),
     "spec.roles[].name": Plan("spec.roles.0.name", "other"),
     "spec.roles[].type": Plan("spec.roles.3.type", "Elastic"),
     "spec.roles[].entrypoint.class": Plan("spec.roles.3.entrypoint.class", "app.C"),
@@ -150,27 +159,91 @@ ROWS: dict[str, Plan | Code] = {
     "spec.nodeGroups[].labels": Plan("spec.nodeGroups.0.labels.rack", "b", "declared"),
     "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
     "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
-    "spec.master.maxRestarts": Code("dljob.master.transition", "master.max_restarts"),
+    "spec.master.maxRestarts": Code(
+        "dljob.master.transition",
+        "master.max_restarts",
+        "tests/unit/master/test_takeover.py::test_too_many_masters_within_the_window_end_the_job",
+    ),
     "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "master.create_timeout_seconds"),
     "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
-    "spec.faultTolerance.maxRestarts": Code("dljob.master.budget", "fault_tolerance.max_restarts"),
-    "spec.faultTolerance.windowSeconds": Code("dljob.master.budget", "fault_tolerance.window_seconds"),
-    "spec.faultTolerance.leaseSeconds": Code("dljob.runtime.prime", "fault_tolerance.lease_seconds"),
-    "spec.faultTolerance.backoff.initialSeconds": Code("dljob.master.budget", "rule.initial_seconds"),
-    "spec.faultTolerance.backoff.multiplier": Code("dljob.master.budget", "rule.multiplier"),
-    "spec.faultTolerance.backoff.maxSeconds": Code("dljob.master.budget", "rule.max_seconds"),
-    "spec.faultTolerance.spares.processesPerNode": Code("dljob.master.spares", "spares.processes_per_node"),
+    "spec.faultTolerance.maxRestarts": Code(
+        "dljob.master.budget",
+        "fault_tolerance.max_restarts",
+        f"{FAILOVER}::test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it",
+    ),
+    "spec.faultTolerance.windowSeconds": Code(
+        "dljob.master.budget",
+        "fault_tolerance.window_seconds",
+        f"{FAILOVER}::test_failures_outside_the_window_are_forgotten",
+    ),
+    "spec.faultTolerance.leaseSeconds": Code(
+        "dljob.runtime.prime",
+        "fault_tolerance.lease_seconds",
+        "tests/ray/test_host_deaths.py::test_lease_that_runs_out_ends_the_process",
+    ),
+    "spec.faultTolerance.backoff.initialSeconds": Code(
+        "dljob.master.budget",
+        "rule.initial_seconds",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.backoff.multiplier": Code(
+        "dljob.master.budget",
+        "rule.multiplier",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.backoff.maxSeconds": Code(
+        "dljob.master.budget",
+        "rule.max_seconds",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.spares.processesPerNode": Code(
+        "dljob.master.spares",
+        "spares.processes_per_node",
+        "tests/unit/master/test_spares.py::test_each_node_gets_its_spares_once_the_role_is_ready_there",
+    ),
     "spec.faultTolerance.spares.nodes": Plan("spec.faultTolerance", {"spares": {"nodes": 1}}, "declared"),
-    "spec.faultTolerance.rules[].name": Code("dljob.master.policy", "rule.name"),
-    "spec.faultTolerance.rules[].roles[]": Code("dljob.master.policy", "rule.roles"),
-    "spec.faultTolerance.rules[].onReasons[]": Code("dljob.master.policy", "rule.on_reasons"),
-    "spec.faultTolerance.rules[].onExitCodes[]": Code("dljob.master.policy", "rule.on_exit_codes"),
-    "spec.faultTolerance.rules[].action": Code("dljob.master.policy", "rule.action"),
-    "spec.faultTolerance.rules[].maxAttempts": Code("dljob.master.policy", "rule.max_attempts"),
-    "spec.faultTolerance.rules[].escalateTo": Code("dljob.master.policy", "rule.escalate_to"),
-    "spec.faultTolerance.rules[].countsTowardsLimit": Code("dljob.master.policy", "rule.counts_towards_limit"),
-    "spec.activeDeadlineSeconds": Code("dljob.master.timers", "spec.active_deadline_seconds"),
-    "spec.preRunningDeadlineSeconds": Code("dljob.master.timers", "spec.pre_running_deadline_seconds"),
+    "spec.faultTolerance.rules[].name": Code(
+        "dljob.master.policy",
+        "rule.name",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].roles[]": Code(
+        "dljob.master.policy", "rule.roles", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].onReasons[]": Code(
+        "dljob.master.policy", "rule.on_reasons", f"{FAILOVER}::test_a_node_loss_can_be_given_to_a_rule"
+    ),
+    "spec.faultTolerance.rules[].onExitCodes[]": Code(
+        "dljob.master.policy", "rule.on_exit_codes", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].action": Code(
+        "dljob.master.policy", "rule.action", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].maxAttempts": Code(
+        "dljob.master.policy",
+        "rule.max_attempts",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].escalateTo": Code(
+        "dljob.master.policy",
+        "rule.escalate_to",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].countsTowardsLimit": Code(
+        "dljob.master.policy",
+        "rule.counts_towards_limit",
+        f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
+    ),
+    "spec.activeDeadlineSeconds": Code(
+        "dljob.master.timers",
+        "spec.active_deadline_seconds",
+        "tests/unit/master/test_ending.py::test_the_active_deadline_counts_from_the_start_of_the_job",
+    ),
+    "spec.preRunningDeadlineSeconds": Code(
+        "dljob.master.timers",
+        "spec.pre_running_deadline_seconds",
+        "tests/unit/master/test_admission.py::test_the_pre_running_deadline_names_what_is_missing",
+    ),
 }
 
 PLANNED = {field: row for field, row in ROWS.items() if isinstance(row, Plan)}

@@ -197,3 +197,11 @@ def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
 def test_too_many_items() -> None:
     with pytest.raises(SpecError, match=r"spec\.env: has 257 items, at most 256"):
         parse(job(env=[{"name": f"A{i}"} for i in range(257)]))
+
+
+def test_models_are_frozen_and_refuse_what_they_do_not_know() -> None:
+    role = parse(job()).spec.roles[0]
+    with pytest.raises(ValueError, match="frozen"):
+        role.replicas = 2
+    with pytest.raises(ValueError, match="Extra inputs"):
+        type(role)(name="a", entrypoint=role.entrypoint, replica=2)  # pyright: ignore[reportCallIssue]
