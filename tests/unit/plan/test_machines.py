@@ -141,7 +141,7 @@ def test_a_collocation_larger_than_a_machine():
 def test_more_than_the_sum_of_a_group():
     message = refusal(role("a", 3, nodeGroup="g", gpu=8), nodeGroups=[machines("g", 2, "32", 8), machines("h", 9)])
     assert message.endswith(
-        "a: 3 units of 1 CPU, 8 GPU each; the 2 machines of node group g have room for 2, so 1 CPU, 8 GPU is missing"
+        "a: 3 units of 1 CPU, 8 GPU each; the 2 machines of node group g have room for 2, so at least 8 GPU is missing"
     )
 
 
@@ -176,6 +176,14 @@ def test_a_machine_that_has_each_but_not_both():
         role("a", gpu=8, resources={"cpu": "64"}), nodeGroups=[machines("g", 1, "32", 8), machines("h", 1, "96", 4)]
     )
     assert message.endswith("needs 64 CPU, 8 GPU on one machine; no machine has all of it, the nearest lacks 32 CPU")
+
+
+def test_shares_that_would_need_pieces_of_two_devices():
+    message = refusal(role("a", 3, 3, "0.6"), nodeGroups=[machines("g", 1, "32", 2)])
+    assert message.endswith(
+        "unit a/0 (3 of a) needs 3 CPU, 1.8 GPU on one machine; "
+        "what machines have left of devices is not in the right pieces"
+    )
 
 
 def test_a_kind_of_device_that_no_machine_has():

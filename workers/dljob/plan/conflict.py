@@ -9,7 +9,7 @@ from dljob.plan.labels import matches
 from dljob.plan.model import NODE_GROUP_LABEL, Resources, add_up
 from dljob.plan.packing import Batch, Packing, Run, alone, pack
 from dljob.plan.rooms import UNBOUNDED, Demand, admits, total_demand, total_room
-from dljob.plan.words import resource_text, resources_text
+from dljob.plan.words import resources_text
 
 PROBE_STEPS = 2_000
 """Moves of the exact search at each probe for a smaller conflict."""
@@ -27,12 +27,15 @@ class Conflict:
     """False: no packing was found, but none was proven impossible either."""
 
 
-def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool) -> Conflict:
-    """The smallest conflict among units that `pack` found no room for."""
+def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool, left: str = "") -> Conflict:
+    """The smallest conflict among units that `pack` found no room for.
+
+    `left` is " free" where others may be using the machines, and empty where the machines are empty.
+    """
     for batch in batches:
         room_for = alone(batch, runs)
         if room_for < batch.count:
-            why, missing = _too_many(batch, runs, room_for) if room_for else _no_machine(batch, runs)
+            why, missing = _too_many(batch, runs, room_for) if room_for else _no_machine(batch, runs, left)
             return Conflict((batch,), why, missing, proven=True)
     kept = list(batches)
     for batch in batches:
@@ -40,11 +43,11 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool) 
         verdict = pack(fewer, runs, PROBE_STEPS)
         if not isinstance(verdict, Packing):
             kept, proven = fewer, verdict.proven
-    why, missing = _together(kept, runs)
+    why, missing = _together(kept, runs, left)
     return Conflict(tuple(kept), why, missing, proven=proven)
 
 
-def _no_machine(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
+def _no_machine(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Resources]:
     """Not one unit of the batch fits anywhere."""
     who, total = _who(batch), sum(len(run.ids) for run in runs)
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
@@ -59,10 +62,10 @@ def _no_machine(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
         held = _machines(sum(len(run.ids) for run in labelled))
         why = f"{who} shares no machine with other roles of collocation {name}; all {held} for {role} hold one"
         return why, ()
-    return _too_big(batch, open_to)
+    return _too_big(batch, open_to, left)
 
 
-def _too_big(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
+def _too_big(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Resources]:
     """Every machine that the unit may use is too small for it, be it by one resource or by their mixture."""
     needs = total_demand(batch.demand)
     most = {name: max(total_room(run.room).get(name, 0) for run in runs) for name, _ in needs}
@@ -72,12 +75,12 @@ def _too_big(batch: Batch, runs: Sequence[Run]) -> tuple[str, Resources]:
     if short:
         wanted = resources_text(tuple((name, dict(needs)[name]) for name, _ in short))
         there = resources_text(tuple((name, most[name]) for name, _ in short if most[name]))
-        has = f"has more than {there}" if any(most[name] for name, _ in short) else "has any"
+        has = f"has more than {there}{left}" if any(most[name] for name, _ in short) else f"has any{left}"
         return f"{_who(batch)} needs {wanted} on one machine; {none} {has}", short
     lacks = min((_lack(batch.demand, run) for run in runs), key=lambda lack: (len(lack), lack))
     wanted = f"{_who(batch)} needs {resources_text(needs)} on one machine"
     if lacks:
-        return f"{wanted}; {none} has all of it, the nearest lacks {resources_text(lacks)}", lacks
+        return f"{wanted}; {none} has all of it{left}, the nearest lacks {resources_text(lacks)}", lacks
     return f"{wanted}; what machines have left of devices is not in the right pieces", ()
 
 
@@ -99,42 +102,56 @@ def _who(batch: Batch) -> str:
 
 def _too_many(batch: Batch, runs: Sequence[Run], room_for: int) -> tuple[str, Resources]:
     """Some units of the batch fit, not all."""
-    extra = batch.count - room_for
+    usable = [run for run in runs if admits(run.room, batch.demand)]
     each = total_demand(batch.demand)
-    missing = tuple((name, amount * extra) for name, amount in each)
-    usable = sum(len(run.ids) for run in runs if admits(run.room, batch.demand))
+    missing = _shortage([batch], usable) or tuple((n, amount * (batch.count - room_for)) for n, amount in each)
+    count = sum(len(run.ids) for run in usable)
     group = dict(batch.demand.selector).get(NODE_GROUP_LABEL)
-    where = f"{_machines(usable)} of node group {group}" if group else f"{_machines(usable)} that they may use"
+    where = f"{_machines(count)} of node group {group}" if group else f"{_machines(count)} that they may use"
     why = (
         f"{batch.name}: {batch.count} units of {resources_text(each)} each; the {where} "
-        f"{'has' if usable == 1 else 'have'} room for {room_for}, so {resources_text(missing)} is missing"
+        f"{'has' if count == 1 else 'have'} room for {room_for}, so at least {resources_text(missing)} is missing"
     )
     return why, missing
 
 
-def _together(batches: Sequence[Batch], runs: Sequence[Run]) -> tuple[str, Resources]:
+def _shortage(batches: Sequence[Batch], runs: Sequence[Run]) -> Resources:
+    """By how much the batches ask for more than all these machines together have."""
+    have = _sum_of(runs)
+    return tuple((name, amount - have.get(name, 0)) for name, amount in _asked(batches) if amount > have.get(name, 0))
+
+
+def _asked(batches: Sequence[Batch]) -> Resources:
+    return add_up(*(tuple((n, amount * b.count) for n, amount in total_demand(b.demand)) for b in batches))
+
+
+def _sum_of(runs: Sequence[Run]) -> dict[str, int]:
+    return dict(add_up(*(tuple((n, a * len(r.ids)) for n, a in total_room(r.room).items()) for r in runs)))
+
+
+def _together(batches: Sequence[Batch], runs: Sequence[Run], left: str) -> tuple[str, Resources]:
     """Each batch alone would fit; all of them do not."""
     usable = [run for run in runs if any(admits(run.room, batch.demand) for batch in batches)]
-    total = add_up(*(tuple((n, a * b.count) for n, a in total_demand(b.demand)) for b in batches))
-    have = dict(add_up(*(tuple((n, a * len(r.ids)) for n, a in total_room(r.room).items()) for r in usable)))
-    lacks = tuple((name, amount - have.get(name, 0)) for name, amount in total if amount > have.get(name, 0))
-    parts = " and ".join(f"{_units(b)} ({resources_text(total_demand(b.demand))} each)" for b in batches)
+    lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _asked(batches)
+    parts = " and ".join(_units(batch) for batch in batches)
     machines = _machines(sum(len(run.ids) for run in usable))
     if lacks:
-        numbers = "; ".join(
-            f"together {resource_text(n, dict(total)[n])}, there is {resource_text(n, have.get(n, 0))}"
-            for n, _ in lacks
-        )
+        wanted = resources_text(tuple((name, dict(asked)[name]) for name, _ in lacks))
+        there = resources_text(tuple((name, have.get(name, 0)) for name, _ in lacks))
+        numbers = f"together {wanted}, there is {there}{left}"
     else:
-        shown = tuple((name, have[name]) for name, _ in total if have.get(name, 0) < UNBOUNDED)
-        numbers = f"together {resources_text(total)}, there is {resources_text(shown)}, but not in the right pieces"
+        shown = tuple((name, have[name]) for name, _ in asked if have[name] < UNBOUNDED)
+        there = resources_text(shown)
+        numbers = f"together {resources_text(asked)}, there is {there}{left}, but not in the right pieces"
     apart = sorted({batch.demand.apart[0] for batch in batches if batch.demand.apart})
     separate = f" (collocation {', '.join(apart)} keeps its roles on different machines)" if apart else ""
     return f"{parts} do not fit on {machines} together{separate}: {numbers}", lacks
 
 
 def _units(batch: Batch) -> str:
-    return f"{batch.count} unit{'s' if batch.count > 1 else ''} of {batch.name}"
+    takes = resources_text(total_demand(batch.demand))
+    several = f"{batch.count} units of {batch.name} ({takes} each)"
+    return several if batch.count > 1 else f"1 unit of {batch.name} ({takes})"
 
 
 def _machines(count: int) -> str:
