@@ -122,8 +122,12 @@ def test_a_config_is_bounded() -> None:
 def test_a_file_is_read_up_to_the_bound_only(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
     with path.open("wb") as stream:
-        stream.truncate(2**33)  # sparse: 8 GiB of zeros on no disk
-    with pytest.raises(SpecError, match="characters long, at most"):
+        stream.write("\N{GRINNING FACE}".encode() * 8 + b"x")
+        stream.truncate(2**33)  # sparse: 8 GiB on no disk
+    with pytest.raises(SpecError, match="is longer than 2097152 bytes"):
+        load_file(path)
+    path.write_bytes(b"#" * 2097152)
+    with pytest.raises(SpecError, match="is 2097152 characters long, at most 524288"):
         load_file(path)
 
 

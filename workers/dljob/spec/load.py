@@ -25,6 +25,8 @@ from dljob.spec.tree import Document, Loc, Mark
 from dljob.spec.validate import validate
 from dljob.spec.words import path_of
 
+_MAX_BYTES = 4 * tree.MAX_CHARACTERS
+
 
 def load_file(path: str | os.PathLike[str]) -> DLJobManifest:
     """The one DLJob in a YAML or JSON file.
@@ -89,7 +91,7 @@ def dump(manifest: DLJobManifest) -> str:
 def _bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as stream:
-            return stream.read(4 * tree.MAX_CHARACTERS + 1)
+            return stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
 
@@ -105,6 +107,9 @@ def _documents(text: str | bytes, file: str) -> list[Document]:
 
 
 def _decoded(raw: bytes, file: str) -> str:
+    if len(raw) > _MAX_BYTES:
+        message = f"is longer than {_MAX_BYTES} bytes"
+        raise SpecError((_problem(file, Mark(1, 1), "", message, "put large data into a file of its own"),))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
