@@ -14,6 +14,7 @@ from dljob.errors import ExitCode
 from dljob.spec import cel
 from dljob.spec.crd import crd, crd_yaml, schema_of
 from dljob.spec.generate import generated, main
+from dljob.spec.load import load
 from dljob.spec.model import DLJobManifest
 
 ROOT = Path(__file__).parents[3]
@@ -184,6 +185,11 @@ def test_what_is_committed_is_what_the_models_say(tmp_path: Path, capsys: pytest
     assert main(["--check"], tmp_path) == ExitCode.OK
     assert main(["--chek"], tmp_path) == ExitCode.USAGE
     assert "unknown arguments --chek: only --check is known" in capsys.readouterr().err
+
+
+def test_the_example_of_the_reference_loads() -> None:
+    example = generated()["docs/reference/spec.md"].split("```yaml\n")[1].split("```")[0]
+    assert load(example).spec.roles[0].replicas == 2
 
 
 def test_the_reference_names_every_field() -> None:

@@ -13,6 +13,17 @@ _HEAD = f"""<!-- Made by `python -m dljob.spec.generate`; change the models, not
 Every field of `{GROUP}/{VERSION}`, kind `{KIND}`; anything else is refused. Fields in **bold** must be there.
 `dljob validate FILE` holds a file against all of this and prints every problem as `file:line:column`.
 
+The smallest job, two ranks of one script:
+
+```yaml
+apiVersion: {GROUP}/{VERSION}
+kind: {KIND}
+metadata: {{name: hello}}
+spec:
+  roles:
+  - {{name: worker, replicas: 2, entrypoint: {{module: hello.py}}}}
+```
+
 **Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or
 bytes; devices `8`, or a share `"0.4"` of at most four digits. **Durations** are whole seconds: `...Seconds`.
 """
