@@ -1,7 +1,7 @@
 """Ray's label selectors: "v", "!v", "in(a,b)", "!in(a,b)".
 
-Source: ray, `NodeLabelMatchesConstraint` in `src/ray/common/scheduling/cluster_resource_data.cc`: a node without the key
-satisfies the negated forms.
+A node without the key satisfies the negated forms. Source: ray, `NodeLabelMatchesConstraint` in
+`src/ray/common/scheduling/cluster_resource_data.cc`.
 """
 
 from __future__ import annotations
