@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Amount: TypeAlias = int
 """A quantity of a resource in ten-thousandths (Ray's own grain): 1 CPU = 10_000; memory likewise, in bytes x 10_000."""
@@ -130,8 +130,7 @@ class NodeGroup:
     """Size of /dev/shm in bytes x 10_000; 0 leaves it as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a rank sits: its group, its index in the group, its unit and its bundle."""
 
     group: int
@@ -150,11 +149,23 @@ class Member:
     per_rank: Resources
 
 
-@dataclass(frozen=True, slots=True)
+class Shape(NamedTuple):
+    """What units `first` to `end` - 1 of a series have in common."""
+
+    first: int
+    end: int
+    bundles: tuple[tuple[Resources, tuple[tuple[str, int, int], ...]], ...]
+    """(resources, (role, group size, local index) of each sharer) of each bundle."""
+    roles: tuple[str, ...]
+    offsets: Mapping[str, int]
+    """The bundle of each role's local index 0."""
+
+
+@dataclass(frozen=True)
 class Series:
     """The units of one role or collocation: unit k holds group k of every member that has one.
 
-    Units with equally many members have one shape, so `shapes` describes any number of units.
+    Units with equally many members have one shape, so a few shapes describe any number of units.
     """
 
     name: str
@@ -168,51 +179,52 @@ class Series:
     @property
     def count(self) -> int:
         """How many units: as many as the member with the most groups has."""
-        return max(member.groups for member in self.members)
+        return self.shapes[-1].end
 
-    def present(self, k: int) -> tuple[Member, ...]:
-        """The members that have a group k."""
-        return tuple(member for member in self.members if k < member.groups)
-
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(first unit, how many) of each run of units of one shape, in order."""
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the units, in order."""
         ends = sorted({member.groups for member in self.members})
-        return tuple((start, end - start) for start, end in zip([0, *ends], ends, strict=False))
+        return tuple(self._shape(first, end) for first, end in zip([0, *ends], ends, strict=False))
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {member.role: member.group_size for member in self.members}
+
+    def _shape(self, first: int, end: int) -> Shape:
+        present = [member for member in self.members if first < member.groups]
+        if self.shared:
+            rows = [[(m, i) for m in present if i < m.group_size] for i in range(max(m.group_size for m in present))]
+            offsets = {member.role: 0 for member in present}
+        else:
+            rows = [[(member, local)] for member in present for local in range(member.group_size)]
+            offsets = {member.role: sum(m.group_size for m in present if m.role < member.role) for member in present}
+        bundles = tuple(
+            (add_up(*(m.per_rank for m, _ in row)), tuple((m.role, m.group_size, local) for m, local in row))
+            for row in rows
+        )
+        return Shape(first, end, bundles, tuple(member.role for member in present), offsets)
+
+    def _shape_of(self, k: int) -> Shape:
+        shapes = self.shapes
+        return shapes[0] if k < shapes[0].end else next(shape for shape in shapes if k < shape.end)
 
     def bundle_of(self, role: str, rank: int) -> tuple[int, int]:
         """(unit, bundle) of a rank."""
-        size = next(member.group_size for member in self.members if member.role == role)
-        group, local = divmod(rank, size)
-        before = 0 if self.shared else sum(m.group_size for m in self.present(group) if m.role < role)
-        return group, before + local
+        group, local = divmod(rank, self._sizes[role])
+        return group, self._shape_of(group).offsets[role] + local
 
     def unit(self, k: int) -> Unit:
         """Unit k, made anew."""
-        present = self.present(k)
-        return Unit(
-            name=f"{self.name}/{k}",
-            bundles=self._shared_bundles(present, k) if self.shared else _own_bundles(present, k),
-            members=tuple((member.role, k) for member in present),
-            selector=self.selector,
-            apart=self.apart,
+        shape = self._shape_of(k)
+        bundles = tuple(
+            [
+                Bundle(resources, tuple([(role, k * size + local) for role, size, local in sharers]))
+                for resources, sharers in shape.bundles
+            ]
         )
-
-    def _shared_bundles(self, present: tuple[Member, ...], k: int) -> tuple[Bundle, ...]:
-        size = max(member.group_size for member in present)
-        bundles: list[Bundle] = []
-        for local in range(size):
-            sharers = [member for member in present if local < member.group_size]
-            ranks = tuple((member.role, k * member.group_size + local) for member in sharers)
-            bundles.append(Bundle(add_up(*(member.per_rank for member in sharers)), ranks))
-        return tuple(bundles)
-
-
-def _own_bundles(present: tuple[Member, ...], k: int) -> tuple[Bundle, ...]:
-    return tuple(
-        Bundle(member.per_rank, ((member.role, k * member.group_size + local),))
-        for member in present
-        for local in range(member.group_size)
-    )
+        members = tuple([(role, k) for role in shape.roles])
+        return Unit(f"{self.name}/{k}", bundles, members, self.selector, self.apart)
 
 
 @dataclass(frozen=True)
@@ -269,5 +281,5 @@ class JobPlan:
         if not 0 <= rank < plan.replicas:
             raise KeyError((role, rank))
         series = self.units.of_role(role)
-        unit, bundle = series.bundle_of(role, rank)
-        return Place(rank // plan.group_size, rank % plan.group_size, f"{series.name}/{unit}", bundle)
+        group, bundle = series.bundle_of(role, rank)
+        return Place(group, rank - group * plan.group_size, f"{series.name}/{group}", bundle)

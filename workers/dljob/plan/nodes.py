@@ -38,9 +38,9 @@ def batches_of(units: UnitTable) -> tuple[Batch, ...]:
     """All units, exchangeable ones together: a handful, however many units there are."""
     batches: list[Batch] = []
     for series in units.series:
-        for first, count in series.shapes():
-            sample = series.unit(first)
-            batches.append(Batch(series.name, demand_of(sample), count, sample))
+        for shape in series.shapes:
+            sample = series.unit(shape.first)
+            batches.append(Batch(series.name, demand_of(sample), shape.end - shape.first, sample))
     return tuple(batches)
 
 

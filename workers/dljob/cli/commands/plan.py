@@ -136,10 +136,10 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
 def _unit_rows(series: Series) -> Rows:
     """One row for all units of one shape."""
     rows: Rows = []
-    for first, count in series.shapes():
-        held = ", ".join(f"{member.group_size} {member.role}" for member in series.present(first))
-        name = f"{series.name}/{_range(first, count)}"
-        takes = resources_text(series.unit(first).demand)
+    for shape in series.shapes:
+        held = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
+        name = f"{series.name}/{_range(shape.first, shape.end - shape.first)}"
+        takes = resources_text(series.unit(shape.first).demand)
         rows.append((name, f"{held} (sharing devices)" if series.shared else held, takes))
     return rows
 
