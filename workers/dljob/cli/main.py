@@ -47,14 +47,16 @@ Exit codes:
 """
 
 
-def build() -> App:
-    """The command tree; command modules import what they need only when they run."""
+def build(chosen: str = "") -> App:
+    """The command tree; only the `chosen` command's module is imported, for its own help."""
     from cyclopts import App
 
     app = App(name="dljob", help=HELP, help_format="plaintext", version_flags=(), help_flags=("--help", "-h"))
     for order, (name, summary) in enumerate(COMMANDS.items()):
         module = "show_plan" if name == "plan" else name
-        app.command(f"dljob.cli.commands.{module}:{name}", name=name, help=summary, sort_key=order)
+        app.command(
+            f"dljob.cli.commands.{module}:{name}", name=name, help=None if name == chosen else summary, sort_key=order
+        )
     return app
 
 
@@ -96,7 +98,7 @@ def run(words: Sequence[str], *, debug: bool = False) -> int:
 def _dispatch(words: Sequence[str]) -> int:
     from cyclopts import CycloptsError
 
-    app = build()
+    app = build(words[0] if words else "")
     try:
         command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:

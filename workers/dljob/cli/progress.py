@@ -122,7 +122,7 @@ def describe(note: Mapping[str, Any]) -> str:
     target = "" if note["target"] == "job" else f" {note['target']}"
     level = f" [{note['level']}]" if note.get("level") else ""
     took = f" in {seconds(note['seconds'])}" if reason == "Recovered" and note.get("seconds") is not None else ""
-    message = f": {note['message']}" if note.get("message") else ""
+    message = f": {note['message']}" if note.get("message") and not took else ""
     return f"{reason}{target}{level}{took}{message}"
 
 

@@ -96,7 +96,9 @@ class Runner:
 
     def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
         made = registry.register(record)
-        output.say(f"job {made.name} ({made.uid[:8]}) on {len(self._nodes)} raylets; folder: {made.dir}")
+        count = len(self._nodes)
+        raylets = f"{count} raylet{'s' if count > 1 else ''}"
+        output.say(f"job {made.name} ({made.uid[:8]}) on {raylets}; folder: {made.dir}")
         return made
 
     def _injector(self, handle: JobHandle) -> Injector | None:

@@ -33,12 +33,10 @@ LOCALHOST = "127.0.0.1"
 START_S = 60.0
 """How long all nodes together may take."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
-_LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    _LOG_LEVEL: "error",  # for this process: Ray's C++ writes warnings to our stderr, about a missing network for one
     # A dead raylet is noticed within 1.5 s; by default it takes 14 s. More tries than that, since CPUs may be shared.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
@@ -72,6 +70,7 @@ class EmbeddedRay:
         self._saved: dict[str, str | None] = {}
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._wake: tuple[int, int] | None = None
+        self._own_ip: Callable[..., str] | None = None
         self.folder = Path()
         self.address = ""
         self.token_file = Path()
@@ -115,7 +114,7 @@ class EmbeddedRay:
         self._reap()
         for thread in self._threads:
             thread.join()
-        self._restore_env()
+        self._restore()
 
     def environment(self) -> tuple[tuple[str, str], ...]:
         """What another process of this user needs to reach this Ray."""
@@ -133,6 +132,7 @@ class EmbeddedRay:
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # "Failed to detect NPU type" and the like
         Config.initialize("")  # reads RAY_* again, should Ray have been imported before
         del ray
+        self._stay_local()
         with _quicker(self.folder, self):
             self._spawn("head", self._run_head)
             if not self._gcs_up.wait(START_S) or self._errors:
@@ -145,6 +145,13 @@ class EmbeddedRay:
                 if self._errors:
                     self._fail("a node of Ray did not start")
         self._watch()
+
+    def _stay_local(self) -> None:
+        """Let Ray not look for this machine's address in the network: it warns on stderr where there is none."""
+        from ray._private import services
+
+        self._own_ip = services.get_node_ip_address
+        services.get_node_ip_address = lambda address=None: LOCALHOST  # noqa: ARG005 - Ray's signature
 
     def _write_token(self) -> None:
         self.token_file = self.folder / "token"
@@ -159,7 +166,11 @@ class EmbeddedRay:
             os.environ.pop(name, None)
         os.environ.update(wanted)
 
-    def _restore_env(self) -> None:
+    def _restore(self) -> None:
+        if self._own_ip is not None:
+            from ray._private import services
+
+            services.get_node_ip_address = self._own_ip
         for name, value in self._saved.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -289,7 +300,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
     def start_lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type == "raylet":
             command = _with_light_agent(command)
-            more["env_updates"] = {**(more.get("env_updates") or {}), _LOG_LEVEL: "info", **getattr(_LOCAL, "env", {})}
+            more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
         return start(command, process_type, *args, **more)
 
     def head_at_once(*_: Any, **__: Any) -> list[Any]:

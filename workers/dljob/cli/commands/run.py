@@ -15,7 +15,7 @@ def run(
     /,
     *,
     faults: Path | None = None,
-    pretend: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
+    pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     form: Annotated[output.DataFormat, Parameter(name=("--output", "-o"))] = "json",
 ) -> int:
     """Run a job on this machine, on a Ray that is started for it and gone with it.

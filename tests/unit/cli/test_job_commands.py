@@ -1,0 +1,226 @@
+"""status, logs, events, restart and stop on jobs that have ended or whose runner is gone: what needs no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.api import registry
+from dljob.api.registry import JobRecord
+from dljob.cli import main
+
+UID = "0123456789abcdef0123456789abcdef"
+ENDED: dict[str, Any] = {
+    "name": "ppo",
+    "uid": UID,
+    "phase": "Failed",
+    "reason": "UserErrorRepeats",
+    "message": "actor/0: ValueError: bad",
+    "seconds": 12.0,
+    "restarts": {"process": 2, "role_group": 0, "role": 1, "job": 0, "master": 0},
+    "progress": {"step": 7, "metrics": {"reward": 0.25}},
+    "roles": [{"name": "actor", "desired": 2, "ready": 0, "running": 0, "succeeded": 1, "failed": 1, "restarts": 2}],
+    "ranks": [
+        {"role": "actor", "rank": 0, "phase": "Failed", "incarnation": 3, "node": "n1", "pid": 11, "step": 7},
+        {"role": "actor", "rank": 1, "phase": "Succeeded", "incarnation": 1, "node": "n1", "pid": 12, "step": None},
+    ],
+    "recentFaults": [
+        {"target": "actor/0", "level": "Process", "firstCause": "killed", "seconds": 0.4},
+        {"target": "actor/0", "level": "Role", "firstCause": "ValueError: bad", "seconds": None},
+    ],
+}
+NOTES = [
+    {"seq": 1, "time": 101.5, "reason": "Admitted", "target": "job", "message": "2 units held"},
+    {
+        "seq": 2,
+        "time": 104.25,
+        "reason": "Recovered",
+        "target": "actor/0",
+        "message": "1 rank ready again",
+        "level": "Process",
+        "seconds": 0.4,
+    },
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def job(home: Path, **more: Any) -> JobRecord:
+    """A job of this home, without a status."""
+    name, uid = more.pop("name", "ppo"), more.pop("uid", UID)
+    folder = str(home / "jobs" / f"{name}-{uid[:8]}")
+    return registry.register(JobRecord(**{"name": name, "uid": uid, "dir": folder, "started": 100.0, **more}))
+
+
+def ended(home: Path, **more: Any) -> JobRecord:
+    record = job(home, **more)
+    (record.folder / "status.json").write_text(json.dumps(ENDED))
+    (record.folder / "events.jsonl").write_text("".join(json.dumps(n) + "\n" for n in NOTES))
+    return record
+
+
+def gone(home: Path) -> JobRecord:
+    """A job whose runner's pid is now another process: ours, which started at another time."""
+    return job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
+
+
+def test_no_jobs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["status"]) == 0
+    assert str(home) in capsys.readouterr().err
+
+
+def test_all_jobs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(home)
+    job(home, name="gone", uid="f" * 32, runner=2**22 + 1, runner_started=5, started=160.0)
+    assert main.run(["status"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "STARTED"]
+    assert first.split() == ["ppo", "01234567", "Failed", "1/2", "3", "7", "1970-01-01T00:01:40Z"]
+    assert second.split()[:3] == ["gone", "ffffffff", "Lost"]
+    assert main.run(["status", "-o", "json"]) == 0
+    assert [j["phase"] for j in json.loads(capsys.readouterr().out)] == ["Failed", "Lost"]
+
+
+def test_one_job_that_has_ended(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = ended(home)
+    assert main.run(["status", "ppo"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[:6] == [
+        "ppo (01234567): Failed",
+        "  UserErrorRepeats: actor/0: ValueError: bad",
+        "  step 7  reward 0.25",
+        "  restarts: 2 process, 1 role",
+        "  fault: actor/0 [Process] killed; recovered in 0.40 s",
+        "  fault: actor/0 [Role] ValueError: bad; not yet recovered",
+    ]
+    assert any(line.split() == ["actor/0", "Failed", "7", "11", "3", "n1"] for line in shown.splitlines())
+    assert main.run(["status", UID[:8], "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {**ENDED, "dir": record.dir}
+
+
+def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = gone(home)
+    assert main.run(["status", "ppo"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("ppo (01234567): Lost")
+    assert f"its runner, pid {os.getpid()}, ended without a last word" in shown
+    for words in (["stop", "ppo"], ["restart", "ppo"]):
+        assert main.run(words) == 3
+        assert record.dir in capsys.readouterr().err
+
+
+def test_orders_to_an_ended_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(home)
+    for words in (["stop", "ppo"], ["restart", "ppo", "actor"]):
+        assert main.run(words) == 3
+        assert "job ppo has ended: Failed" in capsys.readouterr().err
+
+
+def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("status", "logs", "events", "restart", "stop"):
+        assert main.run([command, "pp0"]) == 3
+        assert "is DLJOB_HOME another one?" in capsys.readouterr().err
+    ended(home)
+    assert main.run(["status", "pp0"]) == 3
+    assert "did you mean 'ppo'?" in capsys.readouterr().err
+
+
+def test_a_living_job_whose_ray_is_gone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    me = os.getpid()
+    environment = (("RAY_AUTH_TOKEN_PATH", str(home / "no-token")),)
+    job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1", environment=environment)
+    assert main.run(["stop", "ppo"]) == 4
+    assert "the Ray at 127.0.0.1:1 is gone" in capsys.readouterr().err
+
+
+def test_events(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(home)
+    assert main.run(["events", "ppo"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["1.5s", "Admitted", "job", "2", "units", "held"]
+    assert "4.2s  Recovered" in second
+    assert second.endswith("actor/0        [Process] 1 rank ready again (0.40 s)")
+    assert main.run(["events", "ppo", "--follow", "-o", "json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == NOTES
+
+
+def write_logs(record: JobRecord, **texts: str) -> None:
+    (record.folder / "logs").mkdir()
+    for name, text in texts.items():
+        (record.folder / "logs" / f"{name.replace('_', '-')}.log").write_text(text)
+
+
+def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(ended(home), actor_0="a\nb\nc", actor_1="d\n", ref_model_0="e\n")
+    assert main.run(["logs", "ppo"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "[actor/0] a",
+        "[actor/0] b",
+        "[actor/0] c",
+        "[actor/1] d",
+        "[ref-model/0] e",
+    ]
+    assert main.run(["logs", "ppo", "--role", "actor", "--tail", "1"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["[actor/0] c", "[actor/1] d"]
+    assert main.run(["logs", "ppo", "--rank", "1", "--tail", "0"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main.run(["logs", "ppo", "-f", "--rank", "1"]) == 0
+    assert capsys.readouterr().out == "[actor/1] d\n"
+    assert main.run(["logs", "ppo", "--role", "critic"]) == 3
+    assert "there is output of: actor, ref-model" in capsys.readouterr().err
+
+
+def test_logs_of_a_job_without_output(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(home)
+    assert main.run(["logs", "ppo"]) == 3
+    assert "no output yet" in capsys.readouterr().err
+
+
+def test_of_two_jobs_of_one_name_the_living_one_is_meant(home: Path) -> None:
+    me = os.getpid()
+    alive = job(home, uid="a" * 32, runner=me, runner_started=registry.start_of(me), started=50.0)
+    late = ended(home)
+    assert registry.find("ppo") == alive
+    assert registry.find(UID) == late
+    (alive.folder / "status.json").write_text(json.dumps({"phase": "Succeeded"}))
+    assert registry.find("ppo") == late
+
+
+def test_the_entry_is_for_this_user_only_and_comes_back_whole(home: Path) -> None:
+    record = job(home, environment=(("A", "b"),), address="h:1")
+    assert (record.folder / "job.json").stat().st_mode & 0o777 == 0o600
+    assert record.folder.stat().st_mode & 0o777 == 0o700
+    (home / "jobs" / "rubbish").mkdir()
+    (home / "jobs" / "rubbish" / "job.json").write_text("{")
+    assert registry.records() == [record]
+    assert registry.register(replace(record, address="h:2")).address == registry.records()[0].address
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dljob.errors import UnreachableError
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "file"))
+    with pytest.raises(UnreachableError, match=r"cannot keep jobs in .*\n.*set DLJOB_HOME"):
+        registry.check_home()
+    with pytest.raises(UnreachableError, match="cannot keep jobs in"):
+        job(tmp_path / "file")
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    with pytest.raises(UnreachableError, match="Permission denied"):
+        registry.check_home()
+
+
+def test_without_dljob_home_the_users_state_folder_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DLJOB_HOME", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert registry.home() == Path("/state/dljob")

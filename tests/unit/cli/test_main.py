@@ -1,0 +1,170 @@
+"""The command line: help, wrong use, errors and exit codes, and what it does not import.
+
+Regenerate the help texts with `UPDATE_GOLDEN=1 python -m pytest tests/unit/cli`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dljob.cli import main, output
+from dljob.errors import DLJobError, NotFoundError, UnreachableError
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "help"
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "TTY_COMPATIBLE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.mark.parametrize("command", ["", *main.COMMANDS])
+def test_the_help_is_as_it_was(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, "--help"] if command else ["--help"]) == 0
+    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) + "\n"
+    golden = GOLDEN / f"{command or 'dljob'}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(shown)
+    assert shown == golden.read_text()
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_the_summary_is_the_first_line_of_the_docstring(command: str) -> None:
+    module = "show_plan" if command == "plan" else command
+    function = getattr(__import__(f"dljob.cli.commands.{module}", fromlist=[command]), command)
+    assert (function.__doc__ or "").splitlines()[0] == main.COMMANDS[command]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["version"]])
+def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
+    script = (
+        "import sys; from dljob.cli import main; code = main.run(sys.argv[1:]);"
+        "heavy = {'ray', 'torch', 'kubernetes', 'kopf', 'numpy'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["stauts"], 'Did you mean "status"?', "see dljob --help"),
+        (["run", "f.yaml", "--fault", "x"], "Did you mean --faults?", "see dljob run --help"),
+        (["run"], "requires an argument", "see dljob run --help"),
+        (["submit", "f.yaml"], "--address", "see dljob submit --help"),
+        (["plan", "f.yaml", "-o", "xml"], "xml", "see dljob plan --help"),
+        (["logs", "j", "--rank", "one"], "one", "see dljob logs --help"),
+    ],
+)
+def test_wrong_use_is_told_with_the_nearest_right_one(
+    words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert hint in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    assert "Usage: dljob COMMAND" in capsys.readouterr().out
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def command(_words: object) -> int:
+        raise error
+
+    monkeypatch.setattr(main, "_dispatch", command)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DLJobError("it failed"), 1),
+        (NotFoundError("no job 'x'", hint="look elsewhere"), 3),
+        (UnreachableError("no Ray"), 4),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+        (ValueError("odd"), 1),
+    ],
+)
+def test_errors_become_a_message_and_an_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, error)
+    assert main.run([]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    if isinstance(error, DLJobError):
+        assert printed.err == f"error: {error.message}\n" + (f"  {error.hint}\n" if error.hint else "")
+    if isinstance(error, ValueError):
+        assert "--debug" in printed.err
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, NotFoundError("no job 'x'"))
+    with pytest.raises(SystemExit) as left:
+        main.main(["status", "--debug", "x"])
+    assert left.value.code == 3
+    assert "Traceback" in capsys.readouterr().err
+    failing(monkeypatch, ValueError("odd"))
+    with pytest.raises(ValueError, match="odd"):
+        main.run([], debug=True)
+
+
+def test_python_m_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dljob.cli", "version", "-o", "json"], capture_output=True, text=True, check=True
+    )
+    assert set(json.loads(done.stdout)) == {"dljob", "python", "ray", "torch"}
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "dljob.cli", "crd"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert writer.stdout
+    assert writer.stderr
+    writer.stdout.close()
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+    assert writer.wait() == 141
+
+
+@pytest.mark.parametrize(
+    ("env", "terminal", "coloured"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_colours(env: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert output.coloured(terminal) is coloured
+
+
+@pytest.mark.parametrize(
+    ("span", "text"), [(0.354, "0.35 s"), (12.34, "12.3 s"), (192.0, "3m12s"), (7500.0, "2h05m"), (59.94, "59.9 s")]
+)
+def test_spans_for_people(span: float, text: str) -> None:
+    assert output.seconds(span) == text

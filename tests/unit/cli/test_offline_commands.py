@@ -1,0 +1,126 @@
+"""validate, plan and crd: what needs no Ray."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from dljob.cli import main
+
+GOOD = """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: good}
+spec:
+  roles:
+  - {name: worker, replicas: 2, entrypoint: {class: m.W}}
+"""
+BAD = GOOD.replace("replicas", "replica").replace("name: good", "name: Good")
+TOO_LARGE = (
+    GOOD
+    + """
+  nodeGroups: [{name: small, replicas: 1, cpu: "1"}]
+"""
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"good.yaml": GOOD, "bad.yaml": BAD, "large.yaml": TOO_LARGE}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def loaded(text: str) -> Any:
+    return YAML(typ="safe").load(text)
+
+
+def test_a_valid_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["validate", "good.yaml"]) == 0
+    assert capsys.readouterr().out == "1 job: valid\n"
+
+
+def test_all_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["validate", "bad.yaml", "good.yaml", "large.yaml", "none.yaml"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("bad.yaml:4:") and "name" in line for line in lines)
+    assert any(line.startswith("bad.yaml:7:") and "did you mean replicas?" in line for line in lines)
+    assert any("large.yaml" in line and "does not fit" in line for line in lines)
+    assert any("none.yaml" in line for line in lines)
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_problems_as_data(form: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["validate", "bad.yaml", "-o", form]) == 2
+    answer = loaded(capsys.readouterr().out)
+    assert answer["valid"] is False
+    assert {p["line"] for p in answer["problems"]} == {4, 7}
+    assert main.run(["validate", "good.yaml", "-o", form]) == 0
+    assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
+
+
+def test_plan_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["plan", "good.yaml"]) == 0
+    assert capsys.readouterr().out.startswith("good: 1 role, 2 ranks")
+    for form in ("json", "yaml"):
+        assert main.run(["plan", "good.yaml", "-o", form]) == 0
+        assert [r["name"] for r in loaded(capsys.readouterr().out)["roles"]] == ["worker"]
+    assert main.run(["plan", "good.yaml", "-o", "manifest"]) == 0
+    assert loaded(capsys.readouterr().out)["kind"] == "RayCluster"
+
+
+def test_a_plan_that_does_not_fit_says_by_how_much(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["plan", "large.yaml"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "does not fit" in printed.err
+
+
+def test_a_spec_that_is_wrong_is_refused_with_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["plan", "bad.yaml"], ["run", "bad.yaml"], ["submit", "bad.yaml", "--address", "h:1"]):
+        assert main.run(words) == 2
+        assert "bad.yaml:7:" in capsys.readouterr().err
+
+
+def test_crd_is_the_one_in_the_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["crd"]) == 0
+    shown = loaded(capsys.readouterr().out)
+    assert shown == loaded((Path(__file__).parents[3] / "crds" / "dljob.io_dljobs.yaml").read_text())
+    assert main.run(["crd", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["version"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["dljob", "python", "ray", "torch"]
+    assert main.run(["version", "-o", "yaml"]) == 0
+    assert loaded(capsys.readouterr().out)["python"].startswith("3.")
+
+
+def test_run_refuses_what_cannot_be_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dljob.runtime.machine.devices_here", dict)
+    wide = GOOD + '  nodeGroups: [{name: many, replicas: 9, cpu: "4"}]\n'
+    npus = GOOD + '  nodeGroups: [{name: n, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
+    (here / "wide.yaml").write_text(wide)
+    (here / "npus.yaml").write_text(npus)
+    (here / "faults.yaml").write_text("- {when: {step: 1}, target: ghost/0, fault: kill}\n")
+    for words, message in (
+        (["wide.yaml"], "the plan has 9 nodes; an embedded Ray starts at most 8 raylets"),
+        (["npus.yaml"], "the plan's nodes have 16 NPU in all, this machine has 0: 16 are missing"),
+        (["npus.yaml"], "--pretend NPU=8"),
+        (["npus.yaml", "--pretend", "NPU=4"], "has 8 NPU, --pretend declares 4 per raylet"),
+        (["good.yaml", "--pretend", "NPU"], "not a device and a number"),
+        (["good.yaml", "--faults", "faults.yaml"], "faults.yaml:1:"),
+        (["good.yaml", "--faults", "none.yaml"], "cannot read none.yaml"),
+    ):
+        assert main.run(["run", *words]) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert printed.out == ""
