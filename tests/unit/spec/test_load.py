@@ -110,8 +110,12 @@ def test_a_byte_order_mark_does_not_count() -> None:
 
 
 def test_a_text_is_bounded() -> None:
-    with pytest.raises(SpecError, match=f"is {tree.MAX_CHARACTERS + 1} characters long, at most {tree.MAX_CHARACTERS}"):
+    with pytest.raises(
+        SpecError, match=f"^<spec>:1:1: is {tree.MAX_CHARACTERS + 1} characters long, at most {tree.MAX_CHARACTERS}"
+    ):
         load("#" * (tree.MAX_CHARACTERS + 1))
+    with pytest.raises(SpecError, match="is empty"):
+        load("#" * tree.MAX_CHARACTERS)
 
 
 def test_a_config_is_bounded() -> None:
@@ -201,6 +205,11 @@ def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
 def test_too_many_items() -> None:
     with pytest.raises(SpecError, match=r"spec\.env: has 257 items, at most 256"):
         parse(job(env=[{"name": f"A{i}"} for i in range(257)]))
+
+
+def test_the_first_wait_may_be_the_longest() -> None:
+    manifest = parse(job(faultTolerance={"backoff": {"initialSeconds": 5, "maxSeconds": 5}}))
+    assert manifest.spec.fault_tolerance.backoff.max_seconds == 5
 
 
 def test_models_are_frozen_and_refuse_what_they_do_not_know() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from dljob.spec import cel
@@ -28,12 +29,11 @@ def device_type(spec: DLJobSpec, role: Role) -> str:
     return kinds.pop() if len(kinds) == 1 else "GPU"
 
 
-def devices_per_group(role: Role) -> int:
-    """Whole devices that the ranks of one role group need on their host; sharers of a device are of one size."""
-    each = parse_devices(role.accelerator.count) if role.accelerator else 0
-    if each >= GRAIN:
-        return role.replicas_per_group * each // GRAIN
-    return -(-role.replicas_per_group // (GRAIN // each)) if each else 0
+def devices_per_group(size: int, share: int) -> int:
+    """Whole devices that a role group of `size` ranks needs on its host; `share` is one rank's, in ten-thousandths."""
+    if share >= GRAIN:
+        return size * share // GRAIN
+    return -(-size // (GRAIN // share))
 
 
 def _device_reads(spec: DLJobSpec, role: int) -> tuple[Loc, ...]:
@@ -78,29 +78,27 @@ def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
             words = f"{cel.CUSTOM.message}, which only a node group can say"
             yield Finding((*loc, "accelerator"), words, "declare a node group with accelerator type Custom", reads)
         elif groups:
-            yield from _fits(loc, role, kind, groups, reads)
+            share = parse_devices(role.accelerator.count)
+            yield from (replace(found, reads=reads) for found in _fits(loc, role, share, kind, groups))
 
 
-def _fits(loc: Loc, role: Role, kind: str, groups: Sequence[NodeGroup], reads: tuple[Loc, ...]) -> Iterator[Finding]:
+def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGroup]) -> Iterator[Finding]:
     """Whether one host of some node group has the devices of one rank, and of one role group."""
     has = {g.name: g.accelerator.count for g in groups if g.accelerator and g.accelerator.type == kind}
     if not has:
         where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
-        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none", "", reads)
+        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none")
         return
     most = max(has, key=lambda name: has[name])
-    rank = -(-parse_devices(role.accelerator.count if role.accelerator else "1") // GRAIN)
-    whole = devices_per_group(role)
+    there = f"a host of {most} has {has[most]}"
+    size = role.replicas_per_group
+    rank, whole = -(-share // GRAIN), devices_per_group(size, share)
     if rank > has[most]:
-        words = f"one rank of {role.name} needs {rank} {kind}, a host of {most} has {has[most]}"
-        yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host", reads)
+        words = f"one rank of {role.name} needs {rank} {kind}, {there}"
+        yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host")
     elif whole > has[most]:
-        size, each = role.replicas_per_group, role.accelerator.count if role.accelerator else ""
-        words = (
-            f"one group of {role.name} needs {whole} {kind} ({size} ranks of {each}), a host of {most} has {has[most]}"
-        )
-        hint = "a group lives on one host: lower replicasPerGroup"
-        yield Finding((*loc, "replicasPerGroup"), words, hint, reads)
+        words = f"one group of {role.name} needs {whole} {kind} ({size} ranks of {show(share)}), {there}"
+        yield Finding((*loc, "replicasPerGroup"), words, "a group lives on one host: lower replicasPerGroup")
 
 
 def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
