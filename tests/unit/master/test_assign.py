@@ -171,7 +171,7 @@ def test_room_that_others_hold_is_waited_for():
 def test_no_nodes_at_all():
     found = assign([unit("a/0", CPU=1)], [node("head", head=True, CPU=8)])
     assert isinstance(found, Refusal)
-    assert found.why == "one process of role a needs a machine; there is none"
+    assert found.why == "one process of role a needs a machine; there is none (ranks never live on the head)"
     assert found.never
 
 
@@ -192,7 +192,7 @@ def test_separate_roles_keep_away_from_those_already_placed():
     found = assign([b], nodes[:1], taken=[held])
     assert isinstance(found, Refusal)
     assert found.why == (
-        "one process of role b shares no machine with other roles of collocation s; all 1 machine for b hold one"
+        "one process of role b shares no machine with other roles of collocation s; none of 1 machine is without them"
     )
     assert found.never
 

@@ -66,7 +66,8 @@ def assign(
         reserve_nodes: Node group -> how many of its nodes stay entirely free, as spares.
     """
     batches, members = _batches(units)
-    seen = sorted((node for node in nodes if not node.head), key=lambda node: natural(node.id))
+    everything = tuple(nodes)
+    seen = sorted((node for node in everything if not node.head), key=lambda node: natural(node.id))
     held, spares = tuple(taken), reserve_nodes or {}
     now, short = _runs(seen, batches, held, spares, excluded)
     found = Stuck(proven=True) if short else pack(batches, now)
@@ -82,7 +83,7 @@ def assign(
     conflict = conflict_of(
         batches, later if never else now, proven=never or found.proven, left="" if never else " free"
     )
-    return _refusal(conflict, spares, never=never)
+    return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
@@ -171,8 +172,12 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
     return chosen
 
 
-def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool) -> Refusal:
+def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
     kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
-    why = f"{conflict.why} (kept free as spares: {kept})" if kept else conflict.why
+    why = conflict.why
+    if only_head:
+        why = f"{why} (ranks never live on the head)"
+    elif kept:
+        why = f"{why} (kept free as spares: {kept})"
     named = tuple((batch.name, batch.count) for batch in conflict.batches)
     return Refusal(why, named, conflict.missing, never=never, proven=conflict.proven)

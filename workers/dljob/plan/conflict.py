@@ -58,10 +58,9 @@ def _no_machine(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Reso
         return f"{who} needs a machine labelled {wanted}; none of the {_machines(total)} is", ()
     open_to = [run for run in labelled if admits(run.room, batch.demand)]
     if not open_to:
-        name, role = batch.demand.apart or ("", "")
+        name = batch.demand.apart[0] if batch.demand.apart else ""
         held = _machines(sum(len(run.ids) for run in labelled))
-        why = f"{who} shares no machine with other roles of collocation {name}; all {held} for {role} hold one"
-        return why, ()
+        return f"{who} shares no machine with other roles of collocation {name}; none of {held} is without them", ()
     return _too_big(batch, open_to, left)
 
 
