@@ -32,7 +32,8 @@ def test_the_example_of_the_api_page() -> None:
         DLJobBuilder()
         .node_num(2).device_per_node(8).device_type("NPU")
         .config({"lr": 1e-6}).global_env({"LOG_LEVEL": "INFO"})
-        .role("actor").train("ppo.PolicyModel").nnodes(1).nproc_per_node(8).resource(accelerator=0.6, cpu=8, memory="64Gi").end()
+        .role("actor").train("ppo.PolicyModel").nnodes(1).nproc_per_node(8)
+        .resource(accelerator=0.6, cpu=8, memory="64Gi").end()
         .role("critic").train("ppo.Critic").nnodes(1).nproc_per_node(8).resource(accelerator=0.4).not_driver().end()
         .role("rollout").run("ppo.VLLM").total(4).per_group(1).resource(accelerator=2).not_driver().end()
         .with_collocation("actor", "critic")
@@ -298,7 +299,11 @@ def test_a_draft_can_be_changed_and_does_not_change_its_builder() -> None:
     job.workloads["a"].replicas = 4
     job.workloads["a"].env["X"] = "1"
     job.workloads["a"].comm_pre_check = False
+    with pytest.raises(SpecError, match=r"comm"):
+        job.manifest("j")
+    job.workloads["a"].type = "Elastic"
     frozen = job.manifest("j").spec.roles[0]
+    assert frozen.comm.pre_check is False
     assert (frozen.replicas, frozen.env[0].value, frozen.entrypoint.class_) == (4, "1", "m.A")
     assert builder.build().workloads["a"].replicas == 2
 

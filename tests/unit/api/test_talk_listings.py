@@ -134,6 +134,7 @@ def test_the_ppo_listing_builds_the_job_it_describes(args: Namespace, capsys: py
         "replicasPerGroup": 8,
         "accelerator": {"count": "1"},
         "driver": False,
+        "comm": {"preCheck": False},
     }
     assert roles["rollout"]["replicas"] == 4
     assert roles["trainer"]["resources"] == {"cpu": "4"}

@@ -53,17 +53,10 @@ class Workload:
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse attributes that a role does not have, so that a misspelt patch cannot be lost."""
-        if name == "comm_pre_check":
-            if value is not False:
-                raise UsageError(
-                    f"comm_pre_check={value!r} on role {self.name!r}: there is no check before collectives yet",
-                    hint="set it to False or leave it out",
-                )
-            return
         known = [f.name for f in fields(self)]
         if name == "backend":
             raise UsageError(f"backend of role {self.name!r} is read-only: it says the role's type", hint="set .type")
-        if name not in known:
+        if name not in known and name != "comm_pre_check":
             raise UsageError(f"a workload has no attribute {name!r}", hint=suggestion(name, known))
         object.__setattr__(self, name, value)
 
@@ -76,6 +69,15 @@ class Workload:
     def comm_pre_check(self) -> bool:
         """Whether collectives are checked before the start: False, there is no such check yet."""
         return False
+
+    @comm_pre_check.setter
+    def comm_pre_check(self, value: bool) -> None:
+        if value is not False:
+            raise UsageError(
+                f"comm_pre_check={value!r} on role {self.name!r}: there is no check before collectives yet",
+                hint="set it to False or leave it out",
+            )
+        self.comm = {**self.comm, "preCheck": False}
 
     def to_dict(self) -> dict[str, Any]:
         """The role as the manifest writes it; what was not set is left out."""

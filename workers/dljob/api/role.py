@@ -173,9 +173,23 @@ class RoleBuilder(Generic[B_co]):
         return self
 
     def comm(
-        self, *, backend: str | None = None, timeout_seconds: int | None = None, init_process_group: bool | None = None
+        self,
+        *,
+        backend: str | None = None,
+        timeout_seconds: int | None = None,
+        init_process_group: bool | None = None,
+        pre_check: bool | None = None,
     ) -> Self:
-        """The torch process group: backend Auto, nccl, hccl, gloo or None; what is left out stays as it was."""
+        """The torch process group; what is left out stays as it was.
+
+        Args:
+            backend: Auto, nccl, hccl, gloo or None.
+            timeout_seconds: how long a collective may wait.
+            init_process_group: whether a class finds the group initialised.
+            pre_check: only False is taken: there is no check before collectives yet.
+        """
+        if pre_check is not None:
+            self._workload.comm_pre_check = pre_check
         given = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
         return self

@@ -36,14 +36,8 @@ HELP = """Run deep-learning jobs made of different processes, and keep them runn
 
 Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; --debug, anywhere, shows tracebacks.
 
-Exit codes:
-0 done
-1 the job failed
-2 wrong usage, a wrong spec, or a plan that does not fit
-3 not found
-4 Ray not reachable
-5 timed out
-130 interrupted
+Exit codes: 0 done, 1 the job failed, 2 wrong usage or a wrong spec or a plan that does not fit, 3 not found,
+4 Ray not reachable, 5 timed out, 130 interrupted.
 """
 
 
@@ -51,7 +45,7 @@ def build(chosen: str = "") -> App:
     """The command tree; only the `chosen` command's module is imported, for its own help."""
     from cyclopts import App
 
-    app = App(name="dljob", help=HELP, help_format="plaintext", version_flags=(), help_flags=("--help", "-h"))
+    app = App(name="dljob", help=HELP, help_format="markdown", version_flags=(), help_flags=("--help", "-h"))
     for order, (name, summary) in enumerate(COMMANDS.items()):
         module = "show_plan" if name == "plan" else name
         app.command(

@@ -77,9 +77,10 @@ class View:
         """The last step with its metrics, moving average and sparkline; empty before the first."""
         if self.step is None:
             return ""
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        curve = f"  avg{WINDOW} {average(self.history):.3f}  {sparkline(self.history)}" if self.history else ""
-        return f"step {self.step}  {shown}{curve}".rstrip()
+        parts = [f"step {self.step}", *(f"{name} {value:.4g}" for name, value in self.metrics.items())]
+        if self.history:
+            parts += [f"avg{WINDOW} {average(self.history):.3f}", sparkline(self.history)]
+        return "  ".join(parts)
 
     def _phase(self, status: Mapping[str, Any], now: float) -> list[str]:
         """A line when the phase changed, or when a phase that waits says something else."""

@@ -84,7 +84,12 @@ class _Checker:
     def _fault(self, document: Document, index: int, item: object) -> None:
         before = len(self.problems)
         if not isinstance(item, dict):
-            self._wrong(document.value_mark((index,)), f"[{index}]", "is no mapping", "see `dljob run --help`")
+            self._wrong(
+                document.value_mark((index,)),
+                f"[{index}]",
+                "is no mapping",
+                "write {when: {step: 15}, target: ..., fault: kill}",
+            )
             return
         fault = cast("dict[str, Any]", item)
         self._unknown(document, (index,), fault, _KEYS)

@@ -1,0 +1,89 @@
+"""Every field of the spec can be set from Python."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from dljob.api.builder import DLJobBuilder
+from dljob.spec.model import DLJobManifest
+
+CHIP = {"type": "Custom", "count": 8, "resourceName": "example.com/chip", "rayResource": "chip"}
+CONSTANT = {"DLJobManifest.api_version", "DLJobManifest.kind"}
+
+
+def everything() -> DLJobManifest:
+    """A job in which each setter was used."""
+    builder = (
+        DLJobBuilder()
+        .name("all").namespace("ml").label("team", "a").annotation("note", "b")
+        .image("example/image:1").ray_version("2.60.0").working_dir("src").backend("other", option=1)
+        .config({"lr": 1}).global_env({"A": "1"})
+        .node_group("big", replicas=4, cpu=32, memory="64Gi", shared_memory="8Gi", labels={"rack": "r1"},
+                    accelerator=CHIP)
+        .head(cpu=2, memory="8Gi")
+        .master(max_restarts=3, create_timeout_seconds=60, journal_path="/journal")
+        .fault_tolerance(max_restarts=5, window_seconds=600, lease_seconds=20)
+        .backoff(initial_seconds=2, multiplier=3, max_seconds=30)
+        .spares(processes_per_node=1, nodes=1)
+        .rule("r", action="RestartRole", roles=("A",), on_reasons=("Unknown",), on_exit_codes=(3,), max_attempts=2,
+              escalate_to="RestartJob", counts_towards_limit=False)
+        .active_deadline(3600).pre_running_deadline(60)
+    )  # fmt: skip
+    (
+        builder.role("a").train("pkg.A").args("--x", 1).nnodes(2).nproc_per_node(2)
+        .env({"B": 2}, C="3").config({"own": True}).node_group("big").not_driver().depends_on("B", "Complete")
+        .resource(accelerator=0.5, cpu="500m", memory="1Gi", custom={"disk": 0.5})
+        .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False)
+        .restart(level="Role", max_restarts=2)
+    )  # fmt: skip
+    builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
+    builder.role("c").command("sleep", "1")
+    if "annotations" in role_fields():
+        builder.role("d").run("m.D").annotation("scheduling.dljob.io/label-selector", '{"rack": "r1"}')
+    draft = builder.with_collocation("a", "b", name="pair").build()
+    draft.workloads["a"].accelerator_type = "Custom"
+    return draft.manifest()
+
+
+def role_fields() -> set[str]:
+    return {name.split(".")[1] for name in declared(DLJobManifest) if name.startswith("Role.")}
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from models_in(part)
+
+
+def declared(model: type[BaseModel]) -> set[str]:
+    """Model.field of the whole tree."""
+    found: set[str] = set()
+    for name, field in model.model_fields.items():
+        found.add(f"{model.__name__}.{name}")
+        for inner in models_in(field.annotation):
+            found |= declared(inner)
+    return found
+
+
+def differing(value: object) -> set[str]:
+    """Model.field of everything in a tree that is not at its default."""
+    found: set[str] = set()
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            own = getattr(value, name)
+            if field.is_required() or own != field.get_default(call_default_factory=True):
+                found.add(f"{type(value).__name__}.{name}")
+            found |= differing(own)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            found |= differing(item)
+    return found
+
+
+def test_every_field_has_a_setter() -> None:
+    assert declared(DLJobManifest) - CONSTANT - differing(everything()) == set()

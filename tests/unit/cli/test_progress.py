@@ -1,0 +1,190 @@
+"""What a running job shows on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from dljob.cli import live, watch
+from dljob.cli.progress import View, average, describe, last_word, sparkline
+
+
+def status(phase: str = "Running", step: int | None = None, message: str = "", **metrics: float) -> dict[str, Any]:
+    return {
+        "phase": phase,
+        "reason": phase,
+        "message": message,
+        "roles": [{"name": "actor", "desired": 2, "ready": 1, "succeeded": 0, "restarts": 3}],
+        "restarts": {"process": 1, "role_group": 2, "job": 0},
+        "progress": {"step": step, "metrics": metrics},
+        "seconds": 72.0,
+    }
+
+
+RESTART = {"reason": "Restarting", "target": "rollout/1", "level": "Process", "message": "killed; restarting 1"}
+RECOVERED = {
+    "reason": "Recovered",
+    "target": "rollout/1",
+    "level": "Process",
+    "message": "1 rank ready",
+    "seconds": 0.2,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([], ""), ([1.0], "▁"), ([2.0, 2.0], "▁▁"), ([0.0, 1.0], "▁█"), ([0.0, 0.5, 1.0], "▁▅█"), ([3.0, -1.0], "█▁")],
+)
+def test_sparklines(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars
+
+
+def test_a_sparkline_shows_the_last_values_only() -> None:
+    assert sparkline([9.0] * 50 + [0.0, 1.0], width=2) == "▁█"
+
+
+def test_the_moving_average_is_over_five() -> None:
+    assert average([100.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == 3.0
+    assert average([1.0, 2.0]) == 1.5
+
+
+def test_one_line_per_phase() -> None:
+    view = View("j")
+    assert view.update(status("Pending"), [], 0.0) == ["[   0.0s] Pending"]
+    assert view.update(status("Pending", message="1 of 2"), [], 0.1) == []
+    assert view.update(status("Scheduling", message="2 of 2"), [], 1.0) == ["[   1.0s] Scheduling: 2 of 2"]
+    assert view.update(status("Running"), [], 2.0) == ["[   2.0s] Running"]
+
+
+def test_a_wait_for_room_says_what_is_missing_each_time_it_changes() -> None:
+    view = View("j")
+    waiting = {**status("Pending", message="2 GPU are missing"), "reason": "NoRoom"}
+    assert view.update(waiting, [], 0.0) == ["[   0.0s] Pending: 2 GPU are missing"]
+    assert view.update(waiting, [], 1.0) == []
+    assert view.update({**waiting, "message": "1 GPU is missing"}, [], 2.0) == ["[   2.0s] Pending: 1 GPU is missing"]
+
+
+def test_restarts_are_told_with_level_cause_and_seconds() -> None:
+    view = View("j", phase="Running")
+    assert view.update(status("Recovering"), [RESTART], 5.0) == [
+        "[   5.0s] Restarting rollout/1 [Process]: killed; restarting 1"
+    ]
+    assert view.update(status("Running"), [RECOVERED], 5.2) == [
+        "[   5.2s] Recovered rollout/1 [Process] in 0.20 s",
+        "[   5.2s] Running",
+    ]
+
+
+def test_notes_that_a_phase_says_already_are_not_told() -> None:
+    assert describe({"reason": "RoleReady", "target": "actor", "message": "all 2 ranks are ready"}) == ""
+    assert describe({"reason": "Escalated", "target": "job", "message": "m", "level": "Job"}) == "Escalated [Job]: m"
+
+
+def test_steps_come_at_most_once_a_second_and_the_last_one_always() -> None:
+    view = View("j", phase="Running")
+    assert view.update(status(step=1, reward=0.5), [], 10.0) == ["[  10.0s] step 1  reward 0.5  avg5 0.500  ▁"]
+    assert view.update(status(step=2, reward=1.0), [], 10.4) == []
+    assert view.update(status(step=3, reward=0.0), [], 10.9) == []
+    assert view.update(status(step=4, reward=0.5, kl=0.001), [], 11.1) == [
+        "[  11.1s] step 4  reward 0.5  kl 0.001  avg5 0.500  ▅█▁▅"
+    ]
+    assert view.update(status(step=4, reward=0.5), [], 13.0) == []
+    assert view.update(status(step=5, reward=1.0), [], 13.1)[0].endswith("▅█▁▅█")
+    assert view.update(status(step=6), [], 13.2) == []
+    assert view.last_step(13.3) == ["[  13.3s] step 6  avg5 0.600  ▅█▁▅█"]
+    assert view.last_step(13.4) == []
+
+
+def test_steps_without_metrics() -> None:
+    assert View("j", phase="Running").update(status(step=3), [], 1.0) == ["[   1.0s] step 3"]
+
+
+def test_the_last_word_counts_the_restarts() -> None:
+    assert last_word(status("Succeeded")) == "Succeeded after 1m12s; restarts: 1 process, 2 role group"
+    assert last_word({"phase": "Failed"}) == "Failed after 0.00 s; restarts: none"
+
+
+def test_a_panel_shows_all_of_it() -> None:
+    from rich.console import Console
+
+    view = View("ppo")
+    view.update(status(step=7, reward=0.5), [RESTART], 3.0)
+    out = io.StringIO()
+    Console(file=out, width=100, no_color=True).print(live.draw(view, 72.0))
+    shown = out.getvalue()
+    for words in ("ppo  Running  1m12s", "actor  1/2", "step 7  reward 0.5", "Restarting rollout/1 [Process]"):
+        assert words in shown
+
+
+def test_lines_go_to_stderr_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with live.screen("j") as shown:
+        assert isinstance(shown, live.Lines)
+        shown.show(status("Running", step=1, reward=1.0), [])
+        shown.show(status("Running", step=2, reward=2.0), [])
+        shown.say("fault: kill rollout/1 at step 2")
+        shown.end(status("Succeeded"))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert [line.split("] ", 1)[1].split("  ")[0] for line in printed.err.splitlines()] == [
+        "Running",
+        "step 1",
+        "fault: kill rollout/1 at step 2",
+        "step 2",
+        "Succeeded after 1m12s; restarts: 1 process, 2 role group",
+    ]
+
+
+def test_a_terminal_gets_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(live.screen("j"), live.Panel)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert isinstance(live.screen("j"), live.Lines)
+
+
+@pytest.mark.parametrize(
+    ("result", "made"),
+    [('{"reward": 0.9}', {"reward": 0.9}), ("[1]", {"result": [1]}), ("", {}), ("null", {"result": None})],
+)
+def test_the_result_line_holds_the_result_seconds_and_restarts(result: str, made: dict[str, Any]) -> None:
+    end = {**status("Succeeded"), "result": result}
+    rest = {"seconds": 72.0, "restarts": end["restarts"], "pids_kept": True}
+    assert watch.outcome(end, {"pids_kept": True}) == {**made, **rest}
+
+
+def test_the_result_line_of_a_failed_job_holds_the_first_cause() -> None:
+    end = {**status("Failed", message="actor/0: ValueError"), "reason": "UserErrorRepeats", "result": ""}
+    made = watch.outcome(end, {})
+    assert (made["phase"], made["reason"], made["message"]) == ("Failed", "UserErrorRepeats", "actor/0: ValueError")
+
+
+class FakeConnection:
+    """A job that goes through some statuses, with one note before each."""
+
+    def __init__(self, *statuses: dict[str, Any]) -> None:
+        self.left = [{**s, "version": i} for i, s in enumerate(statuses, start=1)]
+        self.asked: list[tuple[int, int]] = []
+        self.version = 0
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        assert timeout_s > 0
+        self.version = after_version
+        return self.left.pop(0)
+
+    def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        self.asked.append((self.version, after_seq))
+        return [{**RESTART, "seq": after_seq + 1}]
+
+
+def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    connection = FakeConnection(status("Pending"), status("Running"), status("Succeeded"))
+    seen: list[str] = []
+    with live.screen("j") as shown:
+        final = watch.watch(connection, shown, lambda s: seen.append(s["phase"]))  # pyright: ignore[reportArgumentType]
+    assert final["phase"] == "Succeeded"
+    assert seen == ["Pending", "Running"]
+    assert connection.asked == [(0, 0), (1, 1), (2, 2)]
+    assert capsys.readouterr().err.count("Restarting rollout/1") == 3
