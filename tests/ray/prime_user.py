@@ -31,5 +31,8 @@ def fails() -> None:
 
 def shows_devices() -> dict[str, str]:
     """Returns what it sees, once it may end."""
+    me = current_worker()
+    devices = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
+    (Path(me.job_dir) / f"devices-{me.rank}-{me.incarnation}").write_text(devices)
     until_told()
-    return {"devices": os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "")}
+    return {"devices": devices}

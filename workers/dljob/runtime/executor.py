@@ -14,16 +14,17 @@ from dljob.errors import DLJobError
 from dljob.master import actions as ac
 from dljob.master import events as ev
 from dljob.master.views import HostId
-from dljob.plan.model import HostKind, JobPlan, Resources, RolePlan
+from dljob.plan.model import HostKind, JobPlan, RolePlan
 from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
-from dljob.runtime.hosts import Hosts, Offer, SpareId
+from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
 from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder
 
 HOST_CLASSES = {
     HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
     HostKind.FORK: "dljob.runtime.fork_host.ForkHost",
 }
+PROBE_CLASS = "dljob.runtime.device_probe.DeviceProbe"
 STORE_CLASS = "dljob.runtime.elastic_master.ElasticMaster"
 SPARE_DEADLINE_S = 120.0
 LEFT_S = 30.0
@@ -158,24 +159,30 @@ class Executor:
         reservation = self._reservation(action.unit, action.token)
         if action.host.index < 0:
             spec = self._spec(role, name, STORE_CLASS, reservation=reservation)
-        else:
-            bundle, resources = self._seat(role, action.host.index)
-            spec = self._spec(
-                role, name, HOST_CLASSES[role.host], reservation=reservation, bundle=bundle, resources=resources
-            )
-        self.hosts.bring_up(action.host, action.life, spec, action.deadline_s)
+            self.hosts.bring_up(action.host, action.life, Birth(spec, action.deadline_s))
+            return
+        first, *others = self._bundles(role, action.host.index)
+        where = {"reservation": reservation, "bundle": first, "resources": role.per_rank}
+        spec = self._spec(role, name, HOST_CLASSES[role.host], **where)
+        devices = () if role.accelerator is None else (role.accelerator,)
+        probes = tuple(
+            ActorSpec(f"{name}.{bundle}", PROBE_CLASS, reservation=reservation, bundle=bundle, resources=devices)
+            for bundle in (others if devices else ())
+        )
+        self.hosts.bring_up(action.host, action.life, Birth(spec, action.deadline_s, probes))
 
-    def _seat(self, role: RolePlan, index: int) -> tuple[int, Resources]:
-        """The bundle that a host's actor sits in, and what it takes of it."""
-        first = index * role.group_size if role.host is HostKind.FORK else index
-        return self._plan.place(role.name, first).bundle, role.per_rank
+    def _bundles(self, role: RolePlan, index: int) -> list[int]:
+        """The bundles of a host's ranks, the first of which its actor sits in."""
+        many = role.group_size if role.host is HostKind.FORK else 1
+        ranks = range(index * many, (index + 1) * many)
+        return list(dict.fromkeys(self._plan.place(role.name, rank).bundle for rank in ranks))
 
     def _bring_up_spare(self, action: ac.SpawnSpare) -> None:
         role = self._plan.roles[action.role]
         name = self.spare_actor(action.role, action.node, action.slot, action.life)
         spec = self._spec(role, name, HOST_CLASSES[role.host], node=action.node)
         who = SpareId(action.role, action.node, action.slot)
-        self.hosts.bring_up(who, action.life, spec, SPARE_DEADLINE_S)
+        self.hosts.bring_up(who, action.life, Birth(spec, SPARE_DEADLINE_S))
 
     async def _start(self, action: ac.StartRanks) -> None:
         self.hosts.become(action.actor, action.host, action.life)

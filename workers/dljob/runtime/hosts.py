@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dljob.errors import DLJobError
 from dljob.master import events as ev
 from dljob.master.views import HostId, Outcome, Reason
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.device_probe import Devices, together
 from dljob.runtime.messages import Hello, Report
 
 Offer = Callable[..., Awaitable[None]]
@@ -27,6 +28,15 @@ class SpareId:
     role: str
     node: str
     slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How an actor is made: itself, and for a host of several bundles one probe for each of the others."""
+
+    spec: ActorSpec
+    deadline_s: float
+    probes: tuple[ActorSpec, ...] = ()
 
 
 @dataclass(slots=True)
@@ -59,11 +69,11 @@ class Hosts:
         """The actor that is a host now: its own, or one that was a spare."""
         return self._actors.get(host)
 
-    def bring_up(self, who: HostId | SpareId, life: int, spec: ActorSpec, deadline_s: float) -> None:
+    def bring_up(self, who: HostId | SpareId, life: int, birth: Birth) -> None:
         """Make the actor, or find the one that an earlier master made, and hear it."""
-        if spec.name not in self._watched:
-            watched = self._watch(spec.name, who, life)
-            watched.task = asyncio.create_task(self._bring_up(watched, spec, deadline_s))
+        if birth.spec.name not in self._watched:
+            watched = self._watch(birth.spec.name, who, life)
+            watched.task = asyncio.create_task(self._bring_up(watched, birth))
 
     def attach(self, who: HostId | SpareId, life: int, actor: str) -> None:
         """Hear an actor that an earlier master saw alive."""
@@ -121,19 +131,31 @@ class Hosts:
 
     # -- one actor's life
 
-    async def _bring_up(self, watched: Watched, spec: ActorSpec, deadline_s: float) -> None:
+    async def _bring_up(self, watched: Watched, birth: Birth) -> None:
+        spec = birth.spec
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(birth.deadline_s):
                 watched.ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
                 hello: Hello = await self._backend.call(watched.ref, "hello")
+                more = [await self._probe(probe) for probe in birth.probes]
+                hello = replace(hello, devices=together([hello.devices, *more]))
         except TimeoutError:
-            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=f"did not start in {deadline_s:g} s"))
+            message = f"did not start in {birth.deadline_s:g} s"
+            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=message))
             return
         except (DLJobError, ValueError) as error:
             await self._gone(watched, await self._outcome(error))
             return
         await self._offer(_ready(watched, hello))
         await self._listen(watched, watched.ref)
+
+    async def _probe(self, spec: ActorSpec) -> Devices:
+        """The devices of one more bundle of a host."""
+        ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
+        try:
+            return await self._backend.call(ref, "devices")
+        finally:
+            await self._backend.kill(ref)
 
     async def _attach(self, watched: Watched) -> None:
         watched.ref = await self._backend.lookup(watched.actor)

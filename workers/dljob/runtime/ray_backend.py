@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dljob.errors import UsageError
 from dljob.master.views import NodeView
@@ -207,7 +207,9 @@ class RayBackend:
         elif spec.node is not None:
             options["label_selector"] = {NODE_ID: spec.node}
         elif spec.prefer is not None:
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.prefer, soft=True)
+            # Soft node affinity is forgotten by the GCS for actors without resources: they land anywhere.
+            options["label_selector"] = {NODE_ID: spec.prefer}
+            options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
         return ActorRef(spec.name, await self._thread(self._make, spec, options))
 
     async def _group(self, name: str) -> PlacementGroup:

@@ -1,0 +1,252 @@
+"""Jobs as a whole on a real Ray: side by side, without room, on dying nodes, with devices; and nothing left of any."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prime_help import Job, eventually
+
+from dljob.errors import NotFoundError, UsageError
+from dljob.runtime.launch import attach, list_jobs
+from dljob.telemetry import reasons
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def jobs(ray_here: Any, tmp_path: Path) -> Any:
+    made: list[Job] = []
+
+    def make() -> Job:
+        made.append(Job(tmp_path / str(len(made))))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.close()
+
+
+@pytest.fixture
+def job(jobs: Any) -> Job:
+    return jobs()
+
+
+def worker(job: Job, n: int = 1, cpu: str = "0.5", **more: Any) -> dict[str, Any]:
+    return job.role("worker", "prime_user.until_told", **{"replicas": n, "resources": {"cpu": cpu}, **more})
+
+
+# -- many jobs
+
+
+def test_two_jobs_side_by_side_do_not_touch_each_other(jobs: Any) -> None:
+    one, two = jobs(), jobs()
+    one.start(worker(one, 2), name="one")
+    two.start(worker(two, 2), name="two")
+    before = two.running("worker/0", "worker/1")
+    one.running("worker/0", "worker/1")
+    assert {"one", "two"} <= {entry.name for entry in list_jobs()}
+    assert attach("one").uid == one.uid
+    assert attach(two.uid[:8]).name == "two"
+    one.connection.command("stop")
+    assert one.connection.wait(60)["reason"] == reasons.STOPPED
+    assert two.connection.pids() == before
+    two.go()
+    assert two.connection.wait(60)["phase"] == "Succeeded"
+    one.nothing_left()
+    two.nothing_left()
+    with pytest.raises(NotFoundError, match="no job 'one' lives"):
+        attach("one")
+
+
+def test_the_same_name_again_at_once_is_another_job(jobs: Any) -> None:
+    for number in range(2):
+        job = jobs()
+        job.start(worker(job), name="again")
+        job.running("worker/0")
+        job.go()
+        status = job.connection.wait(60)
+        assert (number, status["phase"], status["restarts"]["process"]) == (number, "Succeeded", 0)
+    job.nothing_left()
+
+
+def test_a_job_without_room_waits_for_the_one_that_has_it(jobs: Any) -> None:
+    """Each wants three CPUs on both nodes of four; the second is admitted whole when the first has gone."""
+    one, two = jobs(), jobs()
+    one.start(worker(one, 2, "3"))
+    one.running("worker/0", "worker/1")
+    two.start(worker(two, 2, "3"))
+    status = eventually(lambda: "CPU" in (s := two.connection.status())["message"] and s, 30, two.seen)
+    assert status["phase"] == "Pending"
+    assert two.left().get("groups", []) == []
+    one.go()
+    assert one.connection.wait(60)["phase"] == "Succeeded"
+    two.running("worker/0", "worker/1")
+    two.go()
+    assert two.connection.wait(60)["phase"] == "Succeeded"
+    two.nothing_left()
+
+
+def test_a_plan_that_never_fits_is_refused_with_the_numbers(job: Job) -> None:
+    job.start(worker(job, 1, "64"))
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.NEVER_FITS)
+    assert "64" in status["message"]
+    job.nothing_left()
+
+
+# -- endings
+
+
+def test_user_code_that_must_fail_again_ends_the_job_at_once(job: Job) -> None:
+    job.start(job.role("worker", "prime_user.not_there"))
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.USER_ERROR_REPEATS)
+    assert "not_there" in status["message"]
+    job.nothing_left()
+
+
+def test_a_deadline_ends_the_job(job: Job) -> None:
+    job.start(worker(job), activeDeadlineSeconds=3)
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", reasons.DEADLINE_EXCEEDED)
+    job.nothing_left()
+
+
+def test_a_stopped_job_that_never_had_room_leaves_nothing(jobs: Any) -> None:
+    one, two = jobs(), jobs()
+    one.start(worker(one, 2, "3"))
+    one.running("worker/0", "worker/1")
+    two.start(worker(two, 2, "3"))
+    two.connection.command("stop")
+    assert two.connection.wait(60)["reason"] == reasons.STOPPED
+    one.connection.command("stop")
+    assert one.connection.wait(60)["reason"] == reasons.STOPPED
+    two.nothing_left()
+    one.nothing_left()
+
+
+def test_an_ended_job_tells_its_story_from_its_folder(job: Job) -> None:
+    job.start(job.role("worker", "prime_user.quick"))
+    status = job.connection.wait(60)
+    job.nothing_left()
+    assert job.connection.status() == status
+    notes = job.connection.notes()
+    assert [note["seq"] for note in notes] == list(range(1, len(notes) + 1))
+    assert [n["reason"] for n in notes].count(reasons.COMPLETED) == 1
+    assert job.connection.pids() == {}
+    job.connection.command("stop")
+
+
+# -- nodes
+
+
+def test_ranks_of_a_dead_node_go_on_elsewhere(job: Job, ray_here: Any) -> None:
+    node = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
+    try:
+        flagged = job.role("flagged", "prime_user.until_told", resources={"cpu": "1", "custom": {"FLAG": "1"}})
+        job.start(worker(job), flagged, faultTolerance={"leaseSeconds": 5})
+        before = job.running("worker/0", "flagged/0")
+        second = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
+        ray_here.kill_raylet(node)
+        after = job.running("worker/0", "flagged/0", incarnation={"flagged/0": 2})
+        assert after["worker/0"] == before["worker/0"]
+        eventually(lambda: not Path(f"/proc/{before['flagged/0']}").exists(), 10, lambda: "the old rank lives on")
+        status = job.connection.status()
+        assert any(fault["reason"] == "NodeLost" for fault in status["recentFaults"])
+        job.go()
+        assert job.connection.wait(60)["phase"] == "Succeeded"
+        job.nothing_left(20)
+    finally:
+        ray_here.remove_node(node)
+        ray_here.remove_node(second)
+
+
+# -- devices
+
+
+def test_each_rank_sees_the_device_of_its_bundle_before_and_after_a_restart(job: Job) -> None:
+    npu = {"type": "NPU", "count": "1"}
+    job.start(job.role("worker", "prime_user.shows_devices", replicas=2, accelerator=npu))
+    before = job.running("worker/0", "worker/1")
+    first, second = ((job.folder / f"devices-{rank}-1").read_text() for rank in (0, 1))
+    assert first != second
+    os.kill(before["worker/1"], signal.SIGKILL)
+    job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert (job.folder / "devices-1-2").read_text() == second
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+def test_a_group_of_scripts_sees_all_devices_of_its_bundles(job: Job) -> None:
+    npu = {"type": "NPU", "count": "1"}
+    script = {"name": "worker", "entrypoint": {"module": "devices_script.py"}, "accelerator": npu}
+    job.start({**script, "replicas": 2, "replicasPerGroup": 2, "resources": {"cpu": "0.5"}})
+    job.running("worker/0", "worker/1")
+    ids = [(job.folder / f"devices-{rank}").read_text().split(",") for rank in (0, 1)]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+# -- the journal
+
+
+def test_a_disk_that_fills_up_fails_the_job_and_spoils_nothing(job: Job) -> None:
+    from dljob.telemetry.records import scan
+
+    job.start(worker(job))
+    pids = job.running("worker/0")
+    size = job.segments()[0].stat().st_size
+    resource.prlimit(pids["master"], resource.RLIMIT_FSIZE, (size + 10, size + 10))
+    os.kill(pids["worker/0"], signal.SIGKILL)
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
+    assert "cannot be written: File too large" in status["message"]
+    job.nothing_left()
+    assert not scan(job.segments()[0].read_bytes()).torn_tail
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda data: data.replace(b'"NodesSeen"', b'"NodesSean"', 1), "damaged at byte"),
+        (lambda data: data.replace(b'"v":1', b'"v":9', 1), "damaged at byte 0"),
+    ],
+)
+def test_a_damaged_journal_fails_the_job_with_the_offset(job: Job, spoil: Any, said: str) -> None:
+    job.start(worker(job))
+    pids = job.running("worker/0")
+    segment = job.segments()[0]
+    segment.write_bytes(spoil(segment.read_bytes()))
+    job.kill_master(pids["master"])
+    status = job.connection.wait(60)
+    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
+    assert said in status["message"]
+    job.nothing_left()
+
+
+def test_the_journal_may_live_in_the_key_value_store(job: Job) -> None:
+    job.start(worker(job, 2), backend={"name": "ray", "options": {"journal": "kv"}})
+    before = job.running("worker/0", "worker/1")
+    job.kill_master(before["master"])
+    os.kill(before["worker/1"], signal.SIGKILL)
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert after["worker/0"] == before["worker/0"]
+    assert job.segments() == []
+    job.go()
+    status = job.connection.wait(60)
+    assert (status["phase"], status["restarts"]["master"]) == ("Succeeded", 1)
+    job.nothing_left()
+
+
+def test_an_unknown_backend_is_refused_and_never_replaced(job: Job) -> None:
+    with pytest.raises(UsageError, match="'yr' is not installed; installed: ray"):
+        job.start(worker(job), backend={"name": "yuanrong"})
