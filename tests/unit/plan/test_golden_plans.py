@@ -66,6 +66,11 @@ def test_a_hundred_machines_are_one_row():
     assert "nothing" in rows[3]
 
 
+def test_a_role_that_takes_nothing_leaves_everything():
+    made = plan(job(role("a", resources={"cpu": "0"}), nodeGroups=[machines("g", memory="4Gi")]))
+    assert render_plan(made, would_be_nodes(made), "table").endswith("32 CPU, 4Gi memory\n")
+
+
 def test_on_live_nodes_the_head_carries_nothing_and_ids_are_cut():
     made = plan(job(role("a")))
     total = (("CPU", 4 * GRAIN), ("memory", 2**30 * GRAIN))

@@ -50,6 +50,12 @@ def test_host_sharers_have_bundles_of_their_own():
     assert made.place("a", 3) == Place(group=1, local=1, unit="t/1", bundle=1)
 
 
+def test_a_bundle_is_never_empty_since_ray_refuses_that():
+    made = plan(job(role("a", resources={"cpu": "0"})))
+    assert made.units["a/0"].demand == (("memory", GRAIN),)
+    assert made.roles["a"].per_rank == ()
+
+
 def test_separate_roles_keep_units_of_their_own():
     made = plan(job(role("a"), role("b"), collocations=[together("s", "Separate", "a", "b")]))
     assert {name: unit.apart for name, unit in made.units.items()} == {"a/0": ("s", "a"), "b/0": ("s", "b")}

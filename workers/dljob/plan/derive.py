@@ -92,8 +92,9 @@ def _used(cap: Room, left: Room) -> Resources:
     after = dict(left.bulk)
     used = {name: amount - after[name] for name, amount in cap.bulk}
     used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
-    if used.get("memory"):
-        used["memory"] = -(-used["memory"] // _MEBIBYTE) * _MEBIBYTE
+    memory = used.pop("memory", 0)
+    if memory >= _MEBIBYTE:  # Less is only what holds empty bundles open; a machine of that size would not live.
+        used["memory"] = -(-memory // _MEBIBYTE) * _MEBIBYTE
     rest = dict(left.devices)
     used.update({kind: (devices.untouched - rest[kind].untouched) * GRAIN for kind, devices in cap.devices})
     return tuple(sorted((name, amount) for name, amount in used.items() if amount))

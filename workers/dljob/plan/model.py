@@ -24,6 +24,10 @@ Resources: TypeAlias = tuple[tuple[str, Amount], ...]
 """Resource name as Ray spells it (CPU, memory, GPU, NPU, ...) -> amount; sorted by name, no zeros."""
 
 
+LEAST: Resources = (("memory", GRAIN),)
+"""What a bundle holds whose ranks take nothing: one byte, since Ray refuses an empty bundle."""
+
+
 def add_up(*parts: Resources) -> Resources:
     """The sum of amounts by name, sorted, without zeros."""
     total: dict[str, Amount] = {}
@@ -200,7 +204,7 @@ class Series:
             rows = [[(member, local)] for member in present for local in range(member.group_size)]
             offsets = {member.role: sum(m.group_size for m in present if m.role < member.role) for member in present}
         bundles = tuple(
-            (add_up(*(m.per_rank for m, _ in row)), tuple((m.role, m.group_size, local) for m, local in row))
+            (add_up(*(m.per_rank for m, _ in row)) or LEAST, tuple((m.role, m.group_size, local) for m, local in row))
             for row in rows
         )
         return Shape(first, end, bundles, tuple(member.role for member in present), offsets)

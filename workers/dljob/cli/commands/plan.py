@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dljob.errors import PlacementError
 from dljob.master.assign import Refusal, assign, spare_nodes
 from dljob.master.views import NodeView
-from dljob.plan.model import NODE_GROUP_LABEL, Amount, JobPlan, Resources, RolePlan, Series, Unit, add_up
+from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, RolePlan, Series, Unit, add_up
 from dljob.plan.words import ranges, resources_text
 from dljob.spec.emit import to_yaml
 from dljob.spec.quantity import show, show_memory
@@ -89,7 +89,8 @@ class _Layout:
         return _group(node), counts, self._left(node)
 
     def _left(self, node: NodeView) -> Resources:
-        taken = add_up(*(unit.demand for unit in self.on_node[node.id]))
+        bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
+        taken = add_up(*(resources for resources in bundles if resources != LEAST))
         stated = {name for name, _ in node.free}
         return add_up(node.free, tuple((name, -amount) for name, amount in taken if name in stated))
 
