@@ -9,6 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dljob.api.builder import DLJobBuilder
+    from dljob.api.handle import JobHandle
+    from dljob.api.job import DLJob
+    from dljob.api.rl import RLJobBuilder, RLRoleType
     from dljob.errors import (
         CallError,
         CallTimeoutError,
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from dljob.runtime.worker import Worker
 
 _HOMES = {
+    "dljob.api.builder": ("DLJobBuilder",),
+    "dljob.api.handle": ("JobHandle",),
+    "dljob.api.job": ("DLJob",),
+    "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),
     "dljob.errors": (
         "CallError",
         "CallTimeoutError",
@@ -54,13 +62,18 @@ __all__ = [
     "CallError",
     "CallFuture",
     "CallTimeoutError",
+    "DLJob",
+    "DLJobBuilder",
     "DLJobError",
     "DeadlineError",
     "JobFailedError",
+    "JobHandle",
     "JournalError",
     "NotFoundError",
     "PeerLostError",
     "PlacementError",
+    "RLJobBuilder",
+    "RLRoleType",
     "RemoteError",
     "RoleGroup",
     "SpecError",
