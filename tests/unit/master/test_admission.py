@@ -232,3 +232,42 @@ def test_events_about_units_nobody_knows_or_that_are_held_already_change_nothing
     ):
         assert world.send(event) == ()
     assert world.state is before
+
+
+def test_a_lost_node_leaves_other_roles_and_ended_ranks_alone():
+    made = job({"name": "a", "replicas": 2}, {"name": "b"})
+    world = World(made, views=nodes(4, cpus=1)).boot()
+    world.end("a", 0)
+    world.settle()
+    world.lose_node(world.state.units["a/0"].node)
+    world.settle()
+    assert world.state.restarts == Map()
+    assert world.state.ranks["a", 0].phase.value == "Succeeded"
+
+
+def test_units_of_ended_ranks_need_no_room_until_somebody_restarts_them():
+    made = job({"name": "a", "driver": False}, {"name": "b"})
+    world = World(made, views=nodes(2, cpus=1)).boot()
+    world.end("a", 0)
+    world.settle()
+    world.lose_node(world.state.units["a/0"].node)
+    world.settle()
+    world.tick()
+    assert world.state.phase is Phase.RUNNING
+    assert world.state.wake is None
+    world.send(ev.Commanded("c", "restart", "a"))
+    assert world.state.phase is Phase.RECOVERING
+    while world.state.verdict is None:
+        world.tick()
+    assert world.state.verdict.reason == reasons.NO_ROOM_FOR_LOST_UNITS
+
+
+def test_the_unit_of_a_role_that_has_not_started_moves_without_a_process():
+    made = job({"name": "a", "driver": False}, {"name": "b", "dependsOn": [{"role": "a", "condition": "Complete"}]})
+    world = World(made, views=nodes(3, cpus=1)).boot()
+    world.lose_node(world.state.units["b/0"].node)
+    world.settle()
+    assert not [a for a in world.of(act.SpawnHost) if a.host.role == "b"]
+    world.end("a", 0)
+    world.settle()
+    assert world.state.roles["b"].ready == 1

@@ -195,3 +195,18 @@ def test_a_rank_that_becomes_ready_while_the_job_stops_is_only_written_down():
     world.send(next(e for e in world.pending if isinstance(e, ev.RankReady)))
     assert world.state.ranks["serve", 0].phase is RankPhase.READY
     assert world.state.phase is Phase.STOPPING
+
+
+def test_stores_and_hosts_of_ended_ranks_may_go_while_the_job_stops():
+    pair = {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2, "entrypoint": {"module": "m"}}
+    world = World(job({"name": "main"}, {**pair, "driver": False})).boot()
+    world.end("t", 0)
+    world.settle()
+    world.end("main", 0)
+    world.deliver()
+    world.pending.clear()
+    world.kill_host(host("t", -1))
+    world.kill_host(host("t", 0))
+    world.settle()
+    assert world.state.phase is Phase.SUCCEEDED
+    assert [world.state.ranks["t", r].phase for r in range(2)] == [RankPhase.SUCCEEDED, RankPhase.STOPPED]

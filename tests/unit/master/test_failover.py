@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from immutables import Map
-from master_kit import DONE, KILLED, World, error, host, job
+from master_kit import DONE, KILLED, World, error, host, job, nodes
 
 from dljob.master import actions as act
 from dljob.master import events as ev
@@ -516,3 +516,63 @@ def test_what_is_of_the_past_or_of_nobody_changes_nothing():
     ):
         assert world.send(event) == (), event
     assert world.state is before
+
+
+def test_of_two_late_restarts_the_first_takes_the_second_along():
+    made = job({"name": "w", "replicas": 2}, faultTolerance={"backoff": {"initialSeconds": 0}})
+    world = World(made, views=nodes(2, cpus=1)).boot()
+    world.kill("w", 0)
+    world.kill("w", 1)
+    world.deliver()
+    world.deliver()
+    world.pending.clear()
+    assert len(world.state.incidents) == 2
+    world.tick()
+    (incident,) = world.state.incidents.values()
+    assert (incident.level.value, len(incident.faults)) == ("Role", 3)
+    assert restarts(world) == {"Process": 2, "Role": 1}
+
+
+def test_a_rank_can_leave_a_restart_for_another_while_the_rest_of_it_goes_on():
+    world = World(job({"name": "w", "replicas": 2}), count=2).boot()
+    (node,) = {unit.node for unit in world.state.units.values()}
+    world.lose_node(node)
+    world.deliver()
+    (first,) = world.state.incidents.values()
+    assert first.pending == 2
+    world.send(ev.Commanded("c", "restart", "w/0"))
+    assert sorted(i.pending for i in world.state.incidents.values()) == [1, 1]
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.notes(reasons.RECOVERED)) == 2
+
+
+def test_a_group_that_is_being_ended_starts_only_when_its_backoff_is_over():
+    made = job({**PAIR, **FORK}, faultTolerance={"backoff": {"initialSeconds": 5}})
+    world = World(made).boot()
+    hit(world, "t", 0, exited(1))
+    world.now += 30
+    seen = len(world.all_actions)
+    hit(world, "t", 0, exited(1))
+    assert not world.of(act.StartRanks, seen)
+    while not world.of(act.StartRanks, seen):
+        world.tick()
+    assert world.now == world.start + 35
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+
+
+def test_ranks_of_an_actor_group_end_first_and_start_when_the_backoff_is_over():
+    group = {"name": "a", "replicas": 2, "replicasPerGroup": 2, "restartPolicy": {"level": "RoleGroup"}, **FORK}
+    world = World(job(group, faultTolerance={"backoff": {"initialSeconds": 5}})).boot()
+    hit(world, "a", 0, exited(1))
+    world.now += 30
+    seen = len(world.all_actions)
+    hit(world, "a", 0, exited(1))
+    assert world.state.roles["a"].waiting == 2
+    assert not world.of(act.StartRanks, seen)
+    while world.state.incidents:
+        world.tick()
+        world.settle()
+    assert world.state.roles["a"].ready == 2
+    assert restarts(world) == {"RoleGroup": 2}

@@ -117,3 +117,17 @@ def test_a_job_without_spares_orders_none():
     world.kill("w", 0, KILLED)
     world.settle()
     assert not world.of(act.SpawnSpare)
+
+
+def test_a_spare_that_is_on_its_way_is_not_ordered_twice():
+    world = World(job({"name": "w", "replicas": 2}, faultTolerance=SPARES), views=nodes(1)).boot()
+    world.kill("w", 0)
+    world.settle()
+    world.send(ev.SpareLost("w", "n0", 0, 2))
+    world.pending.clear()
+    world.now += 60
+    world.kill("w", 0)
+    seen = len(world.all_actions)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert not world.of(act.SpawnSpare, seen)

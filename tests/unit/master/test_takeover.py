@@ -138,3 +138,10 @@ def test_an_older_epoch_changes_nothing():
     before = world.state
     assert world.send(ev.MasterStarted(1)) == ()
     assert world.state is before
+
+
+def test_too_many_masters_do_not_change_a_verdict_that_is_known():
+    world = World(job({"name": "w"}, master={"maxRestarts": 0})).boot()
+    world.send(ev.Commanded("s", "stop"))
+    world.send(ev.MasterStarted(2))
+    assert world.state.verdict.reason == reasons.STOPPED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
 
 from dljob.master import ending, failover, limits
@@ -10,6 +9,7 @@ from dljob.master.actions import Reserve, Unreserve
 from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
+from dljob.master.evolve import evolve
 from dljob.master.restart import kill
 from dljob.master.seats import seats_of
 from dljob.master.spares import forget_node
@@ -38,7 +38,7 @@ def look(d: Draft) -> None:
     if d.search.retry_at is not None and d.now < d.search.retry_at:
         return
     if d.search.retry_at is not None:
-        d.search = replace(d.search, retry_at=None)
+        d.search = evolve(d.search, retry_at=None)
     wanted = (UnitPhase.UNPLACED,) if d.phase is Phase.PENDING else (UnitPhase.LOST,)
     names = tuple(name for name, unit in d.units.items() if unit.phase in wanted)
     if not names:
@@ -73,14 +73,14 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     since = d.search.since if d.search.since is not None else d.now
     workers = sum(not node.head for node in d.nodes)
     complete = workers >= sum(group.replicas for group in d.job.plan.node_groups.values())
-    if first and refusal.never and (complete or d.now - since >= limits.NODES_S):
+    if first and refusal.never and (complete or d.now >= since + limits.NODES_S):
         ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return
     # Nodes may still be joining: that these cannot hold the job is final only a little later.
     final_at = since + limits.NODES_S if first and refusal.never else None
     if refusal.why != d.search.why:
         d.note(reasons.NO_ROOM, "job", refusal.why)
-    search = replace(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
+    search = evolve(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
     if search != d.search:
         d.search = search
         d.wake_at(min(at for at in (final_at, search.deadline, d.now + limits.PLACE_S) if at is not None))
@@ -103,7 +103,7 @@ def reserved(d: Draft, event: UnitReserved) -> None:
         return
     if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:
         return
-    d.set_unit(event.unit, replace(unit, phase=UnitPhase.HELD, node=event.node))
+    d.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
     if d.held == d.job.unit_count:
         d.search = Search()
     if not d.seats:
@@ -139,10 +139,10 @@ def refused(d: Draft, event: UnitRefused) -> None:
 
 
 def _give_all_back(d: Draft) -> None:
+    """All units are reserved or held now: none of them stays so."""
     for name, unit in sorted(d.units.items()):
-        if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD):
-            d.do(Unreserve(name, unit.token))
-            d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
+        d.do(Unreserve(name, unit.token))
+        d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
     d.phase = Phase.PENDING
 
 
@@ -150,7 +150,7 @@ def _back_off(d: Draft, why: str) -> None:
     attempt = d.search.attempt + 1
     wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
     wait *= 0.5 + _jitter(d.job.uid, attempt)
-    d.search = replace(d.search, attempt=attempt, retry_at=d.now + wait, why=why, deadline=_deadline(d))
+    d.search = evolve(d.search, attempt=attempt, retry_at=d.now + wait, why=why, deadline=_deadline(d))
     d.wake_at(d.now + wait)
     d.note(reasons.RESERVATION_REFUSED, "job", f"{why}; trying again in {wait:.1f} s")
 
@@ -192,6 +192,17 @@ def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:
         if ending.unfinished(d.ranks[host.role, rank]):
             ending.process_gone(d, (host.role, rank))
             lost.setdefault(host.role, []).append(rank)
+
+
+def needed(d: Draft) -> bool:
+    """Whether a rank that has yet to end lives in a unit that has no place."""
+    homeless = (name for name, unit in d.units.items() if unit.phase is not UnitPhase.HELD)
+    return any(
+        ending.unfinished(d.ranks[role, rank])
+        for name in homeless
+        for role, group in d.job.plan.units[name].members
+        for rank in d.facts(role).group_ranks(group)
+    )
 
 
 def unit_hosts(d: Draft, unit: str) -> tuple[HostId, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from immutables import Map
 
 from dljob.master.actions import Action, Note
+from dljob.master.evolve import evolve
 from dljob.master.job import RoleFacts
 from dljob.master.state import (
     ErrorMemory,
@@ -86,8 +86,11 @@ class Draft:
         self.wake: float | None = state.wake
 
     def freeze(self) -> JobState:
-        """The new state; the old object itself when nothing changed."""
-        state = JobState(
+        """The new state; the old object itself when nothing changed. A timer alone is no new version."""
+        changed = self._changed()
+        if not changed and self.wake == self.base.wake:
+            return self.base
+        return JobState(
             job=self.job,
             phase=self.phase,
             started_at=self.started_at,
@@ -114,10 +117,9 @@ class Draft:
             ended_at=self.ended_at,
             result=self.result,
             epoch=self.epoch,
-            version=self.base.version + self._changed(),
+            version=self.base.version + changed,
             wake=self.wake,
         )
-        return self.base if state.version == self.base.version and state.wake == self.base.wake else state
 
     def _changed(self) -> bool:
         """Whether anything but a timer changed; a changed table is another object, so identity tells."""
@@ -156,7 +158,7 @@ class Draft:
             role = self.roles[key[0]]
             gone, come = _COUNTER[old.phase], _COUNTER[new.phase]
             counts = {gone: getattr(role, gone) - 1, come: getattr(role, come) + 1}
-            self.roles = self.roles.set(key[0], replace(role, **counts))
+            self.roles = self.roles.set(key[0], evolve(role, **counts))
             self.live += new.phase.live - old.phase.live
         self.ranks = self.ranks.set(key, new)
 
@@ -165,7 +167,7 @@ class Draft:
         change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
         if change and host.index >= 0:
             role = self.roles[host.role]
-            self.roles = self.roles.set(host.role, replace(role, hosts_ready=role.hosts_ready + change))
+            self.roles = self.roles.set(host.role, evolve(role, hosts_ready=role.hosts_ready + change))
         self.hosts = self.hosts.set(host, new)
 
     def set_unit(self, name: str, new: UnitState) -> None:
@@ -192,11 +194,11 @@ class Draft:
     def recover_faults(self, numbers: Iterable[int]) -> None:
         """Mark faults as made good now."""
         wanted = frozenset(numbers)
-        self.faults = tuple(replace(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
+        self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
 
     def count_restart(self, level: Level, role: str = "") -> None:
         """Count a restart by level, and for its role."""
         self.restarts = self.restarts.set(level.value, self.restarts.get(level.value, 0) + 1)
         if role:
             state = self.roles[role]
-            self.set_role(role, replace(state, restarts=state.restarts + 1))
+            self.set_role(role, evolve(state, restarts=state.restarts + 1))

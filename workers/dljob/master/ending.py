@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from immutables import Map
 
 from dljob.master import limits, spares, starting
 from dljob.master.actions import Finish, Release, StopRanks
 from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
 from dljob.master.state import HostPhase, Phase, RankKey, RankPhase, RankState, Verdict
 from dljob.telemetry import reasons
 
@@ -20,7 +19,7 @@ def unfinished(rank: RankState) -> bool:
 
 def process_gone(d: Draft, key: RankKey) -> None:
     """A rank has no process any more, and shall have one."""
-    d.set_rank(key, replace(d.ranks[key], phase=RankPhase.WAITING, pid=0))
+    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, pid=0))
 
 
 def role_changed(d: Draft, role: str) -> None:
@@ -30,7 +29,7 @@ def role_changed(d: Draft, role: str) -> None:
         return
     done = starting.completed(d, role)
     if not state.was_ready:
-        d.set_role(role, replace(state, was_ready=True))
+        d.set_role(role, evolve(state, was_ready=True))
         _first_ready(d, role)
     if done:
         d.note(reasons.ROLE_COMPLETED, role, f"all {state.succeeded + state.failed} ranks ended")
@@ -75,7 +74,7 @@ def end(d: Draft, verdict: Verdict, *, graceful: bool = True) -> None:
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
     if graceful and d.live:
         kill_at = d.now + limits.GRACE_S + limits.STOP_S
-        d.verdict = replace(verdict, kill_at=kill_at)
+        d.verdict = evolve(verdict, kill_at=kill_at)
         d.wake_at(kill_at)
         _ask_all_to_leave(d, verdict.reason)
     else:
@@ -93,14 +92,14 @@ def _ask_all_to_leave(d: Draft, reason: str) -> None:
 
 def release(d: Draft, verdict: Verdict) -> None:
     """Order that nothing be left of the job."""
-    d.verdict = replace(verdict, kill_at=None, release_at=d.now)
+    d.verdict = evolve(verdict, kill_at=None, release_at=d.now)
     d.wake_at(d.now + limits.RELEASE_S)
     d.do(Release())
 
 
 def rank_left(d: Draft, key: RankKey) -> None:
     """A rank ended while the job was stopping; after the last one everything is released."""
-    d.set_rank(key, replace(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
+    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
     if not d.live and d.verdict is not None and d.verdict.kill_at is not None:
         release(d, d.verdict)
 
@@ -112,7 +111,7 @@ def released(d: Draft) -> None:
         return
     for key, rank in d.ranks.items():
         if rank.phase.live:
-            d.set_rank(key, replace(rank, phase=RankPhase.STOPPED, pid=0))
+            d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))
     d.phase = Phase.SUCCEEDED if verdict.ok else Phase.FAILED
     d.ended_at, d.wake = d.now, None
     d.note(reasons.RELEASED, "job", "nothing of the job is left", seconds=d.now - verdict.release_at)

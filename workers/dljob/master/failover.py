@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from dljob.master import budget, ending, limits, spares
 from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
 from dljob.master.policy import Fail, Ignore, Restart, decide, describe, lift, next_level
 from dljob.master.restart import Order, begin
 from dljob.master.state import Incident, RankKey, RankPhase
@@ -30,7 +30,7 @@ def failed(
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, role, ranks, outcome, replace(decision, level=level))
+        _restart(d, role, ranks, outcome, evolve(decision, level=level))
 
 
 def _lifted(d: Draft, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
@@ -49,7 +49,7 @@ def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
     for rank in ranks:
         settle(d, (role, rank))
         old = d.ranks[role, rank]
-        d.set_rank((role, rank), replace(old, phase=RankPhase.FAILED, incident=0))
+        d.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
     d.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
     ending.role_changed(d, role)
 
@@ -120,7 +120,7 @@ def settle(d: Draft, key: RankKey) -> None:
     incident = d.incidents.get(number)
     if incident is None:
         return
-    incident = replace(incident, pending=incident.pending - 1)
+    incident = evolve(incident, pending=incident.pending - 1)
     if incident.pending:
         d.incidents = d.incidents.set(number, incident)
         return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dljob.master import limits, starting
 from dljob.master.actions import KillHost, StopRanks
 from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
 from dljob.master.job import STORE
 from dljob.master.state import HostPhase, Incident, RankKey, RankPhase
 from dljob.master.views import HostId, Level
@@ -99,7 +100,7 @@ def _take_over(d: Draft, members: tuple[RankKey, ...]) -> tuple[int, ...]:
             continue
         pending = incident.pending - leaving[number]
         if pending:
-            d.incidents = d.incidents.set(number, replace(incident, pending=pending))
+            d.incidents = d.incidents.set(number, evolve(incident, pending=pending))
             continue
         d.incidents = d.incidents.delete(number)
         inherited.extend(incident.faults)
@@ -116,17 +117,17 @@ def _later_ranks(d: Draft) -> tuple[RankKey, ...]:
 def _reset_roles(d: Draft, later: tuple[RankKey, ...]) -> None:
     """A job that restarts starts its roles in order again, also those that the restart does not wait for."""
     for name, facts in d.job.roles.items():
-        d.set_role(name, replace(d.roles[name], spawned=False, was_ready=False))
+        d.set_role(name, evolve(d.roles[name], spawned=False, was_ready=False))
         for host in () if facts.first_wave else facts.hosts():
             kill(d, host)
     for key in later:
-        d.set_rank(key, replace(d.ranks[key], phase=RankPhase.WAITING, incident=0, pid=0))
+        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, incident=0, pid=0))
 
 
 def _hold(d: Draft, incident: Incident, change: int) -> None:
     for role in sorted({role for role, _ in incident.members}):
         state = d.roles[role]
-        d.set_role(role, replace(state, hold=state.hold + change))
+        d.set_role(role, evolve(state, hold=state.hold + change))
 
 
 def _take_down(d: Draft, number: int) -> None:
@@ -149,14 +150,14 @@ def _take_down(d: Draft, number: int) -> None:
             kill(d, HostId(role, STORE))
     if stopping:
         stop_by = d.now + limits.STOP_S
-        d.incidents = d.incidents.set(number, replace(d.incidents[number], stop_by=stop_by))
+        d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
         d.wake_at(stop_by)
 
 
 def _wait(d: Draft, key: RankKey, number: int) -> None:
     reason = d.incidents[number].reason
     old = d.ranks[key]
-    d.set_rank(key, replace(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
+    d.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
 
 
 def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
@@ -166,7 +167,7 @@ def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
         old = d.ranks[host.role, rank]
         if old.phase.live:
             reason = d.incidents[number].reason
-            stopping = replace(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
+            stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
             d.set_rank((host.role, rank), stopping)
             live.append(rank)
         else:
@@ -180,13 +181,13 @@ def kill(d: Draft, host: HostId) -> None:
     """End a host's process by every means, if it has one."""
     state = d.hosts[host]
     if state.phase is not HostPhase.DOWN:
-        d.set_host(host, replace(state, phase=HostPhase.DOWN, pid=0, address=""))
+        d.set_host(host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
         d.do(KillHost(host, state.life, state.actor))
 
 
 def launch(d: Draft, number: int) -> None:
     """The backoff is over: start what is down."""
-    incident = replace(d.incidents[number], launched=True)
+    incident = evolve(d.incidents[number], launched=True)
     d.incidents = d.incidents.set(number, incident)
     d.wake_at(incident.deadline)
     _hold(d, incident, -1)
@@ -206,7 +207,7 @@ def launch(d: Draft, number: int) -> None:
 
 def stop_overdue(d: Draft, number: int) -> None:
     """Hosts that did not end their ranks in time are killed, and made anew."""
-    incident = replace(d.incidents[number], stop_by=None)
+    incident = evolve(d.incidents[number], stop_by=None)
     d.incidents = d.incidents.set(number, incident)
     late = [key for key in incident.members if _is_stopping(d, key, number)]
     hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in late)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from dljob.master import limits
 from dljob.master.actions import SpawnSpare
 from dljob.master.draft import Draft
 from dljob.master.events import SpareLost, SpareReady
+from dljob.master.evolve import evolve
 from dljob.master.state import HostPhase, HostState, SparePhase, SpareState
 from dljob.master.views import HostId
 from dljob.telemetry import reasons
@@ -78,7 +78,7 @@ def lost(d: Draft, event: SpareLost) -> None:
         return
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:
-        d.spares = d.spares.set(key, replace(spare, phase=SparePhase.LOST, failures=failures))
+        d.spares = d.spares.set(key, evolve(spare, phase=SparePhase.LOST, failures=failures))
         message = f"spare {event.slot} on node {event.node} failed to come up {failures} times: given up"
         d.note(reasons.SPARE_GIVEN_UP, event.role, message)
         return

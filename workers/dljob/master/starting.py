@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dljob.master import limits, spares
 from dljob.master.actions import RankStart, SpawnHost, StartRanks
 from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
 from dljob.master.job import STORE
 from dljob.master.state import HostPhase, HostState, RankPhase, RankState, UnitPhase
 from dljob.master.views import HostId
@@ -41,7 +40,7 @@ def start_roles(d: Draft) -> None:
         again = False
         for name in d.job.roles:
             if not d.roles[name].spawned and _may_spawn(d, name):
-                d.set_role(name, replace(d.roles[name], spawned=True))
+                d.set_role(name, evolve(d.roles[name], spawned=True))
                 again = True
                 for host in d.facts(name).hosts():
                     ensure_host(d, host)
@@ -109,7 +108,7 @@ def start_world(d: Draft, role: str) -> None:
     store = d.hosts[HostId(role, STORE)]
     if not whole or store.phase is not HostPhase.READY or not dependencies_met(d, role):
         return
-    d.set_role(role, replace(state, generation=state.generation + 1))
+    d.set_role(role, evolve(state, generation=state.generation + 1))
     for index in range(facts.host_count):
         _start_host(d, HostId(role, index), store.address)
 
@@ -125,7 +124,7 @@ def _start_host(d: Draft, host: HostId, store: str) -> None:
     for rank in mine:
         old = d.ranks[host.role, rank]
         if old.phase is RankPhase.WAITING and not on_hold(d, old):
-            new = replace(old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now)
+            new = evolve(old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now)
             d.set_rank((host.role, rank), new)
             started.append(rank)
     if started:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dljob.master import admission, ending, failover, limits, restart
 from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
 from dljob.master.state import JobState, Verdict
 from dljob.telemetry import reasons
 
@@ -83,13 +82,18 @@ def _overdue(d: Draft, number: int) -> None:
     """A restart took too long; while units look for room, the time for that counts instead."""
     incident = d.incidents[number]
     if d.held < d.job.unit_count:
-        d.incidents = d.incidents.set(number, replace(incident, deadline=d.now + limits.RESTART_S))
+        d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
+        admission.look(d)
     else:
         failover.timed_out(d, incident)
 
 
 def _search(d: Draft) -> None:
-    if d.search.deadline is not None and d.search.deadline <= d.now:
+    late = d.search.deadline is not None and d.search.deadline <= d.now
+    if late and not admission.needed(d):
+        # All ranks of these units ended: nobody waits for them, until somebody restarts one.
+        d.search = evolve(d.search, deadline=None)
+    elif late:
         lost = d.job.unit_count - d.held
         message = f"{lost} units of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)

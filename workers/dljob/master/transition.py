@@ -7,7 +7,6 @@ command that was seen) changes nothing, so every event may come late, or twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from immutables import Map
@@ -31,6 +30,7 @@ from dljob.master.events import (
     UnitRefused,
     UnitReserved,
 )
+from dljob.master.evolve import evolve
 from dljob.master.job import STORE, Job
 from dljob.master.state import (
     HostPhase,
@@ -63,7 +63,7 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float) -> JobState:
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
         units=Map({name: UnitState() for name in plan.units}),
     )
-    return replace(state, wake=timers.earliest(state))
+    return evolve(state, wake=timers.earliest(state))
 
 
 def next_wake(state: JobState) -> float | None:
@@ -107,7 +107,7 @@ def _host_ready(d: Draft, event: HostReady) -> None:
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
         return
-    new = replace(
+    new = evolve(
         state,
         phase=HostPhase.READY,
         node=event.node,
@@ -127,7 +127,7 @@ def _host_lost(d: Draft, event: HostLost) -> None:
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
         return
-    d.set_host(event.host, replace(state, phase=HostPhase.DOWN, pid=0, address=""))
+    d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:
         if d.phase.active:
@@ -157,7 +157,7 @@ def _rank_ready(d: Draft, event: RankReady) -> None:
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
     failover.settle(d, key)
-    d.set_rank(key, replace(rank, phase=RankPhase.READY, pid=event.pid, incident=0))
+    d.set_rank(key, evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0))
     if d.phase.active:
         ending.role_changed(d, event.role)
 
@@ -174,7 +174,7 @@ def _rank_ended(d: Draft, event: RankEnded) -> None:
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
     elif event.outcome.ok:
         failover.settle(d, key)
-        d.set_rank(key, replace(rank, phase=RankPhase.SUCCEEDED, incident=0))
+        d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0))
         if event.rank == 0 and event.role == d.job.drivers[0]:
             d.result = event.outcome.result
         ending.role_changed(d, event.role)
