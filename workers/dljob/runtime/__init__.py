@@ -1,1 +1,1 @@
-"""The Ray shell: PrimeMaster, worker hosts, calls between roles, backends, journals. The only room for ray and torch."""
+"""The Ray shell: PrimeMaster, worker hosts, role calls, backends, journals. The only room for ray and torch."""
