@@ -1,0 +1,134 @@
+"""Records the journals beside it from the model in tests/unit/master: `python tests/replay/record.py NAME...`.
+
+A recorded journal is kept as it is: record a new one for a new incident, never an old one again, unless the format's
+version changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "unit" / "master"))
+
+from master_kit import UID, World, error, host, nodes  # noqa: E402
+
+from dljob.master import events as ev  # noqa: E402
+from dljob.master.views import Outcome  # noqa: E402
+from dljob.plan.plan import plan  # noqa: E402
+from dljob.spec.model import DLJobManifest  # noqa: E402
+from dljob.telemetry.records import Header, encode_header, encode_line  # noqa: E402
+
+CLASS = {"class": "pkg.Class"}
+GRPO = {
+    "roles": [
+        {"name": "coordinator", "entrypoint": CLASS, "dependsOn": [{"role": "trainer"}, {"role": "rollout"}]},
+        {
+            "name": "trainer",
+            "type": "Elastic",
+            "replicas": 2,
+            "replicasPerGroup": 2,
+            "driver": False,
+            "entrypoint": CLASS,
+        },
+        {"name": "rollout", "replicas": 2, "driver": False, "entrypoint": CLASS},
+        {"name": "reward", "driver": False, "entrypoint": CLASS},
+    ],
+    "faultTolerance": {"spares": {"processesPerNode": 1}},
+}
+WORKERS = {"roles": [{"name": "w", "replicas": 2, "entrypoint": CLASS}]}
+LIMITED = {
+    "roles": [{"name": "w", "replicas": 2, "entrypoint": CLASS, "restartPolicy": {"maxRestarts": 1}}],
+    "faultTolerance": {"maxRestarts": 1},
+}
+
+
+def three_faults(world: World) -> None:
+    """A rollout, a trainer and PrimeMaster are killed; the job goes on to its end."""
+    world.boot()
+    for act in (lambda: world.kill("rollout", 1), lambda: world.kill("trainer", 1), world.crash_master):
+        world.now += 15.0
+        act()
+        world.now += 0.25
+        world.settle()
+    world.end("coordinator", 0, Outcome(ok=True, result='{"reward": 0.98}'))
+    world.settle()
+
+
+def lost_node(world: World) -> None:
+    """A node goes, its units move; then one more goes, and there is no room left."""
+    world.boot()
+    for _ in range(2):
+        world.now += 20.0
+        world.lose_node(world.state.units["w/0"].node)
+        world.settle()
+    while world.state.verdict is None:
+        world.tick()
+    world.settle()
+
+
+def used_up(world: World) -> None:
+    """Failures use up the role's budget, then the job's."""
+    world.boot()
+    while world.state.verdict is None:
+        world.now += 30.0
+        world.kill("w", 1)
+        world.settle()
+        while world.state.incidents:
+            world.tick()
+            world.settle()
+
+
+def same_error(world: World) -> None:
+    """The same error twice without progress; before that a host that never came up."""
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.views))
+    world.deliver()
+    world.deliver()
+    world.kill_host(host("w", 1))
+    world.settle()
+    for step in (4, 4):
+        world.now += 10.0
+        world.end("w", 0, error(step=step))
+        world.settle()
+        while world.state.incidents:
+            world.tick()
+            world.settle()
+
+
+JOURNALS = {
+    "three-faults": (GRPO, 2, three_faults),
+    "lost-node": (WORKERS, 3, lost_node),
+    "used-up": (LIMITED, 1, used_up),
+    "same-error": (WORKERS, 1, same_error),
+}
+
+
+def record(name: str) -> None:
+    """Write one journal."""
+    spec, count, story = JOURNALS[name]
+    document = {"metadata": {"name": name}, "spec": spec}
+    manifest = DLJobManifest.model_validate(document)
+    cpus = 1 if name == "lost-node" else 64
+    world = World((plan(manifest), manifest.spec), views=nodes(count, cpus=cpus))
+    story(world)
+    state = world.state
+    expected = {
+        "phase": state.phase.value,
+        "reason": state.verdict.reason,
+        "message": state.verdict.message,
+        "restarts": dict(state.restarts),
+        "incarnations": {f"{role}/{rank}": own.incarnation for (role, rank), own in sorted(state.ranks.items())},
+        "version": state.version,
+        "result": state.result,
+    }
+    begin = {"k": "begin", "at": world.start, "uid": UID, "manifest": document}
+    records = [begin, *world.journal, {"k": "expected", **expected}]
+    lines = (encode_line(number + 1, item) for number, item in enumerate(records))
+    (HERE / f"{name}.jsonl").write_bytes(encode_header(Header(1)) + b"".join(lines))
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or JOURNALS:
+        record(wanted)

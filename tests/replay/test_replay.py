@@ -1,0 +1,36 @@
+"""Journals of past incidents replay, for ever, to what they led to then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dljob.master.codec import replay
+from dljob.plan.plan import plan
+from dljob.spec.model import DLJobManifest
+from dljob.telemetry.records import scan
+
+JOURNALS = sorted(Path(__file__).parent.glob("*.jsonl"))
+
+
+def test_there_are_journals():
+    assert {path.stem for path in JOURNALS} >= {"three-faults", "lost-node", "used-up", "same-error"}
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_a_recorded_journal_leads_where_it_led(path):
+    records = scan(path.read_bytes(), name=path.name).records
+    begin, expected = records[0], {key: value for key, value in records[-1].items() if key != "k"}
+    manifest = DLJobManifest.model_validate(begin["manifest"])
+    state = replay(plan(manifest), manifest.spec, begin["uid"], records, start=begin["at"])
+    assert state.verdict is not None
+    assert {
+        "phase": state.phase.value,
+        "reason": state.verdict.reason,
+        "message": state.verdict.message,
+        "restarts": dict(state.restarts),
+        "incarnations": {f"{role}/{rank}": own.incarnation for (role, rank), own in sorted(state.ranks.items())},
+        "version": state.version,
+        "result": state.result,
+    } == expected
