@@ -185,6 +185,12 @@ def test_a_search_cut_short_proves_nothing():
     assert pack(batches, where, steps=3) == Stuck(proven=False)
 
 
+def test_too_many_of_one_kind_are_proven_too_many_however_many_there_are():
+    batches = [batch("a", 60, {"CPU": 3})]
+    assert pack(batches, runs(batches, *[room(CPU=5)] * 50)) == Stuck(proven=True)
+    assert isinstance(pack(batches, runs(batches, *[room(CPU=5)] * 60)), Packing)
+
+
 def test_too_many_units_for_the_search_prove_nothing():
     batches = [batch("a", 30, {"CPU": 6}), batch("b", 30, {"CPU": 4})]
     rooms = [room(CPU=15)] * 20

@@ -26,9 +26,11 @@ def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
         else:
             together.update(collocation.roles)
             series.append(_collocated(collocation, [roles[name] for name in sorted(collocation.roles)], set(roles)))
-    for name in sorted(set(roles) - together):
-        role = roles[name]
-        series.append(Series(name, (_member(role),), shared=False, selector=_selector([role]), apart=apart.get(name)))
+    for name, role in roles.items():
+        if name not in together:
+            series.append(
+                Series(name, (_member(role),), shared=False, selector=_selector([role]), apart=apart.get(name))
+            )
     return UnitTable(tuple(sorted(series, key=lambda s: s.name)))
 
 
