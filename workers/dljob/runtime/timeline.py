@@ -36,6 +36,8 @@ class Timeline:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
         self._notes: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.seq = 0
         self._filed = _last_seq(folder / EVENTS)

@@ -1,0 +1,141 @@
+"""A backend in this process: one node, reservations, actors as plain objects, keys in a dict. For tests of the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any
+
+from dljob.errors import UsageError
+from dljob.master.views import NodeView
+from dljob.plan.model import GRAIN, Unit
+from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, RefusedError
+from dljob.runtime.messages import Hello, Report
+
+
+class MemoryKeyValue:
+    """Keys in a dict; every call gives way to other tasks once, as a real one would."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    async def get(self, key: str) -> bytes | None:
+        await asyncio.sleep(0)
+        return self.values.get(key)
+
+    async def put(self, key: str, value: bytes) -> None:
+        await asyncio.sleep(0)
+        self.values[key] = value
+
+    async def put_if_absent(self, key: str, value: bytes) -> bool:
+        await asyncio.sleep(0)
+        absent = key not in self.values
+        self.values.setdefault(key, value)
+        return absent
+
+    async def delete(self, prefix: str) -> int:
+        await asyncio.sleep(0)
+        gone = [key for key in self.values if key.startswith(prefix)]
+        for key in gone:
+            del self.values[key]
+        return len(gone)
+
+    async def keys(self, prefix: str) -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        return tuple(sorted(key for key in self.values if key.startswith(prefix)))
+
+
+class MemoryHost:
+    """A host that does what it is told and nothing else; tests make its ranks end."""
+
+    def __init__(self, name: str, node: str) -> None:
+        self.name = name
+        self.node = node
+        self.reports: list[Report] = []
+        self.news = asyncio.Event()
+        self.dead = False
+        self.orders: list[tuple[str, Any]] = []
+
+    def report(self, rank: int, incarnation: int, outcome: Any) -> None:
+        self.reports.append(Report(len(self.reports) + 1, rank, incarnation, 4711, outcome))
+        self.news.set()
+
+    async def hello(self) -> Hello:
+        return Hello(4711, self.node, "127.0.0.1", (), "log", "127.0.0.1:1")
+
+    async def start(self, order: Any) -> None:
+        self.orders.append(("start", order))
+        for start in order.ranks:
+            self.report(start.rank, start.incarnation, None)
+
+    async def stop(self, order: Any) -> None:
+        self.orders.append(("stop", order))
+
+    async def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
+        while True:
+            if self.dead:
+                raise ActorLostError("killed")
+            if fresh := tuple(report for report in self.reports if report.seq > acked):
+                return fresh
+            self.news.clear()
+            await self.news.wait()
+
+
+class MemoryBackend:
+    """One node of eight CPUs."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.kv = MemoryKeyValue()
+        self.groups: dict[str, str] = {}
+        self.hosts: dict[str, MemoryHost] = {}
+        self.refuse: str = ""
+        self.calls: list[str] = []
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        amount = (("CPU", 8 * GRAIN),)
+        return (NodeView("n1", amount, amount, (), "127.0.0.1"),)
+
+    async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
+        await asyncio.sleep(0)
+        self.calls.append(f"reserve {name}")
+        if self.refuse:
+            raise RefusedError(self.refuse)
+        self.groups[name] = node
+
+    async def release(self, name: str) -> None:
+        self.calls.append(f"release {name}")
+        self.groups.pop(name, None)
+
+    async def reservations(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.groups if name.startswith(prefix)))
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        await asyncio.sleep(0)
+        self.calls.append(f"spawn {spec.name}")
+        if spec.name in self.hosts:
+            raise UsageError(f"an actor named {spec.name} is there already")
+        importlib.import_module(spec.cls.rpartition(".")[0])
+        self.hosts[spec.name] = host = MemoryHost(spec.name, "n1")
+        return ActorRef(spec.name, host)
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        await asyncio.sleep(0)
+        host = self.hosts.get(name)
+        return ActorRef(name, host) if host else None
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        if ref.native.dead:
+            raise ActorLostError("killed")
+        return await getattr(ref.native, method)(*args)
+
+    async def kill(self, ref: ActorRef) -> None:
+        self.calls.append(f"kill {ref.name}")
+        ref.native.dead = True
+        ref.native.news.set()
+        if self.hosts.get(ref.name) is ref.native:
+            del self.hosts[ref.name]
+
+    async def actors(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.hosts if name.startswith(prefix)))

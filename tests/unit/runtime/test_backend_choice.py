@@ -1,0 +1,31 @@
+"""Which backend a job gets: the flag, the spec, the environment, ray; and never one in place of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from dljob.errors import UsageError
+from dljob.runtime.backend import chosen, factory, installed
+
+
+@pytest.mark.parametrize(
+    ("flag", "spec", "env", "name"),
+    [
+        (None, None, {}, "ray"),
+        (None, None, {"DISTRIBUTED_BACKEND": ""}, "ray"),
+        (None, None, {"DISTRIBUTED_BACKEND": "YuanRong"}, "yr"),
+        (None, "Ray", {"DISTRIBUTED_BACKEND": "yr"}, "ray"),
+        ("yr", "ray", {"DISTRIBUTED_BACKEND": "ray"}, "yr"),
+    ],
+)
+def test_flag_then_spec_then_environment_then_ray(flag: str | None, spec: str | None, env: dict[str, str], name: str):
+    assert chosen(flag, spec, env) == name
+
+
+def test_ray_is_installed_by_its_entry_point() -> None:
+    assert installed()["ray"].value == "dljob.runtime.ray_backend:RayBackend"
+
+
+def test_an_unknown_backend_names_those_that_are_installed() -> None:
+    with pytest.raises(UsageError, match=r"'yr' is not installed; installed: ray"):
+        factory("yr")

@@ -1,0 +1,288 @@
+"""PrimeMaster's loop over a backend in memory: orders carried out, a new master goes on, nothing left at any end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.master import events as ev
+from dljob.master.state import Phase
+from dljob.master.views import Outcome
+from dljob.plan.plan import plan
+from dljob.runtime import shell as shell_module
+from dljob.runtime.messages import Beacon, JobInfo
+from dljob.runtime.shell import Setup, Shell
+from dljob.runtime.stores import FileStore, KeyValueStore
+from dljob.spec.model import DLJobManifest
+
+UID = "0123456789abcdef" * 2
+FIRST = "01234567/worker/0/1"
+
+
+class World:
+    """A job's folder and backend, in which masters come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.backend = MemoryBackend()
+        self.masters: list[tuple[Shell, asyncio.Task[None]]] = []
+
+    def setup(self, **spec: Any) -> Setup:
+        roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
+        document = {"metadata": {"name": "j"}, "spec": {"roles": roles, **spec}}
+        manifest = DLJobManifest.model_validate(document)
+        made = plan(manifest)
+        info = JobInfo(UID, "j", str(self.folder), "dljob", "01234567/master", 30, 0.2, "/code", (("worker", 2),))
+        return Setup(info, manifest.spec, made)
+
+    def master(self, *, kv: bool = False, **spec: Any) -> Shell:
+        store = KeyValueStore(self.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(self.folder / "journal")
+        made = Shell(self.setup(**spec), self.backend, store)
+        self.masters.append((made, asyncio.create_task(made.run())))
+        return made
+
+    async def die(self) -> None:
+        """The present master is gone from one moment to the next."""
+        made, task = self.masters[-1]
+        for doomed in (task, *made.executor._tasks, made.executor._pump):
+            doomed.cancel()
+        made.executor.hosts.close()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    def host(self, name: str = FIRST) -> MemoryHost:
+        return self.backend.hosts[name]
+
+    def close(self) -> None:
+        for made, task in self.masters:
+            task.cancel()
+            made.executor.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(shell_module, "PROGRESS_S", 0.01)
+    yield (made := World(tmp_path))
+    made.close()
+
+
+async def until(check: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(10):
+        while not (got := check()):  # noqa: ASYNC110 - the condition is somebody else's
+            await asyncio.sleep(0.005)
+        return got
+
+
+def running(shell: Shell) -> Callable[[], bool]:
+    return lambda: shell.state.phase is Phase.RUNNING
+
+
+def end_all(world: World, outcome: Outcome | None = None) -> None:
+    for name, host in list(world.backend.hosts.items()):
+        host.report(int(name.split("/")[2]), int(name.split("/")[3]), outcome or Outcome(ok=True, result="7"))
+
+
+async def ended(world: World) -> dict[str, Any]:
+    shell, task = world.masters[-1]
+    async with asyncio.timeout(10):
+        await task
+    assert shell.final is not None
+    assert world.backend.groups == {}
+    assert world.backend.hosts == {}
+    left = [key for key in world.backend.kv.values if UID in key]
+    assert left == []
+    return shell.final
+
+
+async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    assert world.backend.groups == {"01234567/worker/0/1": "n1", "01234567/worker/1/1": "n1"}
+    end_all(world)
+    status = await ended(world)
+    assert (status["phase"], status["result"]) == ("Succeeded", "7")
+    assert json.loads((world.folder / "status.json").read_text()) == status
+
+
+async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    await world.backend.kill(await world.backend.lookup(FIRST))
+    await until(lambda: "01234567/worker/0/2" in world.backend.hosts)
+    assert "spawn 01234567/worker/0/2" in world.backend.calls
+    assert sum(call == "spawn 01234567/worker/1/1" for call in world.backend.calls) == 1
+
+
+async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None:
+    first = world.master()
+    await until(running(first))
+    await world.die()
+    second = world.master()
+    await until(lambda: second.recovered)
+    assert second.journal.epoch == 2
+    assert sum(call.startswith("spawn") for call in world.backend.calls) == 2
+    end_all(world)
+    assert (await ended(world))["restarts"] == {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 1}
+
+
+async def test_a_death_that_no_master_saw_is_found_by_the_next(world: World) -> None:
+    await until(running(world.master()))
+    await world.die()
+    await world.backend.kill(await world.backend.lookup(FIRST))
+    world.master()
+    await until(lambda: "01234567/worker/0/2" in world.backend.hosts)
+
+
+async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> None:
+    await until(running(world.master()))
+    await world.die()
+    end_all(world)
+    world.master()
+    assert (await ended(world))["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("kv", [False, True])
+async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool) -> None:
+    """For each n: masters that each live for n more events bring the job to the same end."""
+    for n in range(1, 12):
+        world = World(tmp_path / str(n))
+        for _ in range(30):
+            shell = world.master(kv=kv, master={"maxRestarts": 100})
+            await until(lambda s=shell: s.recovered or s.final)
+            start = shell.journal._lines
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    while shell.journal._lines - start < n and shell.final is None:  # noqa: ASYNC110 - as above
+                        await asyncio.sleep(0)
+            if shell.state.phase is Phase.RUNNING:
+                end_all(world)
+            if shell.final is not None:
+                break
+            await world.die()
+        status = await ended(world)
+        assert (n, status["phase"], status["restarts"]["process"]) == (n, "Succeeded", 0)
+        notes = [json.loads(line)["seq"] for line in (world.folder / "events.jsonl").read_text().splitlines()]
+        assert notes == list(range(1, len(notes) + 1))
+        world.close()
+
+
+async def test_events_are_in_the_journal_before_they_are_answered(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    await shell.offer(ev.Commanded("id-1", "stop", "job", "me"))
+    assert '"id-1"' in (world.folder / "journal" / "000001.jsonl").read_text()
+
+
+async def test_a_command_happens_once(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    for _ in range(3):
+        await shell.offer(ev.Commanded("id-1", "restart", "worker/0", "me"))
+    await until(lambda: "01234567/worker/0/2" in world.backend.hosts or world.host().orders[-1][0] == "stop")
+    notes = [note["reason"] for note in shell.timeline.after(0)]
+    assert notes.count("CommandAccepted") == 1
+
+
+async def test_a_refused_reservation_is_given_back_and_explained(world: World) -> None:
+    world.backend.refuse = "no room today"
+    shell = world.master()
+    await until(lambda: "no room today" in shell.status()["message"])
+    assert world.backend.groups == {}
+    world.backend.refuse = ""
+    await until(running(shell))
+
+
+async def test_a_journal_that_cannot_be_written_ends_the_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = world.master()
+    await until(running(shell))
+
+    async def full(epoch: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shell.journal.store, "append", full)
+    end_all(world)
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
+    assert "No space left on device" in status["message"]
+
+
+async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = world.master()
+    await until(running(shell))
+
+    def wrong(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(shell_module, "transition", wrong)
+    end_all(world)
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", "MasterFailed")
+    assert "ZeroDivisionError: a bug" in status["message"]
+
+
+async def test_a_master_that_is_fenced_stops_without_touching_anything(world: World) -> None:
+    old = world.master()
+    await until(running(old))
+    world.master()
+    await until(lambda: world.masters[1][0].recovered)
+    calls = list(world.backend.calls)
+    with pytest.raises(shell_module.FencedError):
+        await asyncio.gather(world.masters[0][1], old.offer(ev.Commanded("x", "stop")))
+    assert [call for call in world.backend.calls if call not in calls] == []
+
+
+async def test_a_journal_of_another_plan_is_refused(world: World) -> None:
+    await until(running(world.master()))
+    await world.die()
+    segment = world.folder / "journal" / "000001.jsonl"
+    assert '"begin"' in segment.read_text()
+    world.master(roles=[{"name": "other", "entrypoint": {"class": "m.C"}}])
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", "JournalFailed")
+
+
+async def test_a_master_of_an_ended_job_only_says_so(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    end_all(world)
+    status = await ended(world)
+    calls = len(world.backend.calls)
+    world.master()
+    again = await ended(world)
+    assert (again["phase"], again["restarts"]) == (status["phase"], status["restarts"])
+    assert len(world.backend.calls) == calls
+
+
+async def test_snapshots_keep_the_replay_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_module, "SNAPSHOT_EVERY", 20)
+    shell = world.master()
+    await until(running(shell))
+    for n in range(50):
+        await shell.offer(ev.Commanded(f"id-{n}", "restart", "nobody/7"))
+    before = shell.state
+    await world.die()
+    replay = await shell_module.Journal(FileStore(world.folder / "journal")).open()
+    assert replay.records[0]["k"] == "snapshot"
+    assert sum(record["k"] == "event" for record in replay.records) < 25
+    second = world.master()
+    await until(lambda: second.recovered)
+    assert second.state.commands == before.commands
+    assert second.timeline.seq == shell.timeline.seq + 1
+
+
+async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    version = shell.version
+    reply = shell.heard(Beacon("worker", FIRST, 1, {0: (1, 42, {"loss": 0.5})}))
+    assert (reply.epoch, reply.known) == (1, True)
+    await until(lambda: shell.version > version)
+    assert shell.status()["progress"] == {"step": 42, "metrics": {"loss": 0.5}}
+    assert not shell.heard(Beacon("worker", "01234567/worker/0/99", 1)).known
