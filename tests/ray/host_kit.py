@@ -168,6 +168,7 @@ class HostHandle:
             HostSpec(job.info, role, 1)
         )
         self.acked = 0
+        self.heard: list[Report] = []
 
     def hello(self) -> Any:
         return ray.get(self.actor.hello.remote(), timeout=30)
@@ -195,17 +196,17 @@ class HostHandle:
 
     def ends(self, count: int = 1, timeout: float = 20.0, epoch: int = 1) -> list[Report]:
         """The next reports of ranks that ended."""
-        found: list[Report] = []
-        end = time.monotonic() + timeout
-        while len(found) < count:
-            found += [r for r in self.next_reports(end - time.monotonic(), epoch) if r.outcome is not None]
-        return found
+        return self._take(lambda report: report.outcome is not None, count, timeout, epoch)
 
     def ready(self, count: int = 1, timeout: float = 20.0) -> list[Report]:
-        found: list[Report] = []
+        """The next reports of ranks that became ready."""
+        return self._take(lambda report: report.outcome is None, count, timeout, 1)
+
+    def _take(self, wanted: Callable[[Report], bool], count: int, timeout: float, epoch: int) -> list[Report]:
         end = time.monotonic() + timeout
-        while len(found) < count:
-            found += [r for r in self.next_reports(end - time.monotonic()) if r.outcome is None]
+        while len(found := [r for r in self.heard if wanted(r)]) < count:
+            self.heard += self.next_reports(end - time.monotonic(), epoch)
+        self.heard = [r for r in self.heard if r not in found]
         return found
 
     def sentinel(self) -> Sentinel:

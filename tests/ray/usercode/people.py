@@ -66,15 +66,6 @@ def shuts_ray_down():
     return "went on"
 
 
-def leaves_a_fork(context):
-    pid = os.fork()
-    if not pid:
-        time.sleep(1000)
-    Path(context.job_dir, "fork.pid").write_text(str(pid))
-    if context.config.get("stay"):
-        time.sleep(1000)
-
-
 def fork_comes_back():
     """The child returns from the entrypoint too."""
     if os.fork():
@@ -86,10 +77,6 @@ def fork_comes_back():
 def leaves_a_daemon(context):
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     Path(context.job_dir, "fork.pid").write_text(str(process.pid))
-
-
-def needs_two(first, second):
-    return first, second
 
 
 class BadInit:
@@ -128,3 +115,62 @@ class Server(dljob.Worker):
 
     def shutdown(self):
         self.log.info("shutdown, because %s", self.context.stopping.reason)
+
+
+def segfaults():
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+def leaves_through_ray():
+    import ray
+
+    ray.actor.exit_actor()
+
+
+def interrupts_itself():
+    raise KeyboardInterrupt
+
+
+def counts(context):
+    """One line a step, for as long as it may."""
+    with Path(context.job_dir, "steps").open("a") as out:
+        for step in range(100_000):
+            out.write(f"{step}\n")
+            out.flush()
+            time.sleep(0.01)
+
+
+def forks_and_waits(context):
+    """A forked child holds all sockets of its parent."""
+    pid = os.fork()
+    if not pid:
+        time.sleep(1000)
+    Path(context.job_dir, "fork.pid").write_text(str(pid))
+    time.sleep(1000)
+
+
+not_callable = 3
+
+
+class NeedsTwo:
+    def __init__(self, first, second):
+        self.both = first, second
+
+    def run(self):
+        return self.both
+
+
+class RunNeedsOne:
+    def run(self, batch):
+        return batch
+
+
+class NoRun:
+    """Has no run at all."""
+
+
+class BadSetup(dljob.Worker):
+    def setup(self):
+        raise LookupError("no data here")

@@ -171,9 +171,10 @@ def _own_log() -> str:
 
 
 def _keep_ray_connected() -> None:
-    """User code that calls `ray.shutdown()` would cut its own rank off from the job: here it does nothing."""
+    """`ray.shutdown()` would cut the rank off from its job: here it does nothing; `exit_actor()` is `sys.exit()`."""
 
     def shutdown(*_: Any, **__: Any) -> None:
         print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201
 
     ray.shutdown = shutdown
+    ray.actor.exit_actor = sys.exit

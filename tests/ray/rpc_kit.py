@@ -1,0 +1,62 @@
+"""Calls from a test as if it were a rank, to hosts that the fake master knows."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import ray
+from host_kit import HostHandle, Job, role_plan
+
+from dljob.runtime.context import Stopping, WorkerContext, install, peers_of
+from dljob.runtime.messages import Peer
+from dljob.runtime.router import RayCalls
+from dljob.runtime.thread_host import ThreadHost
+
+
+class World:
+    """A role of callees and this process as the rank that calls them."""
+
+    def __init__(self, folder: Path, ranks: int = 1, *, cls: str = "callees.Callee", **changes: Any) -> None:
+        self.job = Job(str(folder), (("callee", ranks), ("caller", 1)))
+        self.role = role_plan("callee", ("class", cls), replicas=ranks, **changes)
+        self.hosts: dict[int, HostHandle] = {}
+        install(self._me())
+
+    def _me(self) -> WorkerContext:
+        info = self.job.info
+        return WorkerContext(
+            job_name=info.name,
+            job_uid=info.uid,
+            job_dir=info.dir,
+            role="caller",
+            rank=0,
+            local_rank=0,
+            world_size=1,
+            group=0,
+            incarnation=1,
+            restart_reason="",
+            config={},
+            peers=peers_of(info),
+            stopping=Stopping(),
+            log=logging.getLogger("caller"),
+            calls=RayCalls(info, "caller/0"),
+            report=lambda _step, _metrics: None,
+        )
+
+    def up(self, rank: int = 0, incarnation: int = 1, *, wait: bool = True) -> HostHandle:
+        """Start an incarnation of a rank and tell the master."""
+        host = self.hosts[rank] = self.job.host(ThreadHost, self.role)
+        host.start(rank, incarnation=incarnation)
+        if wait:
+            host.ready()
+        self.tell(rank, incarnation, host.name)
+        return host
+
+    def tell(self, rank: int, incarnation: int, actor: str, *, ready: bool = True, gone: str = "") -> None:
+        ray.get(self.job.master.set_peer.remote(Peer("callee", rank, incarnation, actor, ready, gone)), timeout=20)
+
+    def close(self) -> None:
+        install(None)
+        self.job.close()
