@@ -23,11 +23,6 @@ def kill_one(entries: Entries) -> float:
     return entries.next_of("worker", VICTIM, killed)["t"] - killed
 
 
-def restarted(before: dict[str, int], after: dict[str, int]) -> int:
-    """How many actors that held a rank are gone: spares come and go as they are used."""
-    return len([name for name in before if "/spare-" not in name and name not in after])
-
-
 def start(out: Any, entries: Entries, spares: int) -> Any:
     """A job of two ranks, with all its spares ready."""
     document = manifest("restart", out, [role("worker", "bench_app.stay", 2)], spares={"processesPerNode": spares})
@@ -51,9 +46,11 @@ def with_spare() -> Row:
         handle = start(out, entries, 1)
         for _ in range(runs(15)):
             spare_ready()
-            before = processes()
+            before = handle.connection.pids()
             took.append(kill_one(entries))
-            counts.append(restarted(before, processes()))
+            after = handle.connection.pids()
+            counts.append(sum(after.get(name) != pid for name, pid in before.items()))
+        restarts = handle.status()["restarts"]
         end(handle)
     return Row(
         "restart-spare",
@@ -62,7 +59,9 @@ def with_spare() -> Row:
         median(took),
         0.2,
         samples={"dljob": took},
-        facts={"1 process restarted": set(counts) == {1}},
+        facts={
+            "1 process restarted": set(counts) == {1} and restarts["process"] == len(took) == sum(restarts.values())
+        },
     )
 
 
