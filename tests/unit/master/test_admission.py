@@ -271,3 +271,14 @@ def test_the_unit_of_a_role_that_has_not_started_moves_without_a_process():
     world.end("a", 0)
     world.settle()
     assert world.state.roles["b"].ready == 1
+
+
+def test_an_old_reservation_of_a_moved_unit_is_given_back_and_does_not_count():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(3, cpus=1)).boot()
+    world.lose_node(world.state.units["w/0"].node)
+    world.deliver()
+    assert world.state.units["w/0"].phase is UnitPhase.RESERVING
+    assert world.send(ev.UnitReserved("w/0", 1, "n0")) == (act.Unreserve("w/0", 1),)
+    assert world.state.units["w/0"].phase is UnitPhase.RESERVING
+    world.settle()
+    assert world.state.phase is Phase.RUNNING

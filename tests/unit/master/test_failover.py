@@ -560,6 +560,7 @@ def test_a_group_that_is_being_ended_starts_only_when_its_backoff_is_over():
     assert world.now == world.start + 35
     world.settle()
     assert world.state.phase is Phase.RUNNING
+    assert world.state.roles["t"].generation == 3
 
 
 def test_ranks_of_an_actor_group_end_first_and_start_when_the_backoff_is_over():
@@ -576,3 +577,24 @@ def test_ranks_of_an_actor_group_end_first_and_start_when_the_backoff_is_over():
         world.settle()
     assert world.state.roles["a"].ready == 2
     assert restarts(world) == {"RoleGroup": 2}
+
+
+def test_a_late_ready_of_the_process_before_says_nothing_about_the_present_one():
+    world = World(job({"name": "w"})).boot()
+    world.kill("w", 0)
+    world.deliver()
+    world.deliver()
+    assert world.state.ranks["w", 0].phase is RankPhase.STARTING
+    world.send(ev.RankReady("w", 0, 1, 1001))
+    assert world.state.ranks["w", 0].phase is RankPhase.STARTING
+    world.settle()
+    assert world.state.ranks["w", 0].pid == 1002
+
+
+def test_nobody_starts_on_a_host_that_is_still_ending_others():
+    world = World(job({"name": "a", "replicas": 2, "replicasPerGroup": 2, **FORK})).boot()
+    hit(world, "a", 0, DONE)
+    world.send(ev.Commanded("c", "restart", "a"))
+    assert [world.state.ranks["a", r].phase for r in range(2)] == [RankPhase.WAITING, RankPhase.STOPPING]
+    world.settle()
+    assert [world.state.ranks["a", r].phase for r in range(2)] == [RankPhase.READY, RankPhase.READY]
