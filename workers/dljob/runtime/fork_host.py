@@ -17,7 +17,8 @@ from typing import Any
 from dljob.errors import UsageError
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
-from dljob.runtime import environment, guard
+from dljob.plan.model import GRAIN, RolePlan
+from dljob.runtime import environment, guard, preload
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
@@ -56,13 +57,11 @@ class ForkHost(Host):
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, Calls] = {}
         self._socket = HostSocket(self._facts_of, self._put_progress, self._calls_of)
-        many = {"OMP_NUM_THREADS": "1"} if spec.role.group_size > 1 and "OMP_NUM_THREADS" not in os.environ else {}
-        preload = ("torch", "torch.distributed") if spec.role.uses_store else ()
+        early = preload.modules(spec.role, spec.job.code_dir)
+        env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
         self._leaving = False
         self._last_report = 0
-        self._helper = Helper(
-            preload, {**dict(spec.role.env), **many}, str(self._socket.folder), self._on_event, self._helper_gone
-        )
+        self._helper = Helper(early, env, str(self._socket.folder), self._on_event, self._helper_gone)
         guard.at_end(self._socket.close)
         super().__init__(spec)
 
@@ -240,6 +239,11 @@ class ForkHost(Host):
         with self._lock:
             for rank in self._ranks.values():
                 rank.progress.again()
+
+
+def _threads(role: RolePlan) -> str:
+    """How many threads a rank's libraries may use: its CPUs. Ray's own default counts those of the whole host."""
+    return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
 
 
 def _tail(rank: _Rank) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
+from ray import actor as ray_actor
 
 from dljob.errors import UsageError
 from dljob.runtime import descendants
@@ -177,4 +178,4 @@ def _keep_ray_connected() -> None:
         print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201
 
     ray.shutdown = shutdown
-    ray.actor.exit_actor = sys.exit
+    ray_actor.exit_actor = sys.exit

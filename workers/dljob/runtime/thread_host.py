@@ -15,7 +15,7 @@ from typing import Any
 from dljob.errors import UsageError
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
-from dljob.runtime import environment, torch_group
+from dljob.runtime import environment, preload, torch_group
 from dljob.runtime.context import (
     Progress,
     Stopping,
@@ -48,6 +48,7 @@ class ThreadHost(Host):
         self._report = 0
         self._killed = ""
         super().__init__(spec)
+        preload.in_background(preload.modules(spec.role, spec.job.code_dir))
 
     # -- orders
 

@@ -1,0 +1,98 @@
+"""What a host may import before it is told which rank it is: torch, where the role's code imports it anyway.
+
+Importing torch takes seconds and touches no device. Which code imports it is read from the source, so that nothing of
+the user's runs before its rank's environment is in place, and roles without torch stay small.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from dljob.plan.model import RolePlan
+
+FILES = 100
+"""How many source files are read at most."""
+
+
+def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
+    """The modules to import early for a role."""
+    if role.uses_store or "torch" in imported(role.entrypoint, code_dir):
+        return ("torch", "torch.distributed") if role.uses_store else ("torch",)
+    return ()
+
+
+def in_background(names: tuple[str, ...]) -> None:
+    """Import modules in a thread; whoever needs one of them meanwhile waits for it."""
+    if names:
+        threading.Thread(target=_import, args=(names,), name="dljob-preload", daemon=True).start()
+
+
+def _import(names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001 - the user's own import says what is wrong
+            return
+
+
+def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
+    """The top-level packages that a role's code imports while it is itself imported, as far as its folder tells."""
+    kind, target = entrypoint[0], entrypoint[1]
+    if kind == "command":
+        return frozenset()
+    root = Path(code_dir)
+    module = target.rpartition(".")[0] if kind == "class" else target
+    waiting = [root / target] if target.endswith(".py") else list(_files(root, module))
+    seen: set[Path] = set()
+    found: set[str] = set()
+    while waiting and len(seen) < FILES:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for name in _names(path, root):
+            found.add(name.partition(".")[0])
+            waiting += _files(root, name)
+    return frozenset(found)
+
+
+def _files(root: Path, module: str) -> Iterator[Path]:
+    """The source files under `root` that importing a module runs: its packages and itself."""
+    path = root
+    for part in module.split("."):
+        path = path / part
+        for candidate in (path / "__init__.py", path.with_suffix(".py")):
+            if candidate.is_file():
+                yield candidate
+
+
+def _names(path: Path, root: Path) -> Iterator[str]:
+    """The modules that a file imports when it is run, as absolute names."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    package = path.parent.relative_to(root).parts if path.is_relative_to(root) else ()
+    for node in _run_at_import(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            yield ".".join(base)
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those in functions and under `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from _run_at_import(child)
