@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
@@ -49,7 +50,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         found = list(_findings(error))
         wrong += [finding for _, finding in found]
         manifest = _without(data, found)
-        unsure += [_about(kind, finding) for kind, finding in found]
+        unsure += [_about(kind, finding, data) for kind, finding in found]
     if manifest is not None:
         wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
     return (None if wrong else manifest), tuple(wrong)
@@ -100,9 +101,10 @@ def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobMani
         return None
 
 
-def _about(kind: str, finding: Finding) -> Loc:
-    """The field whose value is not known because of a finding; an unknown key may be one that was meant."""
-    if kind != "extra_forbidden":
-        return finding.loc
-    name = meant(finding.loc)
-    return (*finding.loc[:-1], name) if name else finding.loc
+def _about(kind: str, finding: Finding, data: JsonValue) -> Loc:
+    """The field whose value is not known because of a finding; an unknown key may be the one that was meant."""
+    name = meant(finding.loc) if kind == "extra_forbidden" else None
+    parent: Any = data
+    for part in finding.loc[:-1]:
+        parent = parent[part]
+    return (*finding.loc[:-1], name) if name and name not in parent else finding.loc
