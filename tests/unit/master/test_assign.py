@@ -131,6 +131,12 @@ def test_units_in_order_go_to_nodes_in_order():
     assert found.nodes == {f"a/{i}": f"n-{i}" for i in range(12)}
 
 
+def test_neighbours_stay_neighbours_though_the_tighter_node_is_filled_first():
+    found = assign([unit(f"a/{i}", CPU=1) for i in range(6)], [node("n-0", CPU=4), node("n-1", CPU=2)])
+    assert isinstance(found, Assignment)
+    assert [found.nodes[f"a/{i}"] for i in range(6)] == ["n-0"] * 4 + ["n-1"] * 2
+
+
 def test_nothing_to_place_needs_nothing():
     assert assign([], []) == Assignment({})
 

@@ -71,6 +71,7 @@ def test_without_a_store_there_is_no_master_address():
     ("more", "expected"),
     [
         ({"local_world_size": 1}, None),
+        ({"local_world_size": 2}, "1"),
         ({"inherited": {"OMP_NUM_THREADS": "7"}}, None),
         ({"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]}, "4"),
     ],

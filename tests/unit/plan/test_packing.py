@@ -197,6 +197,15 @@ def test_too_many_units_for_the_search_prove_nothing():
     assert pack(batches, runs(batches, *rooms)) == Stuck(proven=False)
 
 
+def test_a_smaller_conflict_is_only_as_sure_as_its_own_search():
+    batches = [batch("a", 30, {"CPU": 6}), batch("b", 30, {"CPU": 4}), batch("c", 1, {"CPU": 1})]
+    where = runs(batches, *[room(CPU=15)] * 20)
+    assert pack(batches, where) == Stuck(proven=True)
+    conflict = conflict_of(batches, where, proven=True)
+    assert [b.name for b in conflict.batches] == ["a", "b"]
+    assert not conflict.proven
+
+
 def test_what_depends_on_the_order_of_sharers_is_not_proven():
     batches = [batch("a", 1, {"GPU": 0.5, "CPU": 3}), batch("b", 1, {"GPU": 0.2, "CPU": 3})]
     rooms = [room(GPU=0.7, CPU=6)]
