@@ -317,6 +317,10 @@ class World:
             self.spares[key] = a.life
             self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7, "spare.log"))
 
+    def _kill_spare(self, a):
+        if self.spares.get((a.role, a.node, a.slot)) == a.life:
+            del self.spares[a.role, a.node, a.slot]
+
     def _note(self, a):
         assert a.reason
         assert a.target
@@ -346,7 +350,7 @@ _EXECUTE = {
     act.Note: World._note,
     act.Release: World._release,
     act.Finish: World._finish,
-    act.KillSpare: lambda world, a: None,
+    act.KillSpare: World._kill_spare,
 }
 
 

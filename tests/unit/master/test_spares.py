@@ -131,3 +131,33 @@ def test_a_spare_that_is_on_its_way_is_not_ordered_twice():
     world.settle()
     assert world.state.phase is Phase.RUNNING
     assert not world.of(act.SpawnSpare, seen)
+
+
+def test_a_spare_whose_death_is_heard_only_after_it_was_taken_is_a_lost_host():
+    world = World(job({"name": "w", "replicas": 2}, faultTolerance=SPARES), views=nodes(1)).boot()
+    world.kill("w", 0)
+    world.deliver()
+    world.pending.clear()
+    assert world.state.hosts[host("w", 0)].actor == "spare ('w', 'n0', 0) 1"
+    lost = ev.SpareLost("w", "n0", 0, 1)
+    assert world.send(lost)
+    assert world.state.hosts[host("w", 0)].life == 3
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    before = world.state
+    assert world.send(lost) == ()
+    assert world.state is before
+
+
+def test_a_role_that_ended_has_its_spares_killed_and_gets_new_ones_when_it_is_restarted():
+    world = World(job({"name": "w", "driver": False}, {"name": "x"}, faultTolerance=SPARES), views=nodes(1)).boot()
+    world.end("w", 0)
+    world.settle()
+    (kill,) = world.of(act.KillSpare)
+    assert (kill.role, kill.life, kill.actor) == ("w", 1, "spare ('w', 'n0', 0) 1")
+    before = world.state
+    assert world.send(ev.SpareLost("w", "n0", 0, 1)) == ()
+    assert world.state is before
+    world.send(ev.Commanded("c", "restart", "w"))
+    world.settle()
+    assert [a.life for a in world.of(act.SpawnSpare) if a.role == "w"] == [1, 2]

@@ -36,6 +36,7 @@ def role_changed(d: Draft, role: str) -> None:
         if all(starting.completed(d, driver) for driver in d.job.drivers):
             end(d, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=d.now))
             return
+        spares.dismiss(d, role)
         _start_dependents(d, role)
 
 

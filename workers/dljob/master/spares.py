@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dljob.master import limits
-from dljob.master.actions import SpawnSpare
+from dljob.master.actions import KillSpare, SpawnSpare
 from dljob.master.draft import Draft
 from dljob.master.events import SpareLost, SpareReady
 from dljob.master.evolve import evolve
@@ -50,9 +50,26 @@ def take(d: Draft, host: HostId, node: str) -> bool:
             life = old.life + 1
             new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
             d.set_host(host, new)
-            d.spares = d.spares.set((host.role, node, slot), SpareState(SparePhase.TAKEN, spare.life))
+            d.spares = d.spares.set((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
             return True
     return False
+
+
+def dismiss(d: Draft, role: str) -> None:
+    """A role that ended needs no spares."""
+    for key, spare in sorted(d.spares.items()):
+        if key[0] == role and spare.phase in (SparePhase.SPAWNING, SparePhase.READY):
+            d.do(KillSpare(*key, spare.life, spare.actor))
+            d.spares = d.spares.set(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+
+
+def taker(d: Draft, event: SpareLost) -> HostId | None:
+    """The host that a lost spare had become, when the news came too late to be about a spare."""
+    spare = d.spares.get((event.role, event.node, event.slot))
+    if spare is None or spare.life != event.life or spare.phase is not SparePhase.TAKEN or not spare.actor:
+        return None
+    mine = (host for host, own in d.hosts.items() if host.role == event.role and own.actor == spare.actor)
+    return next((host for host in mine if d.hosts[host].phase is HostPhase.READY), None)
 
 
 def forget_node(d: Draft, nodes: frozenset[str]) -> None:

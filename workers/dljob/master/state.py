@@ -94,7 +94,7 @@ class SparePhase(StrEnum):
     SPAWNING = "Spawning"
     READY = "Ready"
     TAKEN = "Taken"
-    """It is a host now."""
+    """It is a host now, or was dismissed."""
     LOST = "Lost"
     """It could not be made, several times in a row: given up."""
 

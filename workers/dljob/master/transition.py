@@ -44,7 +44,7 @@ from dljob.master.state import (
     Step,
     UnitState,
 )
-from dljob.master.views import Level
+from dljob.master.views import Level, Outcome, Reason
 from dljob.plan.model import JobPlan
 from dljob.spec.model import DLJobSpec
 from dljob.telemetry import reasons
@@ -151,6 +151,16 @@ def _host_lost(d: Draft, event: HostLost) -> None:
         starting.ensure_host(d, event.host)
 
 
+def _spare_lost(d: Draft, event: SpareLost) -> None:
+    """A spare is gone; one that was taken meanwhile is a host that is gone."""
+    host = spares.taker(d, event)
+    if host is None:
+        spares.lost(d, event)
+    else:
+        outcome = Outcome(ok=False, reason=Reason.UNKNOWN, message="it was a spare, and died before it started")
+        _host_lost(d, HostLost(host, d.hosts[host].life, outcome))
+
+
 def _rank_ready(d: Draft, event: RankReady) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
@@ -199,7 +209,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     HostReady: _host_ready,
     HostLost: _host_lost,
     SpareReady: spares.ready,
-    SpareLost: spares.lost,
+    SpareLost: _spare_lost,
     RankReady: _rank_ready,
     RankEnded: _rank_ended,
     Commanded: commands.commanded,
