@@ -1,4 +1,4 @@
-"""A backend in this process: one node, reservations, actors as plain objects, keys in a dict. For tests of the shell."""
+"""A backend in this process: a node, reservations, actors as plain objects, keys in a dict. For tests of the shell."""
 
 from __future__ import annotations
 

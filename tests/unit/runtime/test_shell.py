@@ -151,7 +151,7 @@ async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> No
 @pytest.mark.parametrize("kv", [False, True])
 async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool) -> None:
     """For each n: masters that each live for n more events bring the job to the same end."""
-    for n in range(1, 12):
+    for n in (1, 2, 3, 5, 8):
         world = World(tmp_path / str(n))
         for _ in range(30):
             shell = world.master(kv=kv, master={"maxRestarts": 100})

@@ -69,20 +69,20 @@ class Executor:
         while True:
             todo = await self._queue.get()
             ends = [action for action in todo if isinstance(action, ENDINGS)]
-            await asyncio.gather(*(self._guarded(self._end(action)) for action in ends))
+            await asyncio.gather(*(self._guarded(self._end, action) for action in ends))
             for action in todo:
                 if not isinstance(action, ENDINGS):
                     self._begin(action)
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[Any], Awaitable[None]], action: object) -> None:
         """An error of ours must not be lost: the job fails with it rather than hang."""
         try:
-            await work
+            await work(action)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             self.failed(error)
 
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work))
+    def _spawn(self, work: Callable[[Any], Awaitable[None]], action: object) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work, action))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -107,17 +107,17 @@ class Executor:
             case ac.Reserve(unit=unit, token=token):
                 name = self._reservation(unit, token)
                 if name not in self._reserving:
-                    self._reserving[name] = self._spawn(self._reserve(action))
+                    self._reserving[name] = self._spawn(self._reserve, action)
             case ac.SpawnHost():
                 self._bring_up_host(action)
             case ac.SpawnSpare():
                 self._bring_up_spare(action)
             case ac.StartRanks():
-                self._spawn(self._start(action))
+                self._spawn(self._start, action)
             case ac.StopRanks():
-                self._spawn(self._stop(action))
+                self._spawn(self._stop, action)
             case ac.Release():
-                self._spawn(self._release())
+                self._spawn(self._release, action)
             case _:
                 self.failed(DLJobError(f"PrimeMaster ordered something unknown: {action!r}"))
 
@@ -199,7 +199,7 @@ class Executor:
 
     # -- the end
 
-    async def _release(self) -> None:
+    async def _release(self, _action: ac.Release) -> None:
         await self.clear()
         await self._offer(ev.Released())
 
