@@ -62,6 +62,7 @@ class NodeView:
     labels: tuple[tuple[str, str], ...]
     ip: str = ""
     head: bool = False
+    """The head of a cluster whose head carries no ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,8 @@ def _view(row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[s
         free=_resources(free),
         labels=tuple(sorted((row.get("Labels") or {}).items())),
         ip=row["NodeManagerAddress"],
-        head=HEAD in row["Resources"],
+        # A head that offers CPUs was started to carry work: `ray start --head` on one machine, or `ray.init()`.
+        head=HEAD in row["Resources"] and not total.get("CPU"),
     )
 
 
