@@ -282,3 +282,25 @@ def test_an_old_reservation_of_a_moved_unit_is_given_back_and_does_not_count():
     assert world.state.units["w/0"].phase is UnitPhase.RESERVING
     world.settle()
     assert world.state.phase is Phase.RUNNING
+
+
+def test_room_that_was_found_ends_the_wait_for_nodes_that_join():
+    made = job({"name": "w", "replicas": 4}, nodeGroups=[{"name": "g", "replicas": 2, "cpu": "2"}])
+    world = World(made, views=World(made).views[:1])
+    world.send(ev.NodesSeen(world.views))
+    assert world.state.search.final_at is not None
+    world.send(ev.NodesSeen(World(made).views))
+    assert (world.state.search.final_at, world.state.search.why) == (None, "")
+    world.send(ev.UnitRefused("w/0", 1, "no"), after=limits.NODES_S - 0.1)
+    world.send(ev.Tick(), after=0.2)
+    assert world.state.wake > world.now
+
+
+def test_answers_to_reservations_change_nothing_once_the_job_is_ending():
+    world = World(job({"name": "w", "replicas": 2}))
+    world.send(ev.NodesSeen(world.views))
+    world.send(ev.Commanded("s", "stop"))
+    before = world.state
+    assert world.send(ev.UnitRefused("w/0", 1, "no")) == ()
+    assert world.send(ev.UnitReserved("w/1", 1, "n0")) == ()
+    assert world.state is before

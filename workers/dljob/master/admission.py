@@ -61,6 +61,8 @@ def look(d: Draft) -> None:
 def _reserve(d: Draft, nodes: dict[str, str]) -> None:
     if d.phase is Phase.PENDING:
         d.phase = Phase.SCHEDULING
+    if d.search.since is not None:
+        d.search = evolve(d.search, why="", since=None, final_at=None)
     for name, node in nodes.items():
         token = d.units[name].token + 1
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
@@ -128,7 +130,7 @@ def _admitted(d: Draft) -> None:
 def refused(d: Draft, event: UnitRefused) -> None:
     """A unit could not be had: at first everything is given back, later only that unit; then another try."""
     unit = d.units.get(event.unit)
-    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING:
+    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or d.ending:
         return
     if d.seats:
         d.do(Unreserve(event.unit, unit.token))
