@@ -58,9 +58,7 @@ class Runner:
         from dljob.runtime.embedded import EmbeddedRay, send_signal_on_death
 
         registry.check_home()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
-        signal.signal(signal.SIGUSR1, _ray_died)
+        _listen()
         try:
             with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
                 try:
@@ -95,6 +93,7 @@ class Runner:
         return watch.finish(handle, status, self._form, extra)
 
     def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
+        _listen()  # ray.init put a SIGTERM handler of its own in place of ours
         made = registry.register(record)
         count = len(self._nodes)
         raylets = f"{count} raylet{'s' if count > 1 else ''}"
@@ -152,6 +151,13 @@ def _fault_report(injector: Injector) -> dict[str, Any]:
     for fault in injector.pending:
         output.say(f"fault never came: {fault.kind} {fault.target} at step {fault.step}")
     return {"pids_kept": injector.pids_kept}
+
+
+def _listen() -> None:
+    """Let Ctrl-C, SIGTERM and the news of Ray's death be exceptions in the main thread."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    signal.signal(signal.SIGUSR1, _ray_died)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -1,0 +1,168 @@
+"""`dljob run` from its start to each of its ends: nothing may be left of its Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+from cli_kit import Place, Running, child, using
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
+
+NOTHING = {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def gone(place: Place, scratch: Path) -> bool:
+    return not scratch.exists() and using(scratch) == []
+
+
+def running(run: Running) -> None:
+    run.until(lambda line: "step " in line)
+
+
+def test_a_job_that_ends_well(place: Place) -> None:
+    done = place.dljob("run", place.job("quick", replicas=2))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result.pop("seconds") > 0
+    assert result == {"answer": 42, "cwd": str(place.folder), "restarts": NOTHING}
+    assert "Succeeded after" in done.stderr
+    assert "step 1  reward 0.5" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert gone(place, place.scratch())
+    assert place.entry()["folder"].joinpath("job.json").stat().st_mode & 0o777 == 0o600
+    shown = place.dljob("status", "job", "-o", "json")
+    assert json.loads(shown.stdout)["phase"] == "Succeeded"
+    assert set(place.dljob("logs", "job").stdout.splitlines()) == {"[worker/0] quick 0", "[worker/1] quick 1"}
+
+
+def test_an_exception_of_the_user_is_the_first_cause(place: Place) -> None:
+    done = place.dljob("run", place.job("bad"), "-o", "yaml")
+    assert done.returncode == 1
+    assert "phase: Failed" in done.stdout
+    assert "ValueError: no such data set: /data/x" in done.stdout
+    assert "ValueError: no such data set: /data/x" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(place.entry()["folder"]) in done.stderr
+    assert gone(place, place.scratch())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_job_in_order(number: signal.Signals, place: Place) -> None:
+    with place.running("run", place.job("patient", replicas=2)) as run:
+        running(run)
+        scratch = place.scratch()
+        run.process.send_signal(number)
+        code, out, errors = run.end()
+    assert code == 130
+    assert out == ""
+    folder = place.entry()["folder"]
+    assert f"the journal is in {folder / 'journal'}" in errors
+    assert f"checkpoints) is in {folder}" in errors
+    assert "Traceback" not in errors
+    assert json.loads((folder / "status.json").read_text())["reason"] == "StoppedByUser"
+    assert gone(place, scratch)
+
+
+def test_a_runner_that_is_killed_leaves_nothing_but_its_folder(place: Place) -> None:
+    with place.running("run", place.job("patient")) as run:
+        running(run)
+        scratch = place.scratch()
+        sweeper = os.pidfd_open(child(run.process.pid, "sweeper.py"))
+        run.process.kill()
+        run.process.wait()
+        wait_for_end(sweeper)
+    assert gone(place, scratch)
+    assert "Lost" in place.dljob("status", "job").stdout
+    assert place.dljob("stop", "job").returncode == 3
+
+
+def wait_for_end(pidfd: int, timeout: float = 20) -> None:
+    ready, _, _ = select.select([pidfd], [], [], timeout)
+    os.close(pidfd)
+    assert ready, "the sweeper did not end"
+
+
+@pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
+def test_a_ray_that_dies_under_the_job(victim: str, place: Place) -> None:
+    with place.running("run", place.job("patient")) as run:
+        running(run)
+        scratch = place.scratch()
+        os.kill(child(run.process.pid, f"/{victim} ", *(["--head"] if victim == "raylet" else [])), signal.SIGKILL)
+        code, out, errors = run.end()
+    assert code == 4
+    assert out == ""
+    assert f"Ray ended under the job: {victim} of the embedded Ray ended; its log: {scratch}" in errors
+    assert str(place.entry()["folder"]) in errors
+    assert gone(place, scratch)
+
+
+def test_two_runs_at_once(place: Place) -> None:
+    with (
+        place.running("run", place.job("patient", name="one")) as one,
+        place.running("run", place.job("patient", name="two")) as two,
+    ):
+        running(one)
+        running(two)
+        assert place.entry("one")["address"] != place.entry("two")["address"]
+        for name in ("one", "two"):
+            (place.entry(name)["folder"] / "enough").touch()
+        ends = [run.end() for run in (one, two)]
+    assert [code for code, _, _ in ends] == [0, 0]
+    assert all(json.loads(out)["steps"] > 0 for _, out, _ in ends)
+    assert gone(place, place.scratch("one"))
+    assert gone(place, place.scratch("two"))
+
+
+def test_pretended_devices_are_dealt_out(place: Place) -> None:
+    machines = '  nodeGroups: [{name: npu, replicas: 2, cpu: "1", accelerator: {type: NPU, count: 2}}]\n'
+    file = place.job("devices", replicas=4, extra=machines, role=", accelerator: {type: NPU}")
+    refused = place.dljob("run", file)
+    assert refused.returncode == 2
+    assert "4 NPU in all, this machine has 0" in refused.stderr
+    done = place.dljob("run", file, "--pretend", "NPU=2")
+    assert done.returncode == 0, done.stderr
+    seen = [f.read_text() for f in place.entry()["folder"].glob("devices-*")]
+    assert sorted(seen) == ["0", "0", "1", "1"]
+
+
+def test_faults_are_inflicted_and_bystanders_keep_their_processes(place: Place) -> None:
+    faults = place.folder / "faults.yaml"
+    faults.write_text(
+        "- {when: {step: 5}, target: worker/1, fault: kill}\n- {when: {step: 10}, target: master, fault: kill}\n"
+    )
+    with place.running("run", place.job("patient", replicas=3), "--faults", faults) as run:
+        run.until(lambda line: "MasterRestarted" in line)
+        run.until(lambda line: "step " in line)
+        (place.entry()["folder"] / "enough").touch()
+        code, out, errors = run.end()
+    assert code == 0, errors
+    result = json.loads(out)
+    assert result["restarts"] == {**NOTHING, "process": 1, "master": 1}
+    assert result["pids_kept"] is True
+    assert errors.index("fault: kill worker/1") < errors.index("Restarting worker/1 [Process]")
+    assert errors.index("Recovered worker/1 [Process] in") < errors.index("fault: kill master")
+    assert "never came" not in errors
+
+
+def test_a_home_that_cannot_be_written(place: Place) -> None:
+    place.home.write_text("")
+    done = place.dljob("run", place.job("quick"))
+    assert done.returncode == 4
+    assert "set DLJOB_HOME to a folder that you may write to" in done.stderr
+
+
+def test_cpus_that_are_not_there_are_said_once(place: Place) -> None:
+    done = place.dljob("run", place.job("quick", extra='  nodeGroups: [{name: big, cpu: "1000"}]\n'))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("1000 CPUs are planned") == 1
