@@ -1,4 +1,4 @@
-"""Events per second through the core, and what an event costs at 10,000 ranks against 16. Prints one line of JSON.
+"""Events per second through the core, and what an event costs at 10,000 ranks against 16.
 
 Two mixes, both without journal and without Ray. `life`: a job from its first held unit to its end, with one failure per
 ten ranks. `failures`: nothing but failures, each HostLost, HostReady, RankReady: the dearest events there are. Medians
@@ -7,11 +7,10 @@ of several runs, the sizes in alternation, so that a busy machine hurts both ali
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import time
+
+from bench_common import Row, runs
 
 from dljob.master.actions import Reserve
 from dljob.master.assign import would_be_nodes
@@ -22,6 +21,9 @@ from dljob.master.views import HostId, Outcome, Reason
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
 
+LARGE = 10_000
+ROUNDS = 1000
+"""Failures of a run that has nothing else."""
 DONE = Outcome(ok=True)
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN)
 
@@ -104,36 +106,44 @@ def of_failures(state: JobState, rounds: int) -> float:
     return seconds
 
 
-def figures(pairs: list[tuple[float, float]], large: int) -> dict[str, float]:
-    """Medians of both sizes, and the median of their ratios."""
-    small_s, large_s = (statistics.median(values) for values in zip(*pairs, strict=True))
-    return {
-        "events_per_second_at_16": round(1 / small_s),
-        f"events_per_second_at_{large}": round(1 / large_s),
-        "us_per_event_at_16": round(small_s * 1e6, 2),
-        f"us_per_event_at_{large}": round(large_s * 1e6, 2),
-        "ratio": round(statistics.median(big / little for little, big in pairs), 2),
-    }
+def rate(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Events per second at both sizes, medians."""
+    small, large = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return 1 / small, 1 / large
+
+
+def ratio(pairs: list[tuple[float, float]]) -> float:
+    """What an event costs at the large size against the small one: the median of the ratios."""
+    return statistics.median(large / small for small, large in pairs)
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--large", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=1000)
-    parser.add_argument("--repeat", type=int, default=7)
-    args = parser.parse_args()
-    small, large = running(16), running(args.large)
-    lives = [(of_life(16), of_life(args.large)) for _ in range(args.repeat)]
-    failures = [(of_failures(small, args.rounds), of_failures(large, args.rounds)) for _ in range(args.repeat)]
-    result = {
-        "what": "transition",
-        "life": figures(lives, args.large),
-        "failures": figures(failures, args.large),
-        "repeat": args.repeat,
-        "target": {"events_per_second": 20000, "ratio": 2.0},
-    }
-    sys.stdout.write(json.dumps(result) + "\n")
+    """Two rows of the table."""
+    small, large = running(16), running(LARGE)
+    lives = [(of_life(16), of_life(LARGE)) for _ in range(runs())]
+    failures = [(of_failures(small, ROUNDS), of_failures(large, ROUNDS)) for _ in range(runs())]
+    at_16, at_large = rate(lives)
+    worst = " and ".join(f"{value:,.0f}" for value in rate(failures))
+    Row(
+        "transition-rate",
+        f"transition: events of a job's life, at 16 and at {LARGE:,} ranks (the slower counts)",
+        ">= 20,000 events/s without journal",
+        min(at_16, at_large),
+        20_000,
+        unit="events/s",
+        at_least=True,
+        samples={"16": [1 / s for s, _ in lives], f"{LARGE}": [1 / s for _, s in lives]},
+        note=f"failures only, the dearest events there are: {worst} events/s",
+    ).emit()
+    Row(
+        "transition-growth",
+        f"cost per event at {LARGE:,} ranks against 16",
+        "<= 2 x",
+        max(ratio(lives), ratio(failures)),
+        2.0,
+        unit="x",
+        samples={"life": [b / a for a, b in lives], "failures": [b / a for a, b in failures]},
+    ).emit()
 
 
 if __name__ == "__main__":
