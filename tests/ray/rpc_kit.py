@@ -39,6 +39,8 @@ class World:
             restart_reason="",
             config={},
             peers=peers_of(info),
+            devices={},
+            device_index=0,
             stopping=Stopping(),
             log=logging.getLogger("caller"),
             calls=RayCalls(info, "caller/0"),

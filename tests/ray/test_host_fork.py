@@ -24,9 +24,9 @@ def job(ray_here, tmp_path) -> Iterator[Job]:
     made.close()
 
 
-def forked(job: Job, *args: str, **changes):
+def forked(job: Job, *args: str, script: str = "forked.py", **changes):
     changes = {"replicas": 2, "group_size": 2, **changes}
-    return job.host(ForkHost, role_plan("w", ("module", "forked.py"), args=args, **changes))
+    return job.host(ForkHost, role_plan("w", ("module", script), args=args, **changes))
 
 
 def test_ranks_know_where_they_are(job, tmp_path):
@@ -95,12 +95,12 @@ def test_stop_is_heard_and_the_script_ends_in_its_own_way(job, tmp_path):
     assert "stopping, because the test says so" in (tmp_path / "logs" / "w-0.log").read_text()
 
 
-def test_sixteen_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path):
+def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path):
     from dljob.runtime.elastic_master import ElasticMaster
 
     changes = {"elastic": True, "comm_backend": "gloo", "init_process_group": True}
-    store = job.host(ElasticMaster, role_plan("w", ("module", "forked.py"), **changes))
-    host = forked(job, "torch", "once", **{**changes, "replicas": 4, "group_size": 4})
+    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), **changes))
+    host = forked(job, script="forked_torch.py", **{**changes, "replicas": 4, "group_size": 4})
     address = store.hello().address
     host.start(0, 1, 2, 3, store=address)
     assert {r.outcome.code for r in host.ends(4, timeout=60)} == {137}

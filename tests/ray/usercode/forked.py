@@ -56,17 +56,6 @@ elif what == "call":
     except dljob.CallTimeoutError as error:
         answer["late"] = str(error)
     Path(me.job_dir, "answer.json").write_text(json.dumps(answer))
-elif what == "torch":
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    x = torch.ones(1) * (me.rank + 1)
-    dist.all_reduce(x)
-    Path(me.job_dir, f"sum-{me.rank}-{me.incarnation}").write_text(str(x.item()))
-    if sys.argv[2:] == ["once"] and me.incarnation == 1:
-        os.kill(os.getpid(), 9)
-    dist.destroy_process_group()
 elif what == "socket":
     Path(me.job_dir, "socket").write_text(os.environ["DLJOB_HOST_SOCKET"])
 elif what == "stay":

@@ -52,6 +52,8 @@ def context(**changes: Any) -> WorkerContext:
         "restart_reason": "",
         "config": {},
         "peers": {"w": 1},
+        "devices": {},
+        "device_index": 0,
         "stopping": Stopping(),
         "log": logging.getLogger("test"),
         "calls": None,

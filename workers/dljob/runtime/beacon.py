@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import ActorDiedError
 
 from dljob.runtime.guard import EndCode, Lease, boottime, end
 from dljob.runtime.messages import Beacon, BeaconReply
@@ -33,8 +34,10 @@ class BeaconThread:
             started = time.monotonic()
             try:
                 self._beat()
-            except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
+            except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone
                 self._master = None
+                self._host.steps_lost()
+            except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
                 self._host.steps_lost()
             time.sleep(max(0.01, pause - (time.monotonic() - started)))
 
@@ -49,3 +52,4 @@ class BeaconThread:
         if not reply.known:
             end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {reply.epoch}) does not know {host.actor_name} any more")
         self._lease.renew(sent)
+        host.reports.heard(reply.epoch)

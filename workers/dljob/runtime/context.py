@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -112,7 +112,12 @@ class WorkerContext:
     """The job's config with the role's own laid over it."""
     peers: Mapping[str, int]
     """Role -> number of its ranks, for all roles of the job."""
+    devices: Mapping[str, Sequence[str]]
+    """Ray resource (GPU, NPU) -> ids of the devices that this process may see; empty for a role without."""
+    device_index: int
+    """Which of the visible devices is this rank's own."""
     stopping: Stopping
+    """True, and set, once the rank is to end; `stopping.wait(seconds)` waits for it."""
     log: logging.Logger
     calls: Calls = field(repr=False)
     report: Callable[[int, Mapping[str, float]], None] = field(repr=False)
@@ -180,7 +185,7 @@ def progress(step: int, **metrics: float) -> None:
 
 
 def make_log(role: str, rank: int) -> logging.Logger:
-    """The rank's logger: to stdout, which goes into the rank's log file."""
+    """The rank's logger: to stderr, which goes into the rank's log file."""
     log = logging.getLogger(f"dljob.worker.{role}.{rank}")
     if not log.handlers:
         handler = logging.StreamHandler()

@@ -22,7 +22,7 @@ from dljob.runtime import environment, guard, preload
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
-from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, open_log
 from dljob.runtime.host_socket import HostSocket
 from dljob.runtime.messages import Call, HostSpec, Refusal, Reply, StartOrder, StopOrder
 from dljob.runtime.outcome import DETAIL_BYTES, clip, from_status
@@ -83,12 +83,14 @@ class ForkHost(Host):
 
     def _fork(self, order: StartOrder, start: RankStart) -> None:
         spec = self.spec
-        log = self._log_of(start.rank)
+        fd, log = open_log(spec.job.dir, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
         env[SOCKET_ENV] = self._socket.path
         paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        size = Path(log).stat().st_size if log and Path(log).exists() else 0
+        size = os.lseek(fd, 0, os.SEEK_END) if log else 0
+        if log:
+            os.close(fd)
         with self._lock:
             self._ranks[start.rank] = _Rank(start, log, size, self._facts(order, start))
         self._helper.order(
@@ -103,16 +105,6 @@ class ForkHost(Host):
             store=order.store if spec.role.uses_store else "",
             generation=order.generation,
         )
-
-    def _log_of(self, rank: int) -> str:
-        path = Path(self.spec.job.dir) / "logs" / f"{self.spec.role.name}-{rank}.log"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-        except OSError as error:
-            print(f"[dljob] cannot write {path}: {error}; the output stays in Ray's log", flush=True)  # noqa: T201
-            return ""
-        return str(path)
 
     def stop_ranks(self, order: StopOrder) -> None:
         """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""
@@ -198,6 +190,8 @@ class ForkHost(Host):
             "group": start.rank // role.group_size,
             "incarnation": start.incarnation,
             "restart_reason": start.restart_reason,
+            "devices": dict(order.devices),
+            "device_index": start.rank % role.group_size * (role.accelerator[1] if role.accelerator else 0) // GRAIN,
         }
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job))}
 

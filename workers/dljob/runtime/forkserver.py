@@ -8,6 +8,7 @@ everything below.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -15,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import sys
 from typing import Any
 
 from dljob.runtime import script, supervise
@@ -106,10 +106,13 @@ def main(fd: int, preload: tuple[str, ...], folder: str) -> None:
     link.set_inheritable(False)
     _step_aside(link)
     for module in preload:
-        importlib.import_module(module)
+        with contextlib.suppress(Exception):  # the rank's own import says what is wrong
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # ranks share the helper's objects as long as nobody touches them
     link.send(json.dumps({"event": "up", "pid": os.getpid()}).encode())
     order = ForkServer(link).serve()
     if order is None:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
-    sys.exit(script.run(order))
+    script.finish(script.run(order))

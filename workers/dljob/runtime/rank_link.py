@@ -50,6 +50,7 @@ class RankLink:
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call; the host carries it."""
         future: Future[Reply] = Future()
+        future.set_running_or_notify_cancel()
         number = next(self._ids)
         with self._lock:
             self._waiting[number] = (call, future)

@@ -121,7 +121,7 @@ class RayCalls:
 
     async def _try(self, sending: _Sending, peer: Peer, payload: Any) -> Reply | None:
         """Send it to one incarnation; None when it is to be sent to a later one."""
-        handle = await self._handle(peer)
+        handle = await self._in_time(self._handle(peer), sending)
         if handle is None or _known_dead(handle):
             self._forget(sending, peer)
             return None
@@ -190,7 +190,7 @@ class RayCalls:
         sending.waiting_for = f"{call.role}/{call.rank} to be " + ("back" if sending.after else "ready")
         while True:
             try:
-                master = await self._prime()
+                master = await self._in_time(self._prime(), sending)
                 peer: Peer = await self._in_time(master.await_peer.remote(call.role, call.rank, sending.after), sending)
             except (RayError, ValueError):
                 self._master = None

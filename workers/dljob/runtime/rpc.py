@@ -209,6 +209,7 @@ def _good(reply: Reply, role: str, rank: int, method: str) -> bytes:
 def _then(future: Future[Reply], convert: Callable[[Reply], bytes]) -> Future[bytes]:
     """A future of the converted answer."""
     made: Future[bytes] = Future()
+    made.set_running_or_notify_cancel()
 
     def finish(done: Future[Reply]) -> None:
         try:
@@ -223,6 +224,7 @@ def _then(future: Future[Reply], convert: Callable[[Reply], bytes]) -> Future[by
 def _gather(futures: list[Future[bytes]]) -> Future[list[bytes]]:
     """A future of all results; the first error is its own at once."""
     made: Future[list[bytes]] = Future()
+    made.set_running_or_notify_cancel()
     lock = threading.Lock()
     left = len(futures)
 

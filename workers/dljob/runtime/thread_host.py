@@ -26,7 +26,7 @@ from dljob.runtime.context import (
     read_only,
 )
 from dljob.runtime.guard import EndCode, end
-from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, redirect_output
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, open_log, redirect_output
 from dljob.runtime.lifecycle import Lifecycle
 from dljob.runtime.messages import Call, HostSpec, Reply, StartOrder, StopOrder
 from dljob.runtime.router import RayCalls
@@ -101,7 +101,7 @@ class ThreadHost(Host):
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
-        redirect_output(spec.job.dir, f"{spec.role.name}-{start.rank}")
+        redirect_output(open_log(spec.job.dir, spec.role.name, start)[0])
         env = environment.rank_environment(spec, order, start)
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
@@ -134,6 +134,8 @@ class ThreadHost(Host):
             restart_reason=start.restart_reason,
             config=read_only(role.config),
             peers=peers_of(job),
+            devices=dict(order.devices),
+            device_index=0,
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
             calls=RayCalls(job, f"{role.name}/{start.rank}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import time
 from datetime import timedelta
@@ -32,6 +33,8 @@ def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch's own documents use it
     from torch.distributed.distributed_c10d import PrefixStore
 
+    if role.comm_backend == "hccl":
+        importlib.import_module("torch_npu")  # it registers the backend
     host, _, port = order.store.rpartition(":")
     store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=STORE_S))
     dist.init_process_group(
@@ -73,12 +76,12 @@ def leave() -> None:
 
 
 def own_device(context: WorkerContext) -> torch.device:
-    """The device of a rank: with devices hidden from it, its own is number 0; else its local rank's."""
+    """The device of a rank, counted among those that it may see; the CPU for a role without devices."""
     import torch
 
-    for kind in ("cuda", "npu"):
-        runtime = getattr(torch, kind, None)
-        if runtime is not None and runtime.is_available():
-            count = runtime.device_count()
-            return torch.device(kind, context.local_rank if count > context.local_rank else 0)
+    for resource, kind in (("GPU", "cuda"), ("NPU", "npu")):
+        if context.devices.get(resource):
+            if kind == "npu":
+                importlib.import_module("torch_npu")
+            return torch.device(kind, context.device_index)
     return torch.device("cpu")
