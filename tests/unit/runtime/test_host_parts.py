@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,10 +12,12 @@ from life_kit import context, role_plan
 
 import dljob
 from dljob import RoleGroup, UsageError, current_worker, progress, rpc
+from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
 from dljob.runtime import preload, wire
 from dljob.runtime.context import Progress, Stopping, install
 from dljob.runtime.guard import Lease
+from dljob.runtime.logfile import open_log, redirect_output
 from dljob.runtime.reports import Reports
 from dljob.runtime.rpc import RpcMark, mark_of
 from dljob.runtime.serve import Callee
@@ -250,3 +253,25 @@ def test_public_names_all_resolve():
     assert set(dljob.__all__) <= set(dir(dljob))
     with pytest.raises(AttributeError, match="no attribute 'Wroker'"):
         _ = dljob.Wroker
+
+
+class TestLogFile:
+    def test_incarnations_append_to_one_private_file(self, tmp_path):
+        for incarnation, reason in ((1, ""), (2, "SIGKILL")):
+            fd, path = open_log(str(tmp_path), "w", RankStart(3, incarnation, 0, 1, 0, reason))
+            os.write(fd, b"said\n")
+            os.close(fd)
+        log = tmp_path / "logs" / "w-3.log"
+        assert path == str(log)
+        assert log.stat().st_mode & 0o077 == 0
+        lines = log.read_text().splitlines()
+        assert lines[0].endswith("w/3 starts, incarnation 1")
+        assert lines[2].endswith("w/3 starts, incarnation 2, after: SIGKILL")
+        assert lines[1] == lines[3] == "said"
+
+    def test_folder_that_cannot_be_written_to_is_said_and_changes_nothing(self, tmp_path, capsys):
+        (tmp_path / "logs").write_text("a file where the folder should be")
+        fd, path = open_log(str(tmp_path), "w", RankStart(0, 1, 0, 1, 0))
+        redirect_output(fd)
+        assert (fd, path) == (-1, "")
+        assert "the output stays in Ray's log" in capsys.readouterr().err

@@ -22,8 +22,9 @@ from dljob.runtime import environment, guard, preload
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
-from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, open_log
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
 from dljob.runtime.host_socket import HostSocket
+from dljob.runtime.logfile import open_log
 from dljob.runtime.messages import Call, HostSpec, Refusal, Reply, StartOrder, StopOrder
 from dljob.runtime.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.router import RayCalls

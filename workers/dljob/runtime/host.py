@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ import ray
 from ray import actor as ray_actor
 
 from dljob.errors import UsageError
-from dljob.master.actions import RankStart
 from dljob.runtime import descendants
 from dljob.runtime.beacon import BeaconThread
 from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
@@ -141,39 +139,6 @@ class Host:
             raise UsageError(
                 f"{self.actor_name}: {what} from the master of epoch {epoch}, but epoch {self.reports.epoch} commands"
             )
-
-
-def open_log(job_dir: str, role: str, start: RankStart) -> tuple[int, str]:
-    """Open `<job dir>/logs/<role>-<rank>.log` to append to and write a first line; its descriptor and its path.
-
-    (-1, "") when it cannot be written: then the output stays where it was.
-    """
-    path = Path(job_dir) / "logs" / f"{role}-{start.rank}.log"
-    why = f", after: {start.restart_reason}" if start.restart_reason else ""
-    line = f"[dljob] {time.strftime('%H:%M:%S')} {role}/{start.rank} starts, incarnation {start.incarnation}{why}\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(fd, line.encode())
-    except OSError as error:
-        print(f"[dljob] cannot write {path}: {error}; the output stays in Ray's log", file=sys.stderr)  # noqa: T201
-        return -1, ""
-    return fd, str(path)
-
-
-def redirect_output(fd: int) -> None:
-    """Send this process's stdout and stderr, of C code and children too, to a file; -1 changes nothing."""
-    if fd < 0:
-        return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _own_log() -> str:

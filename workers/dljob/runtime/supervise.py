@@ -109,12 +109,12 @@ def _end_rest() -> None:
     """Kill and collect what the rank left behind; give up after a while on what cannot be killed."""
     end = time.monotonic() + REAP_S
     while time.monotonic() < end:
-        descendants.kill_all()
         try:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
-        except ChildProcessError:
+        except ChildProcessError:  # all that was below has come to us, so there is nothing left
             return
+        descendants.kill_all()
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
 
 

@@ -26,8 +26,9 @@ from dljob.runtime.context import (
     read_only,
 )
 from dljob.runtime.guard import EndCode, end
-from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps, open_log, redirect_output
+from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
 from dljob.runtime.lifecycle import Lifecycle
+from dljob.runtime.logfile import open_log, redirect_output
 from dljob.runtime.messages import Call, HostSpec, Reply, StartOrder, StopOrder
 from dljob.runtime.router import RayCalls
 from dljob.runtime.serve import Callee
