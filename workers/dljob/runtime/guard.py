@@ -68,7 +68,7 @@ class Guard:
     def __init__(self, lease: Lease, on_sigterm: Callable[[], None]) -> None:
         self._lease = lease
         self._on_sigterm = on_sigterm
-        self._raylet = _raylet_pidfd()
+        self._raylet = raylet_pidfd()
         self._signals = _catch_signals()
         self._told = False
         threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
@@ -89,7 +89,7 @@ class Guard:
                 threading.Thread(target=self._on_sigterm, name="dljob-term", daemon=True).start()
 
 
-def _raylet_pidfd() -> int | None:
+def raylet_pidfd() -> int | None:
     """A file descriptor that becomes readable when the raylet, our parent, is gone."""
     for pid in (os.getppid(), int(os.environ.get("RAY_RAYLET_PID") or 0)):
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from dljob.errors import NotFoundError
 from dljob.master import events as ev
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
-from dljob.runtime.guard import _raylet_pidfd
+from dljob.runtime.guard import raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
@@ -217,7 +217,7 @@ class _Guard:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._raylet = _raylet_pidfd()
+        self._raylet = raylet_pidfd()
         threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
 
     def _watch(self) -> None:
