@@ -196,6 +196,39 @@ def test_a_group_of_scripts_sees_all_devices_of_its_bundles(job: Job) -> None:
     job.nothing_left()
 
 
+# -- spares
+
+
+def test_a_spare_takes_over_also_under_a_new_master(job: Job) -> None:
+    from ray.util import list_named_actors
+
+    def spares() -> list[str]:
+        names = (row["name"] for row in list_named_actors(all_namespaces=True))
+        return sorted(name for name in names if name.startswith(f"{job.uid[:8]}/worker/spare-"))
+
+    job.start(worker(job, 2), faultTolerance={"spares": {"processesPerNode": 1}})
+    before = job.running("worker/0", "worker/1")
+    ready = eventually(lambda: job.segments() and ready_spares(job), 60, job.seen)
+    job.kill_master(before["master"])
+    eventually(lambda: len(job.segments()) == 2, 30, job.seen)
+    os.kill(before["worker/1"], signal.SIGKILL)
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert after["worker/0"] == before["worker/0"]
+    assert after["worker/1"] in ready
+    assert spares()
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+def ready_spares(job: Job) -> list[int]:
+    """The pids of the spares that are ready, as the journal has them."""
+    from dljob.telemetry.records import scan
+
+    events = [r["e"] for segment in job.segments() for r in scan(segment.read_bytes()).records if r["k"] == "event"]
+    return [e["pid"] for e in events if e["t"] == "SpareReady"]
+
+
 # -- the journal
 
 

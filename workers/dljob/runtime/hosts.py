@@ -186,21 +186,18 @@ class Hosts:
                 acked = max(acked, *(report.seq for report in reports))
 
     async def _gone(self, watched: Watched, outcome: Outcome) -> None:
-        """It is dead, or as good as: end what may be left of it, and say so, once."""
+        """It is dead, or as good as: say so, once. The core orders the end of what may be left of a host."""
         if self._watched.get(watched.actor) is not watched:
             return
         del self._watched[watched.actor]
         self._on_loss()
-        if watched.ref is not None:
-            await self._backend.kill(watched.ref)
-        await self._report_lost(watched, outcome)
-
-    async def _report_lost(self, watched: Watched, outcome: Outcome) -> None:
         who = watched.who
         if isinstance(who, HostId):
             await self._offer(ev.HostLost(who, watched.life, outcome))
-        else:
-            await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
+            return
+        if watched.ref is not None:
+            await self._backend.kill(watched.ref)
+        await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
 
     async def _outcome(self, error: Exception) -> Outcome:
         if isinstance(error, ActorLostError):

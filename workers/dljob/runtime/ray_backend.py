@@ -31,6 +31,8 @@ from dljob.runtime.ray_tables import RayTables
 
 NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
+TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
+"""What Ray says of an actor when its raylet lives and told so, or when somebody had it killed."""
 PROBE_S = 0.2
 LOOK_S = 0.25
 NO_ROOM_S = 3.0
@@ -108,7 +110,7 @@ class RayBackend:
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
         self._classes: dict[str, Any] = {}
-        self._suspects: set[str] = set()
+        self._suspects: set[str] | None = None
         self.kv = RayKeyValue(self._thread)
 
     async def _thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -123,8 +125,11 @@ class RayBackend:
 
     def _nodes(self) -> tuple[NodeView, ...]:
         rows = self._tables.live_nodes()
-        self._suspects &= {row["NodeID"] for row in rows}
-        dead = {row["NodeID"] for row in rows if row["NodeID"] in self._suspects and not _raylet_listens(row)}
+        ids = {row["NodeID"] for row in rows}
+        # The first look may be that of a master whose predecessor died with its node: it trusts no row.
+        suspects = ids if self._suspects is None else self._suspects & ids
+        dead = {row["NodeID"] for row in rows if row["NodeID"] in suspects and not _raylet_listens(row)}
+        self._suspects = dead
         return self._tables.views([row for row in rows if row["NodeID"] not in dead])
 
     # -- reservations
@@ -261,6 +266,8 @@ class RayBackend:
 
     async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
         """An ActorLostError that says whether the node is gone with the actor."""
+        if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
+            return ActorLostError(_first_words(error))
         node = await self._thread(self._tables.node_of, ref.native)
         gone = bool(node) and not await self._thread(self._node_lives, node)
         certain = isinstance(error, ActorDiedError) or gone
@@ -272,7 +279,7 @@ class RayBackend:
             return False
         if _raylet_listens(row):
             return True
-        self._suspects.add(node)
+        self._suspects = {*(self._suspects or ()), node}
         return False
 
     async def kill(self, ref: ActorRef) -> None:

@@ -126,25 +126,29 @@ class Shell:
                 await self.journal.close()
 
     async def _recover(self, replay: Replay) -> None:
-        """Rebuild the state, tell the core that a master is here, hear the actors that live."""
+        """Rebuild the state, tell the core that a master is here and what lives, hear the actors that live."""
         known = self._rebuild(replay)
-        if not known:
+        if known and self.state.phase.final:
+            self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
+            return
+        if known:
+            await self._snapshot()
+        else:
             now = self._now()
             self.state = initial(self.setup.plan, self.setup.spec, self.setup.info.uid, now)
             await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
-        elif self.state.phase.final:
-            self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
-            return
-        else:
-            await self._snapshot()
-            self._reattach(self.state)
-        cause = "" if replay.epoch == 1 else "PrimeMaster was lost"
+        cause = "PrimeMaster was lost" if known else ""
         self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause), None))
+        if known:
+            # Before the actors: what died with its node is lost for that reason, and for no other.
+            with suppress(Exception):
+                self._inbox.put_nowait((ev.NodesSeen(await self.backend.nodes()), None))
         await self._turn()
+        if known:
+            self._reattach(self.state)
+            self.executor.execute(reissue(self.state, self._now()))
         self.recovered = True
         await self._show()
-        if known:
-            self.executor.execute(reissue(self.state, self._now()))
 
     def _rebuild(self, replay: Replay) -> bool:
         """Whether the journal knew the job; then `state` and the notes are as the last master left them."""
