@@ -13,8 +13,8 @@ from dljob.errors import UnreachableError
 REACH_S = 3.0
 """How long a GCS may take to accept a TCP connection."""
 NAMESPACE = "dljob"
-_FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN")
-"""What would lead to another Ray, or show it the wrong token: Ray prefers a token to its file."""
+_FOREIGN = ("RAY_AUTH_TOKEN",)
+"""What would show a Ray with a token file of its own the wrong token: Ray prefers a token to its file."""
 
 
 def connect(address: str | None = None) -> str:
@@ -91,8 +91,9 @@ def joined(address: str, environment: Mapping[str, str]) -> Generator[None]:
     token = environment.get("RAY_AUTH_TOKEN_PATH")
     if token and not Path(token).is_file():
         raise UnreachableError(f"the Ray at {address} is gone", hint="its token file has been removed")
-    before = {name: os.environ.get(name) for name in (*environment, *_FOREIGN)}
-    for name in _FOREIGN:
+    foreign = _FOREIGN if token else ()
+    before = {name: os.environ.get(name) for name in (*environment, *foreign)}
+    for name in foreign:
         os.environ.pop(name, None)
     os.environ.update(environment)
     try:

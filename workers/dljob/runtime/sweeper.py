@@ -21,9 +21,10 @@ _PAUSE_S = 0.01
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes that carry the mark in their first environment, or have a file open in the folder of that name.
+    """Living processes with the mark in their first environment, and Ray's with a file in the folder of that name.
 
-    Ray's workers and agents write their title over their environment, but keep their log open.
+    Ray's workers and agents write their title, "ray::...", over their environment, but keep their log open. Others with
+    a file there are clients, `dljob status` for one: they are let be.
     """
     return [
         int(entry.name)
@@ -38,6 +39,8 @@ def _is_ours(entry: Path, mark: str) -> bool:
         if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
             return True
     with suppress(OSError):
+        if not (entry / "cmdline").read_bytes().startswith(b"ray::"):
+            return False
         for descriptor in (entry / "fd").iterdir():
             with suppress(OSError):
                 if str(descriptor.readlink()).startswith(f"{mark}/"):
