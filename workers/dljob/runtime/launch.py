@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dljob.errors import DeadlineError, NotFoundError, UnreachableError
+from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
 from dljob.runtime.loop import settle
 from dljob.runtime.prime import SPEC, MasterOrder, master_name
@@ -167,8 +167,14 @@ def launch(
     order = MasterOrder(uid, str(job_dir), str(code_dir), NAMESPACE, name, options)
     entry = JobEntry(uid, manifest.metadata.name, str(job_dir), time.time())
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
-    job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(job_dir / SPEC, text)
+    try:
+        job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(job_dir / SPEC, text)
+    except OSError as error:
+        raise UsageError(
+            f"the job's folder {job_dir} cannot be written: {error.strerror}",
+            hint="set DLJOB_HOME to a folder of yours",
+        ) from error
     settle(_create(made, order, entry, text, spec.master.create_timeout_seconds))
     return JobConnection(made, entry)
 

@@ -232,6 +232,7 @@ class Shell:
                 self.timeline.add(action, now)
 
     async def _snapshot(self) -> None:
+        await self.timeline.flush()  # a replay from here on does not come past these notes again
         records = snapshot_records(self.state, self._last)
         await self.journal.snapshot((*records, {"k": "notes", "seq": self.timeline.seq}))
 

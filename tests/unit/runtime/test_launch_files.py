@@ -1,0 +1,62 @@
+"""What a client reads and writes without a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dljob.errors import UsageError
+from dljob.master.actions import Note
+from dljob.runtime.launch import launch, read_notes
+from dljob.runtime.timeline import Timeline
+from dljob.spec.model import DLJobManifest
+
+
+def note(n: int) -> Note:
+    return Note("Admitted", "job", f"note {n}")
+
+
+async def test_notes_are_filed_once_over_the_masters_of_a_job(tmp_path: Path) -> None:
+    """The second master replays the first two notes, and files only the third."""
+    first = Timeline(tmp_path)
+    first.add(note(1), 1.0)
+    first.add(note(2), 2.0)
+    await first.flush()
+    second = Timeline(tmp_path)
+    for n in (1, 2, 3):
+        second.add(note(n), float(n))
+    await second.flush()
+    assert [said["message"] for said in read_notes(tmp_path)] == ["note 1", "note 2", "note 3"]
+    assert [said["seq"] for said in read_notes(tmp_path, 2)] == [3]
+
+
+async def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"seq": 1, "message": "note 1"}\n{"seq": 2, "mess')
+    timeline = Timeline(tmp_path)
+    timeline.add(note(1), 1.0)
+    timeline.add(note(2), 2.0)
+    await timeline.flush()
+    assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2]
+
+
+async def test_the_status_file_is_replaced_whole(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path)
+    for phase in ("Running", "Succeeded"):
+        await timeline.status({"phase": phase})
+        assert json.loads((tmp_path / "status.json").read_text()) == {"phase": phase}
+    names = [path.name for path in tmp_path.iterdir()]  # noqa: ASYNC240 - nobody waits
+    assert names == ["status.json"]
+
+
+def test_an_ended_job_without_notes_has_none(tmp_path: Path) -> None:
+    assert read_notes(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": roles}})
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+        launch(manifest, job_dir=tmp_path / "file" / "job", code_dir=tmp_path)
