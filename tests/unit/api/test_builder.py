@@ -90,7 +90,7 @@ def test_zero_devices_is_no_device() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "unknown keyword": (lambda: one(acelerator=1), r"resource\(\) has no keyword 'acelerator'\n.*'accelerator'"),
+    "unknown keyword": (lambda: one(acceler=1), r"resource\(\) has no keyword 'acceler'\n.*'accelerator'"),
     "devices twice": (lambda: one(gpu=1, accelerator=1), "names devices twice"),
     "memory twice": (lambda: one(memory="1Gi", mem="1Gi"), "names memory twice"),
     "memory without unit": (lambda: one(memory=8192), r'no unit\n.*"8192Mi"'),
@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: DLJobBuilder().role("a").run("m.A").depends_on("b", "Done"),  # pyright: ignore[reportArgumentType]
         "condition 'Done'",
     ),
-    "restart level": (lambda: DLJobBuilder().role("a").run("m.A").restart(level="Proces"), "'Process'"),
+    "restart level": (lambda: DLJobBuilder().role("a").run("m.A").restart(level="Procss"), "'Process'"),
     "a patched attribute that is none": (
         lambda: setattr(one().workloads["a"], "replica", 2),
         r"no attribute 'replica'\n.*'replicas'",
