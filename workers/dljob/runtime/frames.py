@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -40,6 +41,8 @@ class Frames:
 
     def close(self) -> None:
         """Close the connection; `receive` in another thread returns None."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def _exactly(self, count: int) -> bytes | None:

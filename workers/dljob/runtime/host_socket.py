@@ -50,12 +50,22 @@ class HostSocket:
                 line.send({"op": "stopping", "reason": reason})
 
     def close(self) -> None:
-        """Remove the socket's folder."""
+        """Close all lines and remove the socket's folder."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        with self._lock:
+            lines = [line for lines in self._lines.values() for line in lines]
+        for line in lines:
+            line.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _accept(self) -> None:
         while True:
-            connection, _ = self._server.accept()
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # closed
+                return
             threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
 
     def _serve(self, line: Frames) -> None:

@@ -31,6 +31,7 @@ class RankLink:
         try:
             connection.connect(path)
         except OSError as error:
+            connection.close()
             raise UnreachableError(f"the host of this rank does not answer at {path}: {error.strerror}") from None
         self._frames = Frames(connection)
 
@@ -39,6 +40,7 @@ class RankLink:
         self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
         answer = self._frames.receive()
         if answer is None:
+            self._frames.close()
             raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
         return answer[0]
@@ -75,6 +77,7 @@ class RankLink:
                 refused = Refusal(head["refused"]) if head["refused"] else None
                 reply = Reply(body, head["error_type"], head["message"], head["traceback"], refused)
                 future.set_result(reply)
+        self._frames.close()
         self._lost()
 
     def _lost(self) -> None:

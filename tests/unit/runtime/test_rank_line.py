@@ -1,0 +1,146 @@
+"""The line between a forked rank and its host, both ends in one process."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from dljob import CallError, CallTimeoutError, RemoteError, RoleGroup, UnreachableError
+from dljob.runtime import wire
+from dljob.runtime.context import Outgoing, install
+from dljob.runtime.host_socket import HostSocket
+from dljob.runtime.messages import Refusal, Reply
+from dljob.runtime.rank_link import connect
+
+FACTS = {
+    "job_name": "j",
+    "job_uid": "0" * 32,
+    "job_dir": "/nowhere",
+    "role": "w",
+    "rank": 3,
+    "local_rank": 1,
+    "world_size": 4,
+    "group": 0,
+    "incarnation": 2,
+    "restart_reason": "",
+    "devices": {},
+    "device_index": 0,
+}
+
+
+class Line:
+    """A host's socket; what the rank sent is in queues, what it is answered is up to the test."""
+
+    def __init__(self) -> None:
+        self.steps: queue.Queue = queue.Queue()
+        self.sent: queue.Queue[tuple[Outgoing, Future[Reply]]] = queue.Queue()
+        self.stopping = ""
+        self.socket = HostSocket(self._facts, lambda *said: self.steps.put(said), lambda _: self)
+
+    def _facts(self, rank: int, incarnation: int):
+        if incarnation != 2:
+            return None
+        return {"facts": {**FACTS, "rank": rank}, "config": {"a": 1}, "peers": {"w": 4}, "stopping": self.stopping}
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        self.sent.put((call, future))
+        return future
+
+
+@pytest.fixture
+def line(monkeypatch) -> Iterator[Line]:
+    made = Line()
+    monkeypatch.setenv("DLJOB_RANK", "3")
+    monkeypatch.setenv("DLJOB_INCARNATION", "2")
+    yield made
+    install(None)
+    made.socket.close()
+
+
+def test_rank_learns_who_it_is(line):
+    worker = connect(line.socket.path)
+    assert (worker.name, worker.world_size, worker.config["a"], worker.peers["w"]) == ("w/3", 4, 1, 4)
+    with pytest.raises(TypeError):
+        worker.config["a"] = 2
+    assert not worker.stopping
+
+
+def test_rank_of_the_past_is_not_answered(line, monkeypatch):
+    monkeypatch.setenv("DLJOB_INCARNATION", "1")
+    with pytest.raises(UnreachableError, match="does not know"):
+        connect(line.socket.path)
+
+
+def test_host_that_is_gone_is_named(line, monkeypatch):
+    line.socket.close()
+    with pytest.raises(UnreachableError, match="does not answer"):
+        connect(line.socket.path)
+
+
+def test_socket_is_private_and_its_folder_goes(line):
+    path = Path(line.socket.path)
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    line.socket.close()
+    assert not path.parent.exists()
+
+
+def test_progress_arrives(line):
+    connect(line.socket.path).report(7, {"loss": 0.5})
+    assert line.steps.get(timeout=10) == (3, 7, {"loss": 0.5})
+
+
+def test_stopping_arrives_also_when_it_was_said_before(line):
+    worker = connect(line.socket.path)
+    line.socket.stopping(3, "enough")
+    assert worker.stopping.wait(10)
+    assert worker.stopping.reason == "enough"
+    line.stopping = "earlier"
+    assert connect(line.socket.path).stopping.reason == "earlier"
+
+
+def test_calls_are_answered_out_of_order(line):
+    install(connect(line.socket.path))
+    group = RoleGroup("w").options(timeout=5, idempotent=True)
+    first, second = group[0].call("a", 1), group[1].call("b", x=2)
+    sent = [line.sent.get(timeout=10) for _ in range(2)]
+    assert [(c.role, c.rank, c.method, c.timeout_s, c.idempotent) for c, _ in sent] == [
+        ("w", 0, "a", 5.0, True),
+        ("w", 1, "b", 5.0, True),
+    ]
+    assert [wire.load(c.payload) for c, _ in sent] == [((1,), {}), ((), {"x": 2})]
+    sent[1][1].set_result(Reply(payload=wire.dump("two", "")))
+    assert second.result(timeout=10) == "two"
+    assert not first.done()
+    sent[0][1].set_result(Reply(error_type="ValueError", message="no", traceback="their lines"))
+    with pytest.raises(RemoteError, match=r"w/0.a raised ValueError: no") as caught:
+        first.result(timeout=10)
+    assert caught.value.remote_traceback == "their lines"
+
+
+def test_refusals_and_errors_keep_their_class_and_words(line):
+    install(connect(line.socket.path))
+    refused, late = RoleGroup("w")[0].call("a"), RoleGroup("w")[0].call("b")
+    line.sent.get(timeout=10)[1].set_result(
+        Reply(error_type="CallError", message="w/0 has no such method", refused=Refusal.NO_METHOD)
+    )
+    line.sent.get(timeout=10)[1].set_exception(CallTimeoutError("too late", role="w", rank=0, hint="look there"))
+    with pytest.raises(RemoteError, match=r"^w/0 has no such method$"):
+        refused.result(timeout=10)
+    with pytest.raises(CallTimeoutError, match="too late\n  look there"):
+        late.result(timeout=10)
+
+
+def test_calls_fail_when_the_host_goes(line):
+    install(connect(line.socket.path))
+    call = RoleGroup("w")[0].call("a")
+    line.sent.get(timeout=10)
+    for frames in line.socket._lines[3]:
+        frames.close()
+    with pytest.raises(CallError, match="the host of this rank is gone"):
+        call.result(timeout=10)
