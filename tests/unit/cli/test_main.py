@@ -58,7 +58,7 @@ def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["statu"], 'Did you mean "status"?', "see dljob --help"),
+        (["sttatus"], 'Did you mean "status"?', "see dljob --help"),
         (["run", "f.yaml", "--fault", "x"], "Did you mean --faults?", "see dljob run --help"),
         (["run"], "requires an argument", "see dljob run --help"),
         (["submit", "f.yaml"], "--address", "see dljob submit --help"),

@@ -56,7 +56,7 @@ def test_all_problems_of_the_file_at_once(rl: JobPlan, tmp_path: Path) -> None:
         "- {when: {step: 15}, target: rolout/1, fault: kill}\n"
         "- {when: {step: 15}, target: rollout/2, fault: kill}\n"
         "- {when: {step: -1}, target: rollout, fault: kil}\n"
-        "- {whn: {step: 1}, target: master, fault: kill}\n"
+        "- {wen: {step: 1}, target: master, fault: kill}\n"
         "- {when: {stp: 1}, target: master, fault: kill}\n"
         "- {when: 3, target: master, fault: kill}\n"
         "- kill master\n",
@@ -71,7 +71,7 @@ def test_all_problems_of_the_file_at_once(rl: JobPlan, tmp_path: Path) -> None:
         "3:30: [2].target: 'rollout' is no rank of the job (rollout/0 to rollout/1)",
         "3:46: [2].fault: there is no fault 'kil' (did you mean 'kill'?)",
         "4:3: [3]: has no 'when'",
-        "4:4: [3].whn: unknown field (did you mean 'when'?)",
+        "4:4: [3].wen: unknown field (did you mean 'when'?)",
         "5:10: [4].when.step: must be a whole number, 0 or more",
         "5:11: [4].when.stp: unknown field (did you mean 'step'?)",
         "6:10: [5].when: is no mapping (write {step: 15})",
