@@ -175,6 +175,8 @@ def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
     assert main.run(["logs", "ppo", "-f", "--rank", "1"]) == 0
     assert capsys.readouterr().out == "[actor/1] d\n"
+    assert main.run(["logs", "ppo", "-f", "--rank", "0", "--role", "actor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "[actor/0] c", "a line without an end is shown at the end"
     assert main.run(["logs", "ppo", "--role", "critic"]) == 3
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
