@@ -110,12 +110,14 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
     npus = GOOD + '  nodeGroups: [{name: n, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
     (here / "wide.yaml").write_text(wide)
     (here / "npus.yaml").write_text(npus)
+    (here / "elsewhere.yaml").write_text(GOOD + "  code: {workingDir: src}\n")
     (here / "faults.yaml").write_text("- {when: {step: 1}, target: ghost/0, fault: kill}\n")
     for words, message in (
         (["wide.yaml"], "the plan has 9 nodes; an embedded Ray starts at most 8 raylets"),
         (["npus.yaml"], "the plan's nodes have 16 NPU in all, this machine has 0: 16 are missing"),
         (["npus.yaml"], "--pretend NPU=8"),
         (["npus.yaml", "--pretend", "NPU=4"], "has 8 NPU, --pretend declares 4 per raylet"),
+        (["elsewhere.yaml"], f"the working directory {here}/src is not there"),
         (["good.yaml", "--pretend", "NPU"], "not a device and a number"),
         (["good.yaml", "--faults", "faults.yaml"], "faults.yaml:1:"),
         (["good.yaml", "--faults", "none.yaml"], "cannot read none.yaml"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dljob.api import logs, registry
-from dljob.errors import ExitCode, JobFailedError, UnreachableError
+from dljob.errors import ExitCode, JobFailedError, UsageError
 
 if TYPE_CHECKING:
     from dljob.runtime.launch import JobConnection
@@ -141,12 +141,12 @@ def submit(
 
     Raises:
         UnreachableError: no Ray, or no right to write to DLJOB_HOME.
+        UsageError: the working directory is not there.
     """
     from dljob.runtime.connect import connect
     from dljob.runtime.launch import launch, new_uid
 
-    if not code_dir.is_dir():
-        raise UnreachableError(f"the working directory {code_dir} is not there", hint="see spec.code.workingDir")
+    check_code_dir(code_dir)
     reached = connect(address)
     uid, name = new_uid(), manifest.metadata.name
     entry = record(
@@ -161,6 +161,16 @@ def submit(
         )
     )
     return JobHandle(entry, launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend))
+
+
+def check_code_dir(code_dir: Path) -> None:
+    """Whether ranks can have it as their working directory.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    if not code_dir.is_dir():
+        raise UsageError(f"the working directory {code_dir} is not there", hint="see spec.code.workingDir")
 
 
 def _own_environment() -> tuple[tuple[str, str], ...]:

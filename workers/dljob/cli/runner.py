@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dljob.api import registry
+from dljob.api.handle import check_code_dir
 from dljob.cli import output, watch
 from dljob.cli.live import Screen, screen
 from dljob.errors import ExitCode, UnreachableError
@@ -47,6 +48,7 @@ class Runner:
         self._faults = load_faults(faults, self._plan) if faults else None
         self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
         self._code_dir = file.resolve().parent / (self._manifest.spec.code.working_dir or "")
+        check_code_dir(self._code_dir)
         self._deaths: list[str] = []
         self._handle: JobHandle | None = None
         note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
