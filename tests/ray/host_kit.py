@@ -173,7 +173,11 @@ class HostHandle:
     def hello(self) -> Any:
         return ray.get(self.actor.hello.remote(), timeout=30)
 
-    def start(self, *ranks: int, incarnation: int = 1, reason: str = "", epoch: int = 1, **order: Any) -> None:
+    def start(self, *ranks: int, **order: Any) -> None:
+        """Order ranks to start; raises when the host refuses."""
+        ray.get(self.order_start(*ranks, **order), timeout=30)
+
+    def order_start(self, *ranks: int, incarnation: int = 1, reason: str = "", epoch: int = 1, **order: Any) -> Any:
         starts = tuple(RankStart(rank, incarnation, i, len(ranks), 0, reason) for i, rank in enumerate(ranks))
         values: dict[str, Any] = {
             "epoch": epoch,
@@ -184,7 +188,7 @@ class HostHandle:
             "store": "",
             "devices": (),
         }
-        ray.get(self.actor.start.remote(StartOrder(**{**values, **order})), timeout=30)
+        return self.actor.start.remote(StartOrder(**{**values, **order}))
 
     def stop(self, *ranks: int, grace_s: float = 5.0, epoch: int = 1) -> None:
         ray.get(self.actor.stop.remote(StopOrder(epoch, ranks, grace_s, "the test says so")), timeout=30)

@@ -120,10 +120,13 @@ def test_exit_actor_in_user_code_is_an_end_like_sys_exit(job):
 
 @pytest.mark.parametrize("name", ["hard_exit", "segfaults"])
 def test_process_that_vanishes_breaks_the_sentinel(job, name):
-    host = started(job, name)
+    host = job.host(ThreadHost, role_plan("w", ("class", f"people.{name}")))
+    pid = host.hello().pid
     sentinel = host.sentinel()
+    host.order_start(0)  # the process may be gone before it has answered this
     assert sentinel.broke.wait(20)
     assert "Died" in type(sentinel.error).__name__
+    gone(pid)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "ray.kill"])
