@@ -26,7 +26,7 @@ def job() -> float:
 def main() -> None:
     """One row."""
     with cluster(4, 4):
-        theirs, ours = in_turn(lambda: bare.many(RANKS, {"DLJOB_BENCH": "1"}, torch=True), job, runs())
+        theirs, ours = in_turn(lambda: bare.many(RANKS, torch=True), job, runs())
     Row(
         "fork-16",
         "the same with one role group of 16 `module` ranks that import torch",

@@ -77,7 +77,7 @@ def without_spare() -> Row:
 
         def theirs() -> float:
             time.sleep(1.0)
-            return bare.one({"DLJOB_BENCH": "1"})
+            return bare.one()
 
         bare_s, dljob_s = in_turn(theirs, ours, runs(11))
         end(handle)

@@ -25,7 +25,7 @@ def main() -> None:
     with cluster(4, 4):
         for n in (4, 16):
             say(f"submit -> {n} entries: bare, dljob")
-            theirs, ours = in_turn(lambda n=n: bare.many(n, {"DLJOB_BENCH": "1"}), lambda n=n: job(n), runs())
+            theirs, ours = in_turn(lambda n=n: bare.many(n), lambda n=n: job(n), runs())
             Row(
                 f"submit-{n}",
                 f"`submit()` on a running Ray -> last of {n} user entries, no torch",
