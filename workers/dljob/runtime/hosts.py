@@ -203,7 +203,7 @@ class Hosts:
         if isinstance(error, ActorLostError):
             if error.node_lost:
                 return Outcome(False, Reason.NODE_LOST, message="its node is gone")
-            return Outcome(False, Reason.UNKNOWN, message="killed, cause unknown", detail=str(error))
+            return Outcome(False, Reason.UNKNOWN, detail=str(error))
         if isinstance(error, ActorCallError):
             return _failed(error)
         return Outcome(False, Reason.UNKNOWN, message=str(error))

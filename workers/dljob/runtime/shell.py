@@ -32,6 +32,7 @@ from dljob.runtime.messages import Beacon, BeaconReply, JobInfo
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
 from dljob.spec.model import DLJobSpec
+from dljob.telemetry import reasons
 
 BATCH = 1000
 SNAPSHOT_EVERY = 2000
@@ -320,7 +321,8 @@ class Shell:
 
     async def _abort(self, error: Exception) -> None:
         """The master cannot go on (its journal cannot be written or read, or it is wrong): end the job with that."""
-        reason = "JournalFailed" if isinstance(error, (JournalBrokenError, JournalError)) else "MasterFailed"
+        journal = isinstance(error, (JournalBrokenError, JournalError))
+        reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
         said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
         with suppress(Exception):
             await self.executor.clear()

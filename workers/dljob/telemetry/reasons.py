@@ -40,5 +40,7 @@ PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds
 NO_ROOM_FOR_LOST_UNITS = "NoRoomForLostUnits"  # units of a lost node found no room in time
 RESTART_TIMED_OUT = "RestartTimedOut"  # a restart of the whole job did not finish in time
 MASTER_BUDGET = "MasterBudgetExhausted"  # PrimeMaster was restarted too often
+JOURNAL_FAILED = "JournalFailed"  # the journal cannot be written or read: nothing more may be decided
+MASTER_FAILED = "MasterFailed"  # PrimeMaster itself is wrong; please report it with its log
 STOPPED = "StoppedByUser"  # a stop was ordered
 RELEASED = "Released"  # nothing of the job is left
