@@ -24,6 +24,8 @@ from dljob.spec.model import DLJobManifest
 
 UID = "0123456789abcdef" * 2
 FIRST = "01234567/worker/0/1"
+HANG_S = 60
+"""No wait here takes so long, but where a busy disk takes seconds for a sync."""
 
 
 class World:
@@ -74,7 +76,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def until(check: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not (got := check()):  # noqa: ASYNC110 - the condition is somebody else's
             await asyncio.sleep(0.005)
         return got
@@ -91,7 +93,7 @@ def end_all(world: World, outcome: Outcome | None = None) -> None:
 
 async def ended(world: World) -> dict[str, Any]:
     shell, task = world.masters[-1]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         await task
     assert shell.final is not None
     assert world.backend.groups == {}
