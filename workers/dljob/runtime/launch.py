@@ -22,7 +22,7 @@ from dljob.runtime.timeline import STATUS, write_atomically
 from dljob.spec.model import DLJobManifest
 
 REGISTRY = "dljob/jobs/"
-MASTER_CLASS = "dljob.runtime.prime.PrimeMaster"
+MASTER_CLASS = "dljob.runtime.prime_actor.PrimeMaster"
 MASTER_CALLS = 20_000
 """Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
 NAMESPACE = "dljob"
