@@ -8,6 +8,7 @@ BIN := .venv/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export UV_PYTHON_DOWNLOADS := never
+export UV_SYSTEM_CERTS := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
 .PHONY: help setup run test check verify fmt lint type imports unit ray cov bench clean
