@@ -51,3 +51,16 @@ def test_collective_that_loses_its_peer_ends_its_rank_or_is_ended(job):
     outcome = hosts[0].ends(timeout=30)[0].outcome
     assert not outcome.ok
     assert not outcome.fatal
+
+
+def test_code_that_imports_torch_late_meets_no_half_imported_torch(job):
+    """The host imports torch in a thread; a submodule imported meanwhile would abort the process."""
+    store = job.host(ElasticMaster, role_plan("w", ("class", "torch_later.late"), **ELASTIC))
+    role = role_plan("w", ("class", "torch_later.late"), **ELASTIC)
+    address = store.hello().address
+    hosts = [job.host(ThreadHost, role) for _ in range(2)]
+    for host in hosts:
+        host.hello()  # from here on torch is being imported
+    for rank, host in enumerate(hosts):
+        host.start(rank, store=address)
+    assert [host.ends(timeout=60)[0].outcome.result for host in hosts] == ["2", "2"]

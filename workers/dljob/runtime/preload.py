@@ -25,10 +25,15 @@ def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
     return ()
 
 
-def in_background(names: tuple[str, ...]) -> None:
-    """Import modules in a thread; whoever needs one of them meanwhile waits for it."""
-    if names:
-        threading.Thread(target=_import, args=(names,), name="dljob-preload", daemon=True).start()
+def in_background(names: tuple[str, ...]) -> threading.Thread:
+    """Import modules in a thread; to be joined before any code runs that may import them too.
+
+    Python lets `import torch.distributed` begin while another thread is still inside `import torch`, whose lock it does
+    not take when `torch` is in sys.modules already; torch's C++ half then aborts the process.
+    """
+    thread = threading.Thread(target=_import, args=(names,), name="dljob-preload", daemon=True)
+    thread.start()
+    return thread
 
 
 def _import(names: tuple[str, ...]) -> None:

@@ -49,7 +49,7 @@ class ThreadHost(Host):
         self._report = 0
         self._killed = ""
         super().__init__(spec)
-        preload.in_background(preload.modules(spec.role, spec.job.code_dir))
+        self._preload = preload.in_background(preload.modules(spec.role, spec.job.code_dir))
 
     # -- orders
 
@@ -93,6 +93,7 @@ class ThreadHost(Host):
         pid = os.getpid()
         try:
             life = self._enter(order, start)
+            self._preload.join()
             outcome = life.live()
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
