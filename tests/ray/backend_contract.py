@@ -11,6 +11,7 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -191,9 +192,11 @@ class BackendContract:
 
     async def test_an_exit_of_its_own_breaks_the_pending_call(self, backend, prefix) -> None:
         ref = await self.made(backend, prefix + "a")
-        await backend.call(ref, "end", 3)
+        waiting = asyncio.ensure_future(backend.call(ref, "wait_for_ever"))
+        with suppress(ActorLostError):  # on a busy machine the end comes before the answer
+            await backend.call(ref, "end", 3)
         with pytest.raises(ActorLostError):
-            await backend.call(ref, "wait_for_ever")
+            await waiting
 
     async def test_an_exception_comes_back_with_its_traceback(self, backend, prefix) -> None:
         ref = await self.made(backend, prefix + "a")
