@@ -103,8 +103,9 @@ def machine() -> str:
     return f"{cores}, Python {platform.python_version()}, {packages}"
 
 
-def document(rows: list[dict[str, Any]], ran_on: str, day: str) -> str:
+def document(kept: dict[str, Any]) -> str:
     """docs/benchmarks.md."""
+    rows = kept["rows"]
     spreads = [f"- `{row['script']}.py`, {row['name']}: {spread(row)}" for row in rows if row.get("spread")]
     return "\n".join(
         [
@@ -113,7 +114,7 @@ def document(rows: list[dict[str, Any]], ran_on: str, day: str) -> str:
             "Written by `python tests/bench/run.py --markdown docs/benchmarks.md`; `make bench` prints the table anew.",
             "Each figure is a median; where something is held against Ray alone, both halves ran in turn in one Ray.",
             "",
-            f"Measured {day} on {ran_on}.",
+            f"Measured {kept['day']} on {kept['machine']}. {kept['conditions']}".rstrip(),
             "",
             table(rows),
             "",
@@ -133,17 +134,19 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[[], *SCRIPTS], help="benchmarks to run")
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--markdown", type=Path, help="write the document here")
+    parser.add_argument("--conditions", default="", help="what else is to be said of the machine, for the document")
     parser.add_argument("--from", dest="earlier", type=Path, help="rows of an earlier --json; nothing is run")
     arguments = parser.parse_args()
     if arguments.earlier:
         kept = json.loads(arguments.earlier.read_text())
     else:
         rows = [row for name in arguments.names or SCRIPTS for row in measure(name)]
-        kept = {"machine": machine(), "day": date.today().isoformat(), "rows": rows}  # noqa: DTZ011 - a local day
+        kept = {"machine": machine(), "day": date.today().isoformat(), "conditions": "", "rows": rows}  # noqa: DTZ011 - a local day
+    kept["conditions"] = arguments.conditions or kept["conditions"]
     if arguments.json:
         arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
     if arguments.markdown:
-        arguments.markdown.write_text(document(kept["rows"], kept["machine"], kept["day"]))
+        arguments.markdown.write_text(document(kept))
     print(table(kept["rows"]))
     return 0 if all(row["met"] for row in kept["rows"]) else 1
 
