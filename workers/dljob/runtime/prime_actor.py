@@ -1,8 +1,8 @@
 """PrimeMaster as Ray sees it: names and arguments of its methods, the work in `prime.py`.
 
 Whoever gets the handle of a named actor imports its class (`load_actor_class`, ray/_private/function_manager.py, 2.60),
-and every worker does, for its beacon. So this module is light, and `prime` is imported by the master alone: 0.2 s of
-CPU and 18 MB less in each worker.
+and every worker does, for its beacon. So this module is light, and `prime` is imported by the master alone: 59 modules
+and 5 MB less in each worker.
 """
 
 from __future__ import annotations
