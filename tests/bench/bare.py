@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
-from bench_common import settle
+from bench_common import settle, until
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -50,6 +53,31 @@ class Maker:
         for actor in self.actors:
             ray.kill(actor)
         remove_placement_group(self.group)
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class Reborn:
+    """A bare detached async actor that Ray makes again when it dies; it does nothing but say when it began."""
+
+    def __init__(self, births: str) -> None:
+        with Path(births).open("a") as file:
+            file.write(f"{time.time()} {os.getpid()}\n")
+
+    async def hello(self) -> int:
+        """Its process."""
+        return os.getpid()
+
+
+def reborn(births: Path) -> float:
+    """Seconds from the SIGKILL of the actor to its `__init__` in the next process; makes it when there is none."""
+    if not births.exists():
+        Reborn.options(name="reborn", lifetime="detached", namespace="dljob").remote(str(births))
+        until(births.exists)
+    seen = until(births.read_text).splitlines()
+    killed = time.time()
+    os.kill(int(seen[-1].split()[1]), signal.SIGKILL)
+    lines = until(lambda: (now := births.read_text().splitlines())[len(seen) :] and now)
+    return float(lines[-1].split()[0]) - killed
 
 
 def many(n: int, *, cpu: float = 0.25, torch: bool = False) -> float:

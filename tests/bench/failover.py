@@ -9,6 +9,8 @@ import time
 from statistics import median
 from typing import Any
 
+import ray
+from bare import reborn
 from bench_common import Entries, Row, cluster, folder, runs, say, settle
 from bench_jobs import manifest, master_pid, processes, role, stamp, submit
 
@@ -34,6 +36,7 @@ def main() -> None:
     again: list[float] = []
     taken: list[float] = []
     back: list[float] = []
+    bare: list[float] = []
     with cluster(5), folder() as out:
         entries = Entries(out)
         roles = [
@@ -48,20 +51,30 @@ def main() -> None:
             time.sleep(2.0)
             for kept, value in zip((again, taken, back), commanding(handle, entries), strict=True):
                 kept.append(value)
-            say(f"  run {number + 1}: back {again[-1]:.2f} s, order taken {taken[-1]:.2f} s, effect {back[-1]:.2f} s")
+            time.sleep(2.0)
+            bare.append(reborn(out / "births"))
+            took = ", ".join(f"{kept[-1]:.2f} s" for kept in (bare, again, taken, back))
+            say(f"  run {number + 1}: bare, commanding, order taken, effect: {took}")
+        ray.kill(ray.get_actor("reborn", "dljob"))
         same = before.items() <= processes().items()
         (out / "stop").touch()
         result = handle.result
         settle()
+    calls = f"{result.get('calls')} calls to {WORKERS - 2} ranks each, the longest {result.get('longest', 0):.2f} s"
     Row(
         "failover",
         f"SIGKILL PrimeMaster, {WORKERS} workers",
         "0 workers restarted, 0 calls lost, commanding again <= 1 s after the kill",
         median(again),
         1.0,
-        samples={"commanding again": again, "a client's order taken": taken, "rank restarted by it in user code": back},
+        samples={
+            "commanding again": again,
+            "bare actor's __init__ again": bare,
+            "a client's order taken": taken,
+            "rank restarted by it in user code": back,
+        },
         facts={"0 workers restarted": same, "0 calls lost": result.get("lost") == 0},
-        note=f"{result.get('calls')} calls to {WORKERS - 2} ranks each, the longest {result.get('longest', 0):.2f} s",
+        note=f"{median(again) / median(bare):.2f} x a bare actor's `__init__` again; {calls}",
     ).emit()
 
 
