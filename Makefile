@@ -11,7 +11,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup run test check verify fmt lint type imports unit ray cov bench clean
+.PHONY: help setup run test check verify fmt cov bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,13 +33,13 @@ run: setup ## the example: GRPO with five roles on an embedded Ray, three faults
 test: setup ## every tier that this machine can run
 	$(BIN)/python tests/tiers.py $(ARGS)
 
-check: setup ## format, lint, types, imports, unit: under a minute
+check: setup ## format, lint, types, imports, unit (but the slow): under a minute
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/codespell --quiet-level 2
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
-	$(BIN)/pyright --warnings
-	$(BIN)/python -m pytest -q -n 2 tests/unit
+	$(BIN)/pyright --warnings & types=$$!; \
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" tests/unit; unit=$$?; wait $$types && exit $$unit
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
