@@ -95,7 +95,7 @@ def test_only_what_will_come_again_is_fatal(phase, error, fatal):
 
     outcome = Life(Bad).live()
     assert (outcome.ok, outcome.fatal) == (False, fatal)
-    assert outcome.message.startswith(f"{phase}: ")
+    assert outcome.message.endswith(f"(in {phase})")
 
 
 @pytest.mark.parametrize(("joined", "fatal"), [(True, False), (False, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import signal
 import sysconfig
@@ -20,6 +21,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
+_IMPORTLIB = importlib.__path__[0]
+
+
 class ResultError(TypeError):
     """What user code returned cannot be the job's result; nothing of ours is wrong, so no frame is named."""
 
@@ -29,13 +33,16 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     if isinstance(error, SystemExit):
         return _exited(error, phase)
     importing = isinstance(error, ImportError) and phase == "import"
+    frame = user_frame(error, code_dir)
+    unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
+    where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
     return Outcome(
         ok=False,
         reason=Reason.IMPORT_ERROR if importing else Reason.USER_ERROR,
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
-        frame=user_frame(error, code_dir),
-        message=f"{phase}: {_say(error)}",
+        frame=frame,
+        message=f"{_say(error)} (in {phase}){where}".lstrip(),
         detail=user_traceback(error),
         fatal=fatal,
     )
@@ -49,7 +56,9 @@ def _exited(error: SystemExit, phase: str) -> Outcome:
         number, said = code & 0xFF, f"sys.exit({code})"
     else:
         number, said = 1, f"sys.exit({str(code)[:500]!r})"
-    return Outcome(ok=False, reason=Reason.USER_ERROR, code=number, error_type="SystemExit", message=f"{phase}: {said}")
+    return Outcome(
+        ok=False, reason=Reason.USER_ERROR, code=number, error_type="SystemExit", message=f"{said} (in {phase})"
+    )
 
 
 def from_status(status: int, *, detail: str = "") -> Outcome:
@@ -109,7 +118,7 @@ def user_frame(error: BaseException, code_dir: str) -> str:
     """Where it was, `file.py:12 in f`: the innermost frame of the user's code; without one, of what is not ours."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
-    frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen"))]
+    frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
     own = [frame for frame in frames if is_users(frame[0], code_dir)]
     chosen = own or frames
     if not chosen:
@@ -163,6 +172,7 @@ def _short(filename: str, code_dir: str) -> str:
 
 
 def _say(error: BaseException) -> str:
+    """What an error says; its type stands beside it, in `error_type`."""
     with contextlib.suppress(Exception):
-        return f"{type(error).__name__}: {error}"[:1000]
+        return str(error)[:1000]
     return type(error).__name__
