@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 from pathlib import Path
 
@@ -113,3 +114,11 @@ def test_result_that_contains_itself_is_refused():
     loop.append(loop)
     with pytest.raises(outcome.ResultError, match="list"):
         outcome.encode_result(loop)
+
+
+def test_a_module_that_is_nowhere_says_where_it_was_looked_for(tmp_path):
+    bare = caught(importlib.import_module, "no_such_module_anywhere")
+    bare.__traceback__ = bare.__traceback__.tb_next.tb_next  # as a host sees it: no frame of this file
+    ended = outcome.from_exception(bare, code_dir=str(tmp_path), phase="import", fatal=True)
+    assert ended.frame == ""
+    assert ended.message.endswith(f"(in import); it is looked for in {tmp_path} and among the installed packages")
