@@ -44,7 +44,7 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
     if tier == "house":
         return [
             [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
-            [str(BIN / "ruff"), "check", "--quiet", "."],
+            [str(BIN / "ruff"), "check", "--no-cache", "--quiet", "."],
             [str(BIN / "codespell"), "--quiet-level", "2"],
             [str(BIN / "lint-imports"), "--no-cache"],
             [str(BIN / "pyright"), "--warnings"],
