@@ -60,7 +60,7 @@ def main() -> None:
     control = run()
     say(f"control: {control['wall']:.1f} s, reward {control['reward']}")
     faulty: list[dict[str, Any]] = []
-    for number in range(runs(3)):
+    for number in range(runs()):
         faulty.append(run("--faults", str(EXAMPLE / "faults.yaml")))
         last = faulty[-1]
         say(f"run {number + 1}: {last['wall']:.1f} s, reward {last['reward']}, restarts {last['restarts']}")

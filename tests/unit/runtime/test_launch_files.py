@@ -41,6 +41,12 @@ async def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
     assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2]
 
 
+def test_a_note_that_a_fenced_master_wrote_too_is_read_once(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"seq": seq}) + "\n" for seq in (1, 2, 3, 2, 3, 4))
+    (tmp_path / "events.jsonl").write_text(lines)
+    assert [said["seq"] for said in read_notes(tmp_path)] == [1, 2, 3, 4]
+
+
 async def test_the_status_file_is_replaced_whole(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path)
     for phase in ("Running", "Succeeded"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from dljob.master.state import Phase
 from dljob.master.views import Outcome
 from dljob.plan.plan import plan
 from dljob.runtime import shell as shell_module
+from dljob.runtime import timeline as timeline_module
 from dljob.runtime.messages import Beacon, JobInfo
 from dljob.runtime.shell import Setup, Shell
 from dljob.runtime.stores import FileStore, KeyValueStore
@@ -173,6 +176,25 @@ async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: b
         notes = [json.loads(line)["seq"] for line in (world.folder / "events.jsonl").read_text().splitlines()]
         assert notes == list(range(1, len(notes) + 1))
         world.close()
+
+
+async def test_a_master_that_goes_while_it_writes_notes_ends_its_line_before_the_next_reads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cancelled master handed to its file thread is in the file when it is gone, not later."""
+    begun, append = threading.Event(), timeline_module._append
+
+    def slow(path: Path, text: str) -> None:
+        begun.set()
+        time.sleep(0.05)  # a disk that takes its time
+        append(path, text)
+
+    monkeypatch.setattr(timeline_module, "_append", slow)
+    first = world.master()
+    await until(begun.is_set)
+    await world.die()
+    notes = (world.folder / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in notes] == list(range(1, first.timeline.seq + 1))
 
 
 async def test_events_are_in_the_journal_before_they_are_answered(world: World) -> None:

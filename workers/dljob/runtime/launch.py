@@ -240,7 +240,10 @@ def attach(job: str, backend: str | None = None) -> JobConnection:
 
 
 def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
-    """The notes in a job's folder with a greater number."""
+    """The notes in a job's folder with a greater number, each once.
+
+    A master that was fenced while it wrote may leave a note that its successor wrote too: numbers only grow here.
+    """
     found: list[dict[str, Any]] = []
     try:
         lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
@@ -253,6 +256,7 @@ def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
             continue  # a line that was being written when its writer died; the next master wrote it again
         if note["seq"] > after_seq:
             found.append(note)
+            after_seq = note["seq"]
     return found
 
 

@@ -125,6 +125,7 @@ class Shell:
             self.executor.close()
             with suppress(Exception):
                 await self.journal.close()
+            self.timeline.close()
 
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state, tell the core that a master is here and what lives, hear the actors that live."""

@@ -67,6 +67,10 @@ class Timeline:
         text = json.dumps(status, ensure_ascii=False, indent=1)
         await self._run(lambda: write_atomically(self._folder / STATUS, text))
 
+    def close(self) -> None:
+        """Return when what was handed to the files is in them."""
+        self._files.shutdown()
+
     async def _run(self, function: Any) -> None:
         with suppress(OSError):
             await asyncio.get_running_loop().run_in_executor(self._files, function)
