@@ -50,7 +50,7 @@ verify: setup ## regenerate what is generated; fail on a difference
 	git diff --exit-code -- crds docs/reference
 
 cov: setup ## branch coverage of the pure rooms, which must be whole
-	$(BIN)/python -m pytest -q -n 2 tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q -n 2 tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.control --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.telemetry")
+PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.telemetry")
 
 
 def isolated() -> list[str]:

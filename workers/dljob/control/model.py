@@ -1,0 +1,244 @@
+"""What the operator sees and what it does: frozen data between the shell and `reconcile`.
+
+    observe (shell) -> Observed -> reconcile(observed, settings, now) [pure] -> Outcome -> execute (shell)
+
+The order within a pass is fixed: actions first, in their order and only until one fails, then Events, then the status,
+written with the resourceVersion that was observed. What must survive a crash is therefore decided in two passes:
+the first writes it to the status, the second acts on what the status says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+Object: TypeAlias = Mapping[str, Any]
+"""A Kubernetes object as JSON gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The operator's configuration, as far as decisions need it."""
+
+    version: str
+    """dljob's own."""
+    image: str
+    """The runtime image of jobs that name none; `{rayVersion}` is replaced."""
+    ray_version: str
+    """Ray's version of jobs that name none."""
+    init_image: str
+    """The image of the init container that brings dljob into user images; empty: images must have it."""
+    service_account: str = ""
+    """`namespace/name` of the operator itself, which no job may use."""
+    progress_seconds: float = 15.0
+    """Progress reaches the status at most that often; changes of state at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of the job's RayCluster, digested."""
+
+    name: str
+    uid: str
+    head: bool
+    group: str
+    phase: str
+    """Pending | Running | Succeeded | Failed | Unknown."""
+    ready: bool
+    ip: str = ""
+    node: str = ""
+    container: str = ""
+    """containerID of the Ray container: another one is another process tree."""
+    restarts: int = 0
+    leaving: bool = False
+    """It has a deletionTimestamp."""
+    trouble: str = ""
+    """The kubelet's or scheduler's own words when it does not get on: reason and message."""
+    trouble_reason: str = ""
+    """ImagePullBackOff, ErrImagePull, CreateContainerConfigError, CrashLoopBackOff, Unschedulable, OOMKilled, ..."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those under `dljob.io/`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterView:
+    """What PrimeMaster last said through the gateway."""
+
+    snapshot: Object
+    """`GET /v1/jobs/<uid>/status`; empty until the first answer."""
+    placement: tuple[Object, ...] = ()
+    """`GET /v1/jobs/<uid>/placement`: {"pod", "node", "units", "ranks"} of each Ray node that holds units."""
+    age: float = 0.0
+    """Seconds since the last answer."""
+    error: str = ""
+    """Why the last question got none; empty when it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayJobView:
+    """What Ray's Job API says of the submission: a hint; PrimeMaster's word counts."""
+
+    id: str
+    status: str
+    """PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED | MISSING (404) | "" (not asked yet)."""
+    message: str = ""
+    exit_code: int | None = None
+    refusal: Mapping[str, str] = field(default_factory=dict)
+    """The launcher's last word when it refused: {"reason", "message", "hint"}."""
+    tail: str = ""
+    """The last lines of its log, when it failed."""
+    session: str = ""
+    """Ray's session: another one means that the head lost its state."""
+    age: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The last failure of an action, until it succeeds."""
+
+    action: str
+    """The action's class, such as CreateCluster."""
+    code: int
+    """HTTP status; 0 when nothing answered."""
+    message: str
+    """The API's own words."""
+    count: int
+    """How often in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that is known of one DLJob at one moment."""
+
+    job: Object
+    """The DLJob as the API server gave it, whole: metadata, spec, status."""
+    cluster: Object | None = None
+    """The RayCluster that the status names, or that the name of the attempt names; without managedFields."""
+    pods: tuple[Pod, ...] = ()
+    """Of that RayCluster, the head first, then by name."""
+    master: MasterView | None = None
+    ray_job: RayJobView | None = None
+    troubles: tuple[Trouble, ...] = ()
+    logs_saved: bool = False
+    """Whether the tails of the ranks' logs are in their ConfigMap."""
+    kuberay: Literal["", "missing", "old"] = ""
+    """Whether the RayCluster CRD is not served, or lacks fields that are needed."""
+    commands: tuple[str, ...] = ()
+    """Ids of commands that PrimeMaster took in this life of the operator."""
+
+
+# -- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """POST an object; one that is there already is fine when its owner is the job, else the action fails."""
+
+    kind: Literal["RayCluster", "ConfigMap"]
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class CreateToken:
+    """POST the Secret of the RayCluster's token, which the shell derives from its key, the uid and the name."""
+
+    name: str
+    cluster: str
+    owner: Object
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """DELETE a child, by name and uid, in the background; gone already is fine."""
+
+    kind: Literal["RayCluster", "ConfigMap", "Secret", "DLJob"]
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Merge annotations into an object; a value None removes one."""
+
+    kind: Literal["DLJob", "RayCluster", "Pod"]
+    name: str
+    annotations: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """POST the launcher to Ray's Job API of the head; a duplicate id is adopted."""
+
+    id: str
+    cluster: str
+    address: str
+    """Host of the head."""
+    argv: tuple[str, ...]
+    runtime_env: Object
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """POST a command to PrimeMaster through the gateway; the same id happens once."""
+
+    id: str
+    cluster: str
+    address: str
+    kind: Literal["restart", "stop"]
+    target: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveLogs:
+    """Fetch the tails of the ranks' logs through the gateway into a ConfigMap of this name."""
+
+    name: str
+    cluster: str
+    address: str
+    owner: Object
+    labels: Mapping[str, str]
+
+
+Action: TypeAlias = Create | CreateToken | Delete | Annotate | Submit | Command | SaveLogs
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Keep asking the gateway and Ray's Job API of this head, and bring the key back when something changed."""
+
+    cluster: str
+    address: str
+    job: str
+    """The job's uid, 32 hex digits."""
+    submission: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event about the DLJob; equal ones are counted, not repeated."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    action: str = "Reconcile"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What to do now."""
+
+    reason: str
+    """Why, in a sentence: for the log, and for tests."""
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    status: Object | None = None
+    """The whole status to write; None: it is right as it is."""
+    watch: Watch | None = None
+    """What to keep asking; None: ask nothing (any more)."""
+    requeue: float | None = None
+    """Seconds until the next look when nothing else happens."""

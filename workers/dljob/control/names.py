@@ -1,0 +1,53 @@
+"""Names of a job's children, derived from what never changes: a crash between any two calls repeats nothing."""
+
+from __future__ import annotations
+
+import hashlib
+
+MANAGER = "dljob-operator"
+"""Field manager, and `reportingController` prefix."""
+CONTROLLER = "dljob.io/operator"
+"""The value of spec.managedBy that means us, and the controller of Events."""
+
+LABEL_NAME = "dljob.io/name"
+LABEL_UID = "dljob.io/uid"
+LABEL_MANAGED = "app.kubernetes.io/managed-by"
+
+PLAN = "dljob.io/placement-plan"
+PLAN_HASH = "dljob.io/placement-plan-hash"
+RESTART = "dljob.io/restart"
+RESTART_TARGET = "dljob.io/restart-target"
+STOP = "dljob.io/stop"
+PAUSE = "dljob.io/pause-reconcile"
+ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", "dljob.io/ray-node-id", "dljob.io/attempt")
+
+
+def job_uid(uid: str) -> str:
+    """The job's uid as Ray's side knows it: Kubernetes' without the dashes, 32 hex digits."""
+    return uid.replace("-", "")
+
+
+def cluster_name(job: str, uid: str, attempt: int) -> str:
+    """The RayCluster that an attempt makes: at most 53 characters, KubeRay's limit, for a job of 47."""
+    digits = hashlib.sha256(f"{uid}/{attempt}".encode()).hexdigest()[:5]
+    return f"{job}-{digits}"
+
+
+def token_secret(cluster: str) -> str:
+    """The Secret with the token of a RayCluster."""
+    return f"{cluster}-token"
+
+
+def spec_map(cluster: str) -> str:
+    """The immutable ConfigMap with the spec that a RayCluster runs."""
+    return f"{cluster}-spec"
+
+
+def logs_map(job: str) -> str:
+    """The ConfigMap with the last lines of the ranks' logs, which outlives the RayCluster."""
+    return f"{job}-logs"
+
+
+def submission_id(job: str, uid: str, attempt: int) -> str:
+    """The id of an attempt at Ray's Job API: a second POST of the same id is refused there, and adopted here."""
+    return f"{job}-{job_uid(uid)[:8]}-{attempt}"
