@@ -35,7 +35,7 @@ ENV = {
 os.environ.update({**ENV, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
 
 # Helper modules beside the tests, importable here and by Ray's workers.
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "kits")]
 pytest.register_assert_rewrite("backend_contract", "prime_help")
 
 
@@ -79,7 +79,7 @@ class RayHere:
 def ray_here() -> Iterator[RayHere]:
     """A Ray of several raylets; this process is connected to it."""
     temp = tempfile.mkdtemp(prefix="dlj-", dir="/tmp")
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HERE), str(HERE.parent / "kits"), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.update({"RAY_TMPDIR": temp, "PYTHONPATH": path})
     os.environ.pop("RAY_ADDRESS", None)
     import ray

@@ -15,7 +15,7 @@ import ray
 from ray_kit_paths import USER_DIR
 
 from dljob.master.actions import RankStart
-from dljob.plan.model import HostKind, RolePlan
+from dljob.plan.model import RolePlan
 from dljob.runtime.messages import (
     Beacon,
     BeaconReply,
@@ -29,31 +29,6 @@ from dljob.runtime.messages import (
 )
 
 _numbers = itertools.count(1)
-
-
-def role_plan(name: str, entrypoint: tuple[str, ...], **changes: Any) -> RolePlan:
-    values: dict[str, Any] = {
-        "name": name,
-        "elastic": False,
-        "host": HostKind.THREAD if entrypoint[0] == "class" else HostKind.FORK,
-        "entrypoint": entrypoint,
-        "args": (),
-        "env": (),
-        "config": {},
-        "replicas": 1,
-        "group_size": 1,
-        "driver": False,
-        "depends_on": (),
-        "per_rank": (),
-        "accelerator": None,
-        "node_group": "",
-        "restart_level": "Process",
-        "max_restarts": 10,
-        "comm_backend": None,
-        "comm_timeout_s": 60,
-        "init_process_group": False,
-    }
-    return RolePlan(**{**values, **changes})
 
 
 class FakeMaster:

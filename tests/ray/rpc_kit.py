@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from host_kit import HostHandle, Job, role_plan
+from host_kit import HostHandle, Job
+from role_kit import role_plan
 
 from dljob.runtime.context import Stopping, WorkerContext, install, peers_of
 from dljob.runtime.messages import Peer

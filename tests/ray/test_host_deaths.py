@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host_kit import HostHandle, Job, alive, eventually, role_plan
+from host_kit import HostHandle, Job, alive, eventually
+from role_kit import role_plan
 
 from dljob.master.views import Outcome, Reason
 from dljob.runtime.guard import EndCode

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host_kit import Job, alive, eventually, parent_of, role_plan
+from host_kit import Job, alive, eventually, parent_of
+from role_kit import role_plan
 
 from dljob.master.views import Reason
 from dljob.runtime.fork_host import ForkHost

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host_kit import Job, eventually, role_plan
+from host_kit import Job, eventually
+from role_kit import role_plan
 
 from dljob.master.views import Reason
 from dljob.runtime.thread_host import ThreadHost

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from host_kit import Job, role_plan
+from host_kit import Job
+from role_kit import role_plan
 
 from dljob.runtime.elastic_master import ElasticMaster
 from dljob.runtime.thread_host import ThreadHost

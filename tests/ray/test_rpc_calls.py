@@ -243,7 +243,7 @@ def test_plain_class_serves_too(alone):
 def test_script_calls_through_its_host(alone, tmp_path):
     import json
 
-    from host_kit import role_plan
+    from role_kit import role_plan
 
     from dljob.runtime.fork_host import ForkHost
 
@@ -258,7 +258,7 @@ def test_script_calls_through_its_host(alone, tmp_path):
 
 
 def test_script_has_no_methods_to_call(alone):
-    from host_kit import role_plan
+    from role_kit import role_plan
 
     from dljob.runtime.fork_host import ForkHost
 

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "unit" / "master"))
+sys.path[:0] = [str(HERE.parent / "unit" / "master"), str(HERE)]
 
 from master_kit import UID, World, error, host, nodes  # noqa: E402
+from replay_kit import summary  # noqa: E402
 
 from dljob.master import events as ev  # noqa: E402
 from dljob.master.views import Outcome  # noqa: E402
@@ -114,15 +115,7 @@ def record(name: str) -> None:
     world = World((plan(manifest), manifest.spec), views=nodes(count, cpus=cpus))
     story(world)
     state = world.state
-    expected = {
-        "phase": state.phase.value,
-        "reason": state.verdict.reason,
-        "message": state.verdict.message,
-        "restarts": dict(state.restarts),
-        "incarnations": {f"{role}/{rank}": own.incarnation for (role, rank), own in sorted(state.ranks.items())},
-        "version": state.version,
-        "result": state.result,
-    }
+    expected = summary(state)
     begin = {"k": "begin", "at": world.start, "uid": UID, "manifest": document}
     records = [begin, *world.journal, {"k": "expected", **expected}]
     lines = (encode_line(number + 1, item) for number, item in enumerate(records))

@@ -7,35 +7,16 @@ import sys
 import types
 from typing import Any
 
+from role_kit import role_plan
+
 from dljob.master.views import Outcome
-from dljob.plan.model import HostKind, RolePlan
+from dljob.plan.model import RolePlan
 from dljob.runtime.context import Progress, Stopping, WorkerContext, install
 from dljob.runtime.lifecycle import Lifecycle
 
 
-def role_plan(path: str, **changes: Any) -> RolePlan:
-    values: dict[str, Any] = {
-        "name": "w",
-        "elastic": False,
-        "host": HostKind.THREAD,
-        "entrypoint": ("class", path),
-        "args": (),
-        "env": (),
-        "config": {},
-        "replicas": 1,
-        "group_size": 1,
-        "driver": False,
-        "depends_on": (),
-        "per_rank": (),
-        "accelerator": None,
-        "node_group": "",
-        "restart_level": "Process",
-        "max_restarts": 10,
-        "comm_backend": None,
-        "comm_timeout_s": 60,
-        "init_process_group": False,
-    }
-    return RolePlan(**{**values, **changes})
+def role_of(path: str, **changes: Any) -> RolePlan:
+    return role_plan("w", ("class", path), **changes)
 
 
 def context(**changes: Any) -> WorkerContext:
@@ -75,7 +56,7 @@ class Life:
         install(self.context)
         self.lifecycle = Lifecycle(
             self.context,
-            role_plan("users_module.target", **role),
+            role_of("users_module.target", **role),
             "",
             ready=lambda _: self.steps.append("ready"),
             join=join,

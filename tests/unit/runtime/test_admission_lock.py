@@ -28,10 +28,8 @@ async def test_one_job_at_a_time() -> None:
 
 async def test_reservations_of_one_job_share_a_turn() -> None:
     lock = Admission(MemoryKeyValue(), "job")
-    async with lock.turn():
-        async with asyncio.timeout(1):
-            async with lock.turn():
-                pass
+    async with lock.turn(), asyncio.timeout(1), lock.turn():
+        assert len(await lock._kv.keys(admission.PREFIX)) == 1
 
 
 async def test_a_silent_holder_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,4 +57,4 @@ async def test_a_new_master_takes_over_the_turn_of_its_predecessor_at_once() -> 
     kv = MemoryKeyValue()
     kv.values[admission.PREFIX + "000000000001"] = b"job 9"
     async with asyncio.timeout(1), Admission(kv, "job").turn():
-        pass
+        assert await kv.keys(admission.PREFIX) == (admission.PREFIX + "000000000002",)

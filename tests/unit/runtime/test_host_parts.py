@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from life_kit import context, role_plan
+from life_kit import context, role_of
 
 import dljob
 from dljob import RoleGroup, UsageError, current_worker, progress, rpc
@@ -232,9 +232,9 @@ class TestPreload:
         assert ("torch" in preload.imported(entrypoint, code)) is there
 
     def test_role_with_a_store_needs_it_anyway(self, code):
-        role = role_plan("lazy.f", elastic=True, comm_backend="gloo")
+        role = role_of("lazy.f", elastic=True, comm_backend="gloo")
         assert preload.modules(role, code) == ("torch", "torch.distributed")
-        assert preload.modules(role_plan("lazy.f"), code) == ()
+        assert preload.modules(role_of("lazy.f"), code) == ()
 
 
 def test_importing_dljob_and_what_scripts_use_loads_neither_ray_nor_torch():
