@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
 from dljob import CallError, CallTimeoutError, RemoteError, RoleGroup, UnreachableError
-from dljob.runtime import wire
+from dljob.runtime import host_socket, wire
 from dljob.runtime.context import Outgoing, install
 from dljob.runtime.host_socket import HostSocket
 from dljob.runtime.messages import Refusal, Reply
@@ -82,12 +82,17 @@ def test_host_that_is_gone_is_named(line, monkeypatch):
         connect(line.socket.path)
 
 
-def test_socket_is_private_and_its_folder_goes(line):
-    path = Path(line.socket.path)
-    assert path.stat().st_mode & 0o077 == 0
-    assert path.parent.stat().st_mode & 0o077 == 0
+def test_nothing_of_the_socket_is_in_a_folder(line):
+    assert line.socket.path.startswith("@dljob-")
     line.socket.close()
-    assert not path.parent.exists()
+    with pytest.raises(UnreachableError, match="does not answer at @dljob-"):
+        connect(line.socket.path)
+
+
+def test_process_of_another_user_is_not_heard(line, monkeypatch):
+    monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
+    with pytest.raises((UnreachableError, OSError)):
+        connect(line.socket.path)
 
 
 def test_progress_arrives(line):

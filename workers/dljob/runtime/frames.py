@@ -56,3 +56,8 @@ class Frames:
                 return None
             parts += got
         return bytes(parts)
+
+
+def abstract(path: str) -> str:
+    """The kernel's form of an address: `@name` is abstract, as `ss` writes it."""
+    return f"\0{path[1:]}" if path.startswith("@") else path

@@ -1,20 +1,23 @@
-"""The host's end of the lines to its forked ranks: a unix socket that only this user can reach."""
+"""The host's end of the lines to its forked ranks: a unix socket that only processes of this user can use.
+
+Its name is abstract (`man 7 unix`), so that nothing is left of it however the host ends; the kernel says who connects.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
+import os
+import secrets
 import socket
-import tempfile
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from dljob.errors import CallError
 from dljob.runtime.context import Calls, Outgoing
-from dljob.runtime.frames import Frames
+from dljob.runtime.frames import Frames, abstract
 from dljob.runtime.messages import Reply
 
 
@@ -32,12 +35,10 @@ class HostSocket:
         self._calls = calls
         self._lock = threading.Lock()
         self._lines: dict[int, list[Frames]] = {}
-        # In /tmp since socket paths are short; only this user may enter.
-        self.folder = Path(tempfile.mkdtemp(prefix="dljob-", dir="/tmp"))
-        self.path = str(self.folder / "host")
+        self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
+        """The leading @ stands for the zero byte, which an environment variable cannot hold."""
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(self.path)
-        Path(self.path).chmod(0o600)
+        self._server.bind(abstract(self.path))
         self._server.listen(256)
         threading.Thread(target=self._accept, name="dljob-socket", daemon=True).start()
 
@@ -50,7 +51,7 @@ class HostSocket:
                 line.send({"op": "stopping", "reason": reason})
 
     def close(self) -> None:
-        """Close all lines and remove the socket's folder."""
+        """Close all lines."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -58,7 +59,6 @@ class HostSocket:
             lines = [line for lines in self._lines.values() for line in lines]
         for line in lines:
             line.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _accept(self) -> None:
         while True:
@@ -66,6 +66,9 @@ class HostSocket:
                 connection, _ = self._server.accept()
             except OSError:  # closed
                 return
+            if _peer(connection) != os.getuid():
+                connection.close()
+                continue
             threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
 
     def _serve(self, line: Frames) -> None:
@@ -97,6 +100,11 @@ class HostSocket:
         call = Outgoing(head["role"], head["rank"], head["method"], body, head["timeout_s"], head["idempotent"])
         future = self._calls(rank).send(call)
         future.add_done_callback(lambda done: _answer(line, head["id"], done))
+
+
+def _peer(connection: socket.socket) -> int:
+    """The uid of the process that connected."""
+    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
 def _answer(line: Frames, number: int, done: Future[Reply]) -> None:

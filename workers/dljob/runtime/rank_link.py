@@ -13,7 +13,7 @@ from typing import Any
 import dljob.errors
 from dljob.errors import CallError, UnreachableError
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext, install, make_log, read_only
-from dljob.runtime.frames import Frames
+from dljob.runtime.frames import Frames, abstract
 from dljob.runtime.messages import Refusal, Reply
 
 
@@ -29,7 +29,7 @@ class RankLink:
         self.pid = os.getpid()
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(path)
+            connection.connect(abstract(path))
         except OSError as error:
             connection.close()
             raise UnreachableError(f"the host of this rank does not answer at {path}: {error.strerror}") from None
