@@ -1,0 +1,55 @@
+"""What the API server, or the way to it, can answer instead of what was asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from dljob.errors import ExitCode, NotFoundError, UnreachableError
+
+_HINTS = {
+    0: "is the cluster up, and is this the right context? `kubectl cluster-info` asks the same server",
+    401: "the credentials are not (or no longer) taken: log in again; `kubectl auth whoami` asks the same server",
+    403: "ask for the right, or use another account; `kubectl auth can-i --list` shows what this one may do",
+}
+
+
+class ApiError(UnreachableError):
+    """The API server refused, or was not reached: `status` is the HTTP code, 0 when nothing answered.
+
+    `reason` is the server's word for machines (AlreadyExists, Conflict, Forbidden, ...), the message its own sentence.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message, hint=_HINTS.get(status, ""))
+        self.status = status
+        self.reason = reason
+
+
+class NotThereError(NotFoundError, ApiError):
+    """404: the API server knows no such object, or no such kind."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+def from_answer(status: int, body: bytes, what: str) -> ApiError:
+    """The error that an HTTP answer of 400 or more means; `what` was asked, for answers that are no Status object."""
+    answer = status_object(body)
+    said = (
+        str(answer.get("message") or "")
+        or f"{what}: HTTP {status} {body[:300].decode(errors='replace').strip()}".rstrip()
+    )
+    kind = NotThereError if status == 404 else ApiError
+    return kind(status, str(answer.get("reason") or ""), said)
+
+
+def status_object(body: bytes) -> dict[str, Any]:
+    """The `Status` that the API server puts into its own refusals; empty when the body is something else."""
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return {}
+    if not isinstance(parsed, dict):
+        return {}
+    found = cast("dict[str, Any]", parsed)
+    return found if found.get("kind") == "Status" and found.get("apiVersion") == "v1" else {}

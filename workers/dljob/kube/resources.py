@@ -1,0 +1,45 @@
+"""The kinds of objects that dljob touches, and their paths on the API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind as the API server serves it: `group` is empty for the core kinds."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str = ""
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind carry as `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str = "", sub: str = "") -> str:
+        """The path of one object, of those of a namespace, or of all (None); `sub`: a subresource such as `status`."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        where = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        return root + where + "".join(f"/{quote(part, safe='')}" for part in (self.plural, name, sub) if part)
+
+
+DLJOBS = Resource("dljob.io", "v1alpha1", "dljobs", "DLJob")
+RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
+PODS = Resource("", "v1", "pods", "Pod")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SERVICES = Resource("", "v1", "services", "Service")
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
