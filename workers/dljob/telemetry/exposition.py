@@ -1,0 +1,59 @@
+"""Samples of the catalogue's metrics, and the text that Prometheus scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dljob.telemetry.catalog import CATALOG, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of what `exposition` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a counter or a gauge. `labels` are the values of the metric's labels, in the catalogue's order."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+def sample(name: str, labels: tuple[str, ...], value: float) -> Sample:
+    """A sample of a metric that the catalogue names.
+
+    Raises:
+        ValueError: The labels are not as many as the catalogue says.
+    """
+    metric = CATALOG[name]
+    if len(labels) != len(metric.labels):
+        raise ValueError(f"{name} has the labels {', '.join(metric.labels)}; got the values {', '.join(labels)}")
+    return Sample(metric, labels, value)
+
+
+def exposition(samples: Iterable[Sample]) -> str:
+    """Prometheus' text format; a family's samples come together, as the format asks, whatever order they came in."""
+    families: dict[Metric, list[Sample]] = {}
+    for one in samples:
+        families.setdefault(one.metric, []).append(one)
+    lines: list[str] = []
+    for metric, members in families.items():
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"{metric.name}{_labels(one)} {_number(one.value)}" for one in members]
+    return "".join(line + "\n" for line in lines)
+
+
+def _labels(one: Sample) -> str:
+    pairs = zip(one.metric.labels, one.labels, strict=True)
+    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    return f"{{{inner}}}" if inner else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    """As Go reads it; a whole number without a point."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,0 +1,73 @@
+"""What is measured of DLJobs: from PrimeMaster's snapshots in the gateway, from statuses in the operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dljob.telemetry.exposition import Sample, sample
+
+MASTER_PHASES = ("Pending", "Scheduling", "Running", "Recovering", "Stopping", "Succeeded", "Failed")
+"""Of PrimeMaster, in their order."""
+
+
+def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") -> Iterator[Sample]:
+    """One job, from a snapshot of PrimeMaster's (`master.status.status`; the gateway's brief one serves as well)."""
+    of = (namespace, str(snapshot["name"]))
+    yield sample("dljob_info", (*of, str(snapshot["uid"]), ray_version), 1)
+    for phase in MASTER_PHASES:
+        yield sample("dljob_phase", (*of, phase), snapshot["phase"] == phase)
+    for role in snapshot["roles"]:
+        yield from _workers(of, role)
+    for level, count in snapshot["restarts"].items():
+        yield sample("dljob_restarts_total", (*of, _level(level)), count)
+    for level, seconds in _recoveries(snapshot["recentFaults"]).items():
+        yield sample("dljob_last_recovery_seconds", (*of, level), seconds)
+    if (step := snapshot["progress"]["step"]) is not None:
+        yield sample("dljob_step", of, step)
+    for state, count in _units(snapshot).items():
+        yield sample("dljob_units", (*of, state), count)
+    yield sample("dljob_master_epoch", of, snapshot["epoch"])
+    yield sample("dljob_running_seconds", of, snapshot["seconds"])
+
+
+def fleet_samples(jobs: Iterable[tuple[str, str, str]]) -> Iterator[Sample]:
+    """All DLJobs that the operator knows, each (namespace, name, phase of its status); an empty phase is Pending."""
+    known = [(namespace, name, phase or "Pending") for namespace, name, phase in jobs]
+    counts = Counter((namespace, phase) for namespace, _, phase in known)
+    for labels, count in sorted(counts.items()):
+        yield sample("dljob_jobs", labels, count)
+    for labels in known:
+        yield sample("dljob_status_phase", labels, 1)
+
+
+def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
+    ended = role["succeeded"] + role["failed"]
+    states = {
+        "waiting": role["desired"] - role["running"] - ended,
+        "changing": role["running"] - role["ready"],
+        "ready": role["ready"],
+        "succeeded": role["succeeded"],
+        "failed": role["failed"],
+    }
+    for state, count in states.items():
+        yield sample("dljob_workers", (*of, str(role["name"]), state), count)
+
+
+def _recoveries(faults: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Level -> seconds of its last recovered fault; faults come oldest first."""
+    return {_level(fault["level"]): fault["seconds"] for fault in faults if fault["seconds"] is not None}
+
+
+def _level(word: str) -> str:
+    """As the spec writes levels, RoleGroup, where the snapshot's counts say role_group."""
+    return "".join(part[:1].upper() + part[1:] for part in word.split("_"))
+
+
+def _units(snapshot: Mapping[str, Any]) -> dict[str, int]:
+    """Ready and pending units: the brief snapshot counts them, the whole one lists them."""
+    if "placement" in snapshot:
+        return {state: snapshot["placement"][state] for state in ("ready", "pending")}
+    held = sum(unit["phase"] == "Held" for unit in snapshot["units"])
+    return {"ready": held, "pending": len(snapshot["units"]) - held}
