@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
-from urllib.parse import quote, urlencode
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from urllib.parse import quote
 
 import aiohttp
-from kubernetes.aio.client.api_client import ApiClient
 
 from dljob.kube.connection import Way, find
 from dljob.kube.errors import ApiError, NotThereError, from_answer, status_object
@@ -33,6 +32,7 @@ from dljob.kube.resources import (
     SERVICES,
     Resource,
 )
+from dljob.kube.transport import TIMEOUT, AnyJson, Query, Reply, Transport
 
 __all__ = [
     "CONFIG_MAPS",
@@ -55,15 +55,10 @@ __all__ = [
 ]
 
 Json: TypeAlias = dict[str, Any]
-AnyJson: TypeAlias = Any
-"""What JSON can be: an object, a list, a text, a number."""
-Query: TypeAlias = Mapping[str, str | int]
 Heard: TypeAlias = tuple[Literal["ADDED", "MODIFIED", "DELETED"], Json]
 
-T = TypeVar("T")
-
-TIMEOUT = 30.0
-"""Seconds for one call, from the first byte sent to the last one read."""
+AGAIN = 1.0
+"""Seconds, give or take a half, between the end of a watch and the next list."""
 CHUNK = 500
 """Objects a page of a list."""
 _PATCHES = {
@@ -71,24 +66,6 @@ _PATCHES = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-_BUSY_TRIES = 4
-"""How often a call is made while the server says 429, waiting as long as it asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as it came."""
-
-    status: int
-    body: bytes
-
-    def json(self) -> AnyJson:
-        """The body as JSON; None when it is empty."""
-        return json.loads(self.body) if self.body else None
-
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode(errors="replace")
 
 
 class Proxied(TypedDict, total=False):
@@ -106,12 +83,7 @@ class Kube:
     def __init__(self, way: Way, *, manager: str = "dljob") -> None:
         self.namespace = way.namespace
         self.manager = manager
-        self.server: str = way.configuration.host
-        self.on_call: Callable[[str, int], None] = lambda _method, _status: None
-        """Told of every call's method and HTTP status (0: no answer), for metrics."""
-        self._refresh = way.refresh
-        self._client: Any = ApiClient(way.configuration)
-        self._client.user_agent = f"{manager} (kubernetes.aio)"
+        self.transport = Transport(way, f"{manager} (kubernetes.aio)")
 
     @classmethod
     async def connect(
@@ -126,7 +98,7 @@ class Kube:
 
     async def close(self) -> None:
         """Drop the connections."""
-        await self._client.close()
+        await self.transport.close()
 
     async def __aenter__(self) -> Kube:
         return self
@@ -215,15 +187,15 @@ class Kube:
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[Heard]:
+    ) -> AsyncGenerator[Heard, None]:
         """What is there (as ADDED), then every change, for ever; broken streams are taken up again by a new list.
 
         A deletion that happened while a stream was broken is told too. Raises ApiError when listing is refused.
         """
         path, query = resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields)
         known: dict[str, Json] = {}
+        found, since = await self._snapshot(path, query)
         while True:
-            found, since = await self._snapshot(path, query)
             for uid in [uid for uid in known if uid not in found]:
                 yield "DELETED", known.pop(uid)
             for uid, item in found.items():
@@ -236,6 +208,7 @@ class Kube:
                 else:
                     known[item["metadata"]["uid"]] = _stub(item)
                 yield kind, item
+            found, since = await self._snapshot_again(path, query)
 
     # -- a pod's port, through the API server
 
@@ -256,12 +229,10 @@ class Kube:
 
     async def _proxy(self, method: str, where: str, body: object, options: Proxied) -> Reply:
         # The header Authorization is for the API server alone, which takes it off: tokens of pods go in another one.
-        reply = await self.request(method, where, body, **options)
+        reply = await self.transport.request(method, where, body, **options)
         if reply.status >= 400 and status_object(reply.body):
             raise from_answer(reply.status, reply.body, f"{method} {where}")
         return reply
-
-    # -- calls
 
     async def call(
         self,
@@ -274,61 +245,13 @@ class Kube:
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - of the HTTP call, given to the client
     ) -> Json:
         """Any call whose answer is JSON. Raises ApiError for 400 and more, and when nothing answers."""
-        reply = await self.request(method, path, body, query=query, content=content, timeout=timeout)
+        reply = await self.transport.request(method, path, body, query=query, content=content, timeout=timeout)
         if reply.status >= 400:
             raise from_answer(reply.status, reply.body, f"{method} {path}")
         return reply.json() or {}
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        query: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        content: str = "application/json",
-        timeout: float = TIMEOUT,  # noqa: ASYNC109
-    ) -> Reply:
-        """Any call, whatever the answer. A busy server (429) is asked again; raises ApiError when nothing answers."""
-        url = path + (f"?{urlencode(query)}" if query else "")
-        sent = {"Content-Type": content, **(headers or {})}
-        for tried in range(1, _BUSY_TRIES + 1):
-            answer = await self._send(method, url, body, sent, aiohttp.ClientTimeout(total=timeout))
-            read = await self._guard(method, answer.read())
-            if answer.status == 429 and tried < _BUSY_TRIES:
-                await asyncio.sleep(min(float(answer.headers.get("Retry-After") or 1), 10.0))
-                continue
-            if answer.status == 401 and self._refresh and tried == 1:
-                await self._refresh()
-                continue
-            return Reply(answer.status, read)
-        raise AssertionError("unreachable")
-
-    async def _send(
-        self, method: str, url: str, body: object, headers: Mapping[str, str], limit: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
-        # The body goes past param_serialize, which would copy it.
-        prepared = await self._client.param_serialize(
-            method, url, header_params=dict(headers), auth_settings=["BearerToken"]
-        )
-        call = self._client.call_api(prepared[0], prepared[1], prepared[2], body, _request_timeout=limit)
-        answer: aiohttp.ClientResponse = (await self._guard(method, call)).response
-        self.on_call(method, answer.status)
-        return answer
-
-    async def _guard(self, method: str, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.on_call(method, 0)
-            why = str(error) or type(error).__name__
-            raise ApiError(0, "Unreachable", f"no answer from the Kubernetes API at {self.server}: {why}") from error
-
     def _path(self, resource: Resource, namespace: str | None, name: str = "", sub: str = "") -> str:
         return resource.path(namespace or self.namespace, name, sub)
-
-    # -- streams
 
     async def _snapshot(self, path: str, query: Query) -> tuple[dict[str, Json], str]:
         found: dict[str, Json] = {}
@@ -338,27 +261,37 @@ class Kube:
             found.update((item["metadata"]["uid"], item) for item in page["items"])
         return found, since
 
-    async def _stream(self, path: str, query: Query, since: str) -> AsyncIterator[Heard]:
-        """The changes of one stream after another, until one breaks or what it says is too old."""
+    async def _snapshot_again(self, path: str, query: Query) -> tuple[dict[str, Json], str]:
+        """The same after a stream ended: a server that is away is waited for."""
         while True:
-            flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 270, "resourceVersion": since}
-            url = f"{path}?{urlencode({**query, **flags})}"
-            response = await self._send("GET", url, None, {}, aiohttp.ClientTimeout(sock_read=300))
-            async with response:
-                if response.status != 200:
+            await asyncio.sleep(AGAIN * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+            try:
+                return await self._snapshot(path, query)
+            except ApiError as error:
+                if 0 < error.status < 500:
+                    raise
+
+    async def _stream(self, path: str, query: Query, since: str) -> AsyncGenerator[Heard, None]:
+        """The changes since a list, until the stream ends, breaks, or says that it is too old."""
+        flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 3000, "resourceVersion": since}
+        try:
+            response = await self.transport.stream(path, {**query, **flags})
+        except ApiError:
+            return
+        async with response:
+            async for kind, item in _lines(response):
+                if kind == "ERROR":
                     return
-                async for kind, item in _lines(response):
-                    if kind == "ERROR":
-                        return
-                    since = item["metadata"]["resourceVersion"]
-                    if kind != "BOOKMARK":
-                        yield kind, item
+                if kind != "BOOKMARK":
+                    yield kind, item
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Any, Json]]:
     try:
         async for line in response.content:
             event = json.loads(line)
+            if "object" not in event:
+                return  # a Status: the stream was refused
             yield event["type"], event["object"]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return  # a torn stream or a torn line: what was missed comes with the next list

@@ -1,0 +1,309 @@
+"""An API server in memory, over HTTP: objects, resourceVersions, patches, /status, owners, watches, and faults.
+
+What it has been told to believe of the real one was measured there: a merge patch to `/status` takes any uid but
+refuses an old resourceVersion, and a deletion takes along what it owned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import json
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+
+from dljob.kube.api import Kube
+from dljob.kube.connection import Way
+
+_PATH = re.compile(
+    r"^/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<ns>[^/]+))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?$"
+)
+_REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid", 429: "TooManyRequests"}
+
+
+@dataclass
+class Fault:
+    method: str
+    path: str
+    status: int
+    times: int
+    message: str
+    after: bool = False
+    """The call is done, and its answer is lost."""
+
+
+@dataclass
+class FakeCluster:
+    """The state and the server; `calls` are those that were made, `writes` those of them that change something."""
+
+    objects: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    log: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
+    proxies: dict[str, Callable[[web.Request], web.Response]] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    """Plurals that are not served."""
+    compacted: int = 0
+    page: int = 0
+    """Objects a page of a list, whatever limit is asked for; 0: all."""
+
+    def __post_init__(self) -> None:
+        self._versions = itertools.count(1)
+        self._news: set[asyncio.Event] = set()
+        self._streams: set[asyncio.Task[Any]] = set()
+        self.version = 0
+
+    # -- for tests
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        return [call for call in self.calls if call[0] not in {"GET"}]
+
+    def fail(
+        self, method: str, path: str, status: int, *, times: int = 1, message: str = "no", after: bool = False
+    ) -> None:
+        self.faults.append(Fault(method, path, status, times, message, after))
+
+    def put(self, plural: str, body: dict[str, Any], namespace: str = "default") -> dict[str, Any]:
+        """Create an object, or replace it, as somebody else."""
+        key = (plural, namespace, body["metadata"]["name"])
+        kind = "MODIFIED" if key in self.objects else "ADDED"
+        return self._keep(key, copy.deepcopy(body), kind)
+
+    def take(self, plural: str, name: str, namespace: str = "default") -> None:
+        """Delete an object, as somebody else."""
+        self._drop((plural, namespace, name))
+
+    def names(self, plural: str) -> list[str]:
+        return sorted(name for kind, _, name in self.objects if kind == plural)
+
+    def one(self, plural: str, name: str, namespace: str = "default") -> dict[str, Any]:
+        return self.objects[plural, namespace, name]
+
+    def compact(self) -> None:
+        """Forget history, and cut every stream: what happened meanwhile is in no stream."""
+        self.compacted = self.version
+        self.cut()
+
+    def cut(self) -> None:
+        for task in self._streams:
+            task.cancel()
+
+    def quietly(self, act: Callable[[], Any]) -> None:
+        """Do something that no stream tells of: each is cut, and history is forgotten behind it."""
+        told = len(self.log)
+        act()
+        del self.log[told:]
+        self.compact()
+
+    # -- state
+
+    def _keep(self, key: tuple[str, str, str], body: dict[str, Any], kind: str) -> dict[str, Any]:
+        old = self.objects.get(key)
+        meta = body["metadata"]
+        meta.setdefault("namespace", key[1])
+        meta.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
+        changed = old is None or old.get("spec") != body.get("spec")
+        meta["generation"] = (old["metadata"]["generation"] if old else 0) + changed
+        if old and {**body, "metadata": {**meta, "resourceVersion": ""}} == {
+            **old,
+            "metadata": {**old["metadata"], "resourceVersion": ""},
+        }:
+            return old
+        self.version = next(self._versions)
+        meta["resourceVersion"] = str(self.version)
+        self.objects[key] = body
+        self._tell(kind, key[0], body)
+        return body
+
+    def _drop(self, key: tuple[str, str, str]) -> None:
+        body = copy.deepcopy(self.objects.pop(key))
+        self.version = next(self._versions)
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self._tell("DELETED", key[0], body)
+        owned = [k for k, v in self.objects.items() if _owner(v) == body["metadata"]["uid"]]
+        for child in owned:
+            self._drop(child)
+
+    def _tell(self, kind: str, plural: str, body: dict[str, Any]) -> None:
+        self.log.append((self.version, kind, plural, copy.deepcopy(body)))
+        for news in self._news:
+            news.set()
+
+    # -- HTTP
+
+    async def serve(self) -> TestServer:
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", self._answer)
+        server = TestServer(app)
+        await server.start_server()
+        return server
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        matched = _PATH.match(request.path)
+        if request.query.get("watch") != "true":
+            self.calls.append((request.method, request.path))
+        fault = self._fault(request)
+        if fault and not fault.after:
+            return _refuse(fault.status, fault.message)
+        if not matched or matched["plural"] in self.missing:
+            return _refuse(404, "the server could not find the requested resource")
+        if (matched["sub"] and "/proxy" in matched["sub"]) or (matched["name"] or "").count(":"):
+            return self._proxied(request, matched)
+        if request.query.get("watch") == "true":
+            return await self._watch(request, matched)
+        body = await request.json() if request.can_read_body else {}
+        answer = getattr(self, f"_{request.method.lower()}")(request, matched, body)
+        return _refuse(fault.status, fault.message) if fault else answer
+
+    def _fault(self, request: web.Request) -> Fault | None:
+        for fault in self.faults:
+            if fault.times > 0 and fault.method in {"*", request.method} and re.search(fault.path, request.path):
+                fault.times -= 1
+                return fault
+        return None
+
+    def _proxied(self, request: web.Request, matched: re.Match[str]) -> web.Response:
+        handler = self.proxies.get(matched["name"])
+        if handler is None:
+            return _refuse(503, "error trying to reach service: dial tcp: connection refused")
+        return handler(request)
+
+    def _get(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
+        if matched["name"]:
+            found = self.objects.get((matched["plural"], matched["ns"] or "", matched["name"]))
+            return web.json_response(found) if found else _not_found(matched)
+        items = [v for k, v in sorted(self.objects.items()) if self._selected(request, matched, k[0], v)]
+        start = int(request.query.get("continue") or 0)
+        end = start + (self.page or len(items))
+        meta = {"resourceVersion": str(self.version), **({"continue": str(end)} if end < len(items) else {})}
+        return web.json_response({"metadata": meta, "items": items[start:end]})
+
+    def _selected(self, request: web.Request, matched: re.Match[str], plural: str, body: dict[str, Any]) -> bool:
+        wanted = [part for part in request.query.get("labelSelector", "").split(",") if part]
+        labels = body["metadata"].get("labels") or {}
+        return (
+            plural == matched["plural"]
+            and matched["ns"] in {None, body["metadata"]["namespace"]}
+            and all(labels.get(w.split("=")[0]) == w.split("=")[1] if "=" in w else w in labels for w in wanted)
+        )
+
+    def _post(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
+        key = (matched["plural"], matched["ns"] or "", body["metadata"]["name"])
+        if key in self.objects:
+            return _refuse(409, f'{key[0]} "{key[2]}" already exists', "AlreadyExists")
+        return web.json_response(self._keep(key, body, "ADDED"), status=201)
+
+    def _patch(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
+        key = (matched["plural"], matched["ns"] or "", matched["name"])
+        old = self.objects.get(key)
+        applied = request.content_type == "application/apply-patch+yaml"
+        if old is None:
+            return web.json_response(self._keep(key, body, "ADDED"), status=201) if applied else _not_found(matched)
+        new = copy.deepcopy(old)
+        if request.content_type == "application/json-patch+json":
+            if not _json_patch(new, body):
+                return _refuse(422, "the server rejected our request due to an error in our request")
+        else:
+            claimed = body.get("metadata", {}).get("resourceVersion")
+            if claimed and claimed != old["metadata"]["resourceVersion"]:
+                return _refuse(
+                    409, f'Operation cannot be fulfilled on {key[0]} "{key[2]}": the object has been modified'
+                )
+            body = {k: v for k, v in body.items() if (k == "status") == (matched["sub"] == "status") or k == "metadata"}
+            _merge(new, body)
+            new["metadata"]["uid"] = old["metadata"]["uid"]
+        return web.json_response(self._keep(key, new, "MODIFIED"))
+
+    def _delete(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
+        key = (matched["plural"], matched["ns"] or "", matched["name"])
+        if key not in self.objects:
+            return _not_found(matched)
+        wanted = body.get("preconditions", {}).get("uid")
+        if wanted and wanted != self.objects[key]["metadata"]["uid"]:
+            return _refuse(409, "the UID in the precondition does not match the UID in record")
+        self._drop(key)
+        return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+    async def _watch(self, request: web.Request, matched: re.Match[str]) -> web.StreamResponse:
+        since = int(request.query.get("resourceVersion") or 0)
+        if since < self.compacted:
+            return web.Response(text=json.dumps({"type": "ERROR", "object": _status(410, "too old resource version")}))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        news = asyncio.Event()
+        self._news.add(news)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            while True:
+                news.clear()
+                for version, kind, plural, body in list(self.log):
+                    if version > since and self._selected(request, matched, plural, body):
+                        await response.write(json.dumps({"type": kind, "object": body}).encode() + b"\n")
+                since = max([since, *(entry[0] for entry in self.log)])
+                await news.wait()
+        finally:
+            self._news.discard(news)
+            self._streams.discard(task)
+
+
+def _owner(body: dict[str, Any]) -> str:
+    return next((ref["uid"] for ref in body["metadata"].get("ownerReferences", []) if ref.get("controller")), "")
+
+
+def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
+    for key, value in patch.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _json_patch(body: dict[str, Any], operations: list[dict[str, Any]]) -> bool:
+    for operation in operations:
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        at = body
+        for part in way:
+            at = at[part]
+        if operation["op"] == "test" and at.get(last) != operation["value"]:
+            return False
+        if operation["op"] in {"add", "replace"}:
+            at[last] = operation["value"]
+        if operation["op"] == "remove":
+            at.pop(last)
+    return True
+
+
+def _status(code: int, message: str, reason: str = "") -> dict[str, Any]:
+    said = {"message": message, "reason": reason or _REASONS.get(code, ""), "code": code}
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", **said}
+
+
+def _refuse(code: int, message: str, reason: str = "") -> web.Response:
+    return web.json_response(_status(code, message, reason), status=code)
+
+
+def _not_found(matched: re.Match[str]) -> web.Response:
+    return _refuse(404, f'{matched["plural"]} "{matched["name"]}" not found')
+
+
+def client_of(server: TestServer, *, manager: str = "tests", **settings: Any) -> Kube:
+    """A client of a fake cluster."""
+    configuration = Configuration()
+    configuration.host = str(server.make_url("")).rstrip("/")
+    for name, value in settings.items():
+        setattr(configuration, name, value)
+    return Kube(Way(configuration, "default"), manager=manager)

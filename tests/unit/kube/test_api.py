@@ -1,0 +1,260 @@
+"""The client against an API server in memory: what goes out, what comes back, and what the refusals become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_cluster import FakeCluster, client_of
+
+from dljob.errors import DLJobError, ExitCode, NotFoundError
+from dljob.kube import api as api_module
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, ApiError, Kube, NotThereError, Resource
+from dljob.kube.connection import find
+
+
+def config_map(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "data": {"a": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("resource", "arguments", "path"),
+    [
+        (PODS, ("ns", "a"), "/api/v1/namespaces/ns/pods/a"),
+        (PODS, (None,), "/api/v1/pods"),
+        (NODES, ("ns", "n"), "/api/v1/nodes/n"),
+        (DLJOBS, ("ns", "j", "status"), "/apis/dljob.io/v1alpha1/namespaces/ns/dljobs/j/status"),
+        (EVENTS, ("a/b",), "/apis/events.k8s.io/v1/namespaces/a%2Fb/events"),
+    ],
+)
+def test_paths(resource: Resource, arguments: tuple[Any, ...], path: str) -> None:
+    assert resource.path(*arguments) == path
+    assert DLJOBS.api_version == "dljob.io/v1alpha1"
+    assert PODS.api_version == "v1"
+
+
+async def test_an_object_is_made_read_patched_and_deleted(fake: FakeCluster, kube: Kube) -> None:
+    made = await kube.create(CONFIG_MAPS, config_map("one"))
+    assert made["metadata"]["namespace"] == "default"
+    assert (await kube.get(CONFIG_MAPS, "one"))["data"] == {"a": "1"}
+    merged = await kube.patch(CONFIG_MAPS, "one", None, {"data": {"b": "2", "a": None}})
+    assert merged["data"] == {"b": "2"}
+    replaced = await kube.patch(CONFIG_MAPS, "one", None, [{"op": "add", "path": "/data/b", "value": "3"}], kind="json")
+    assert replaced["data"] == {"b": "3"}
+    await kube.delete(CONFIG_MAPS, "one", uid=made["metadata"]["uid"])
+    assert fake.objects == {}
+
+
+async def test_apply_makes_and_changes(kube: Kube) -> None:
+    await kube.apply(CONFIG_MAPS, config_map("one"))
+    again = await kube.apply(CONFIG_MAPS, {"metadata": {"name": "one"}, "data": {"a": "2"}})
+    assert again["data"] == {"a": "2"}
+
+
+async def test_a_deletion_meant_for_another_object_is_refused(fake: FakeCluster, kube: Kube) -> None:
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    with pytest.raises(ApiError, match="UID in the precondition") as caught:
+        await kube.delete(CONFIG_MAPS, "one", uid="other")
+    assert (caught.value.status, caught.value.reason) == (409, "Conflict")
+    assert fake.names("configmaps") == ["one"]
+
+
+async def test_what_is_not_there_is_a_not_found_error(kube: Kube) -> None:
+    with pytest.raises(NotThereError, match='configmaps "no" not found') as caught:
+        await kube.get(CONFIG_MAPS, "no")
+    assert isinstance(caught.value, NotFoundError)
+    assert isinstance(caught.value, ApiError)
+    assert caught.value.exit_code == ExitCode.NOT_FOUND
+
+
+async def test_a_refusal_carries_the_servers_words(fake: FakeCluster, kube: Kube) -> None:
+    fake.fail("GET", "configmaps", 403, message='configmaps is forbidden: User "eve" cannot list')
+    with pytest.raises(ApiError) as caught:
+        await kube.list(CONFIG_MAPS, None)
+    assert caught.value.message == 'configmaps is forbidden: User "eve" cannot list'
+    assert (caught.value.status, caught.value.reason, caught.value.exit_code) == (
+        403,
+        "Forbidden",
+        ExitCode.UNREACHABLE,
+    )
+    assert "kubectl auth can-i" in caught.value.hint
+
+
+async def test_lists_come_in_pages_and_select_by_label(fake: FakeCluster, kube: Kube) -> None:
+    fake.page = 2
+    for number in range(5):
+        fake.put("configmaps", config_map(f"m{number}", odd=str(number % 2)), f"ns{number % 2}")
+    assert len(await kube.list(CONFIG_MAPS, None)) == 5
+    assert [o["metadata"]["name"] for o in await kube.list(CONFIG_MAPS, "ns0")] == ["m0", "m2", "m4"]
+    assert [o["metadata"]["name"] for o in await kube.list(CONFIG_MAPS, labels="odd=1")] == ["m1", "m3"]
+
+
+async def test_a_busy_server_is_asked_again(fake: FakeCluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("dljob.kube.transport.asyncio.sleep", sleep)
+    fake.fail("POST", "configmaps", 429, times=2)
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    assert slept == [1.0, 1.0]
+    fake.fail("POST", "configmaps", 429, times=9)
+    with pytest.raises(ApiError) as caught:
+        await kube.create(CONFIG_MAPS, config_map("two"))
+    assert caught.value.status == 429
+
+
+async def test_a_server_that_is_not_there_is_named(fake: FakeCluster, kube: Kube) -> None:
+    told: list[tuple[str, int]] = []
+    server = await fake.serve()
+    client = client_of(server)
+    client.transport.on_call = lambda *call: told.append(call)
+    await client.list(PODS, None)
+    await server.close()
+    with pytest.raises(ApiError, match=r"no answer from the Kubernetes API at http://127\.0\.0\.1") as caught:
+        await client.list(PODS, None)
+    assert (caught.value.status, caught.value.reason) == (0, "Unreachable")
+    assert told == [("GET", 200), ("GET", 0)]
+    await client.close()
+
+
+async def test_credentials_that_ran_out_are_fetched_again(fake: FakeCluster) -> None:
+    server = await fake.serve()
+    client = client_of(server)
+    fetched: list[bool] = []
+
+    async def refresh() -> None:
+        fetched.append(True)
+
+    client.transport._refresh = refresh
+    fake.fail("GET", "pods", 401)
+    assert await client.list(PODS, None) == []
+    fake.fail("GET", "pods", 401, times=2)
+    with pytest.raises(ApiError) as caught:
+        await client.list(PODS, None)
+    assert caught.value.status == 401
+    assert len(fetched) == 2
+    await client.close()
+    await server.close()
+
+
+async def test_a_watch_tells_what_is_there_and_what_changes(fake: FakeCluster, kube: Kube) -> None:
+    fake.put("configmaps", config_map("one"))
+    heard = kube.watch(CONFIG_MAPS, "default")
+    assert _short(await anext(heard)) == ("ADDED", "one")
+    fake.put("configmaps", config_map("two"))
+    assert _short(await anext(heard)) == ("ADDED", "two")
+    fake.put("configmaps", {**config_map("one"), "data": {}})
+    assert _short(await anext(heard)) == ("MODIFIED", "one")
+    fake.take("configmaps", "two")
+    assert _short(await anext(heard)) == ("DELETED", "two")
+    await heard.aclose()
+
+
+async def test_a_deletion_in_a_broken_watch_is_told(
+    fake: FakeCluster, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "AGAIN", 0.0)
+    fake.put("configmaps", config_map("one"))
+    fake.put("configmaps", config_map("two"))
+    heard = kube.watch(CONFIG_MAPS, "default")
+    assert [_short(await anext(heard)) for _ in range(2)] == [("ADDED", "one"), ("ADDED", "two")]
+    fake.put("configmaps", config_map("three"))
+    assert _short(await anext(heard)) == ("ADDED", "three")  # the stream stands
+
+    def meanwhile() -> None:
+        fake.take("configmaps", "two")
+        fake.put("configmaps", {**config_map("one"), "data": {}})
+
+    fake.quietly(meanwhile)
+    fake.fail("GET", "configmaps", 503, times=2)
+    assert _short(await anext(heard)) == ("DELETED", "two")
+    assert _short(await anext(heard)) == ("ADDED", "one")
+    await heard.aclose()
+
+
+async def test_a_watch_that_may_not_list_says_so(fake: FakeCluster, kube: Kube) -> None:
+    fake.fail("GET", "configmaps", 403)
+    with pytest.raises(ApiError):
+        await anext(kube.watch(CONFIG_MAPS, "default"))
+
+
+async def test_a_pods_port_through_the_server(fake: FakeCluster, kube: Kube) -> None:
+    def pod(request: web.Request) -> web.Response:
+        if request.headers.get("x-ray-authorization") != "Bearer T":
+            return web.json_response({"error": "no token"}, status=401)
+        return web.json_response({"path": request.path, "query": dict(request.query), "method": request.method})
+
+    fake.proxies["head:8266"] = pod
+    refused = await kube.proxy_get("head", 8266, "/v1/jobs")
+    assert (refused.status, refused.json()) == (401, {"error": "no token"})
+    headers = {"x-ray-authorization": "Bearer T"}
+    got = await kube.proxy_get("head", 8266, "/v1/jobs", "ns", headers=headers, query={"after": 3})
+    assert got.json() == {
+        "path": "/api/v1/namespaces/ns/pods/head:8266/proxy/v1/jobs",
+        "query": {"after": "3"},
+        "method": "GET",
+    }
+    posted = await kube.proxy_post("head", 8266, "v1/x", None, {"a": 1}, headers=headers)
+    assert posted.json()["method"] == "POST"
+    assert posted.text().startswith("{")
+    with pytest.raises(ApiError, match="error trying to reach service"):
+        await kube.proxy_get("nobody", 8266, "/v1/jobs")
+
+
+KUBECONFIG = """
+current-context: one
+clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1/'}}]
+users: [{name: u, user: {token: T}}]
+contexts:
+- {name: one, context: {cluster: c, user: u, namespace: team}}
+- {name: two, context: {cluster: c, user: u}}
+"""
+
+
+async def test_the_way_to_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG)
+    way = await find(kubeconfig=str(file))
+    assert (way.configuration.host, way.namespace) == ("http://127.0.0.1:1", "team")
+    assert way.configuration.api_key == {"BearerToken": "Bearer T"}
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{file}")
+    async with await Kube.connect(context="two") as kube:
+        assert kube.namespace == "default"
+    assert way.refresh is not None
+    await way.refresh()
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "says"),
+    [
+        (KUBECONFIG, "three", "cannot use context 'three' of the kubeconfig"),
+        ("{", None, "cannot use the kubeconfig"),
+        ("a: 1", None, "cannot use the kubeconfig"),
+        (None, None, "no kubeconfig at"),
+    ],
+)
+async def test_a_kubeconfig_that_does_not_serve(
+    tmp_path: Path, text: str | None, context: str | None, says: str
+) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(DLJobError, match=says) as caught:
+        await Kube.connect(kubeconfig=str(file), context=context)
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+async def test_no_cluster_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ApiError, match="this is no pod"):
+        await Kube.connect()
+
+
+def _short(heard: tuple[str, dict[str, Any]]) -> tuple[str, str]:
+    return heard[0], heard[1]["metadata"]["name"]
