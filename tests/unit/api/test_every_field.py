@@ -25,7 +25,7 @@ def everything() -> DLJobManifest:
         .node_group("big", replicas=4, cpu=32, memory="64Gi", shared_memory="8Gi", labels={"rack": "r1"},
                     accelerator=CHIP)
         .head(cpu=2, memory="8Gi")
-        .master(max_restarts=3, create_timeout_seconds=60, journal_path="/journal")
+        .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60, journal_path="/journal")
         .fault_tolerance(max_restarts=5, window_seconds=600, lease_seconds=20)
         .backoff(initial_seconds=2, multiplier=3, max_seconds=30)
         .spares(processes_per_node=1, nodes=1)

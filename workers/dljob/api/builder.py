@@ -195,14 +195,20 @@ class DLJobBuilder:
     def master(
         self,
         *,
+        cpu: Number | None = None,
+        memory: str | None = None,
         max_restarts: int | None = None,
         create_timeout_seconds: int | None = None,
         journal_path: str | None = None,
     ) -> Self:
-        """PrimeMaster's budget, patience, and where its journal lives."""
-        journal = None if journal_path is None else {"path": journal_path}
+        """PrimeMaster's size, budget, patience, and where its journal lives."""
         return self._merge(
-            "master", maxRestarts=max_restarts, createTimeoutSeconds=create_timeout_seconds, journal=journal
+            "master",
+            cpu=None if cpu is None else cpus(cpu, ".master()"),
+            memory=memory,
+            maxRestarts=max_restarts,
+            createTimeoutSeconds=create_timeout_seconds,
+            journal=None if journal_path is None else {"path": journal_path},
         )
 
     def fault_tolerance(

@@ -17,7 +17,7 @@ class Device:
     visible_env: str
     """The variable that hides the other devices of the machine from a process; empty where there is none."""
     auto: bool
-    """Whether KubeRay 1.7.0 tells Ray of it by itself; else the worker group's `resources` must."""
+    """Whether KubeRay 1.6.2 tells Ray of it by itself; else the worker group's `resources` must."""
 
 
 DEVICES: dict[str, Device] = {

@@ -268,7 +268,10 @@ class UnitTable(Mapping[str, Unit]):
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A whole job, resolved. Equal specs give equal plans; `digest` says so in 16 hex digits."""
+    """A whole job, resolved. Equal specs give equal plans.
+
+    Plans of one digest (16 hex digits) put the same ranks into the same places of the same machines.
+    """
 
     name: str
     roles: Mapping[str, RolePlan]

@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
-from dljob.plan.manifest import build_manifest
+from dljob.plan.dress import undressed
 from dljob.plan.model import JobPlan, NodeGroup, RolePlan, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.roles import resolve_role
@@ -28,9 +27,8 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     roles = {role.name: resolve_role(spec, role) for role in spec.roles}
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units)
-    cluster = build_manifest(manifest, groups)
-    digest = _digest(manifest.metadata.name, roles, units, groups, cluster)
-    return JobPlan(manifest.metadata.name, roles, units, groups, cluster, digest)
+    digest = _digest(manifest.metadata.name, roles, units, groups)
+    return JobPlan(manifest.metadata.name, roles, units, groups, undressed(manifest, groups), digest)
 
 
 def _digest(
@@ -38,15 +36,16 @@ def _digest(
     roles: Mapping[str, RolePlan],
     units: UnitTable,
     groups: Mapping[str, NodeGroup],
-    cluster: Mapping[str, Any],
 ) -> str:
-    """16 hex digits of the plan as canonical JSON: sorted keys, no spaces."""
+    """16 hex digits of what runs where, as canonical JSON: sorted keys, no spaces.
+
+    The RayCluster is no part of it: a journal stays good when only the pods' dress changed.
+    """
     whole = {
         "name": name,
         "roles": {role.name: asdict(role) for role in roles.values()},
         "units": [asdict(series) for series in units.series],
         "nodeGroups": {group.name: asdict(group) for group in groups.values()},
-        "manifest": cluster,
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -239,6 +239,10 @@ class Journal(Model):
 class Master(Model):
     """PrimeMaster, the process that commands the job."""
 
+    cpu: Cpu = "500m"
+    """CPUs of PrimeMaster on Kubernetes, added to the head's."""
+    memory: Memory = "1Gi"
+    """Memory of PrimeMaster on Kubernetes, added to the head's."""
     max_restarts: Attempts = 10
     """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
     create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
@@ -267,9 +271,9 @@ class Head(Model):
     """The head of the RayCluster; ranks never live there."""
 
     cpu: Cpu = "1"
-    """CPUs of the head."""
+    """CPUs that the head asks for on Kubernetes; it may use more when the machine has them to spare."""
     memory: Memory = "4Gi"
-    """Memory of the head."""
+    """Memory of the head on Kubernetes."""
 
 
 class DLJobSpec(Model):

@@ -1,0 +1,99 @@
+"""What the served RayCluster of KubeRay 1.6.2 knows, as far as a DLJob's RayCluster may go.
+
+Source: ray-operator v1.6.2, config/crd/bases/ray.io_rayclusters.yaml, version v1. A field that is not here would be
+dropped by the API server without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+FREE = frozenset({"*"})
+"""A mapping of texts."""
+
+FIELDS: dict[str, frozenset[str]] = {
+    path: frozenset(names.split())
+    for path, names in {
+        "": "apiVersion kind metadata spec",
+        "metadata": "name namespace labels annotations ownerReferences",
+        "metadata.labels": "*",
+        "metadata.annotations": "*",
+        "metadata.ownerReferences[]": "apiVersion kind name uid controller blockOwnerDeletion",
+        "spec": "authOptions enableInTreeAutoscaling gcsFaultToleranceOptions headGroupSpec headServiceAnnotations"
+        " managedBy rayVersion suspend upgradeStrategy workerGroupSpecs",
+        "spec.authOptions": "enableK8sTokenAuth mode secretName",
+        "spec.upgradeStrategy": "type",
+        "spec.headServiceAnnotations": "*",
+        "GROUP": "enableIngress groupName headService idleTimeoutSeconds labels maxReplicas minReplicas numOfHosts"
+        " rayStartParams replicas resources scaleStrategy serviceType suspend template",
+        "GROUP.labels": "*",
+        "GROUP.rayStartParams": "*",
+        "GROUP.resources": "*",
+        "POD": "metadata spec",
+        "POD.metadata": "annotations labels",
+        "POD.metadata.labels": "*",
+        "POD.metadata.annotations": "*",
+        "POD.spec": "affinity automountServiceAccountToken containers hostNetwork hostUsers imagePullSecrets"
+        " initContainers nodeSelector priorityClassName restartPolicy runtimeClassName schedulerName securityContext"
+        " serviceAccountName terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes",
+        "POD.spec.nodeSelector": "*",
+        "POD.spec.imagePullSecrets[]": "name",
+        "POD.spec.securityContext": "fsGroup runAsGroup runAsNonRoot runAsUser seccompProfile supplementalGroups",
+        "POD.spec.securityContext.seccompProfile": "type localhostProfile",
+        "POD.spec.tolerations[]": "effect key operator tolerationSeconds value",
+        "POD.spec.volumes[]": "name emptyDir configMap persistentVolumeClaim",
+        "POD.spec.volumes[].emptyDir": "medium sizeLimit",
+        "POD.spec.volumes[].configMap": "defaultMode items name optional",
+        "POD.spec.volumes[].persistentVolumeClaim": "claimName readOnly",
+        "C": "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe"
+        " resources securityContext startupProbe volumeMounts workingDir",
+        "C.env[]": "name value valueFrom",
+        "C.env[].valueFrom": "configMapKeyRef fieldRef resourceFieldRef secretKeyRef",
+        "C.env[].valueFrom.fieldRef": "apiVersion fieldPath",
+        "C.envFrom[]": "configMapRef prefix secretRef",
+        "C.envFrom[].configMapRef": "name optional",
+        "C.envFrom[].secretRef": "name optional",
+        "C.ports[]": "containerPort name protocol",
+        "C.resources": "limits requests",
+        "C.resources.limits": "*",
+        "C.resources.requests": "*",
+        "C.readinessProbe": "failureThreshold httpGet initialDelaySeconds periodSeconds successThreshold"
+        " timeoutSeconds",
+        "C.readinessProbe.httpGet": "path port",
+        "C.securityContext": "allowPrivilegeEscalation capabilities privileged readOnlyRootFilesystem runAsNonRoot"
+        " runAsUser seccompProfile",
+        "C.securityContext.capabilities": "add drop",
+        "C.volumeMounts[]": "mountPath name readOnly subPath",
+    }.items()
+}
+
+SHORT = (
+    ("spec.headGroupSpec", "GROUP"),
+    ("spec.workerGroupSpecs[]", "GROUP"),
+    ("GROUP.template", "POD"),
+    ("POD.spec.containers[]", "C"),
+    ("POD.spec.initContainers[]", "C"),
+    ("C.livenessProbe", "C.readinessProbe"),
+)
+
+
+def unknown(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of an object that KubeRay 1.6.2 does not know."""
+    for long, short in SHORT:
+        path = path.replace(long, short)
+    if isinstance(value, list):
+        for item in value:
+            yield from unknown(item, f"{path}[]")
+    if not isinstance(value, dict):
+        return
+    known = FIELDS.get(path, frozenset())
+    for name, item in value.items():
+        here = f"{path}.{name}".removeprefix(".")
+        if known == FREE:
+            if not isinstance(item, str):
+                yield f"{here}: {item!r} is no text"
+        elif name not in known:
+            yield here
+        else:
+            yield from unknown(item, here)
