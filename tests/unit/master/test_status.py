@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master import events as ev
-from dljob.master.status import PeerView, peers, status
+from dljob.master.state import UnitPhase
+from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.master.views import Outcome
 
 
@@ -87,6 +89,61 @@ def test_an_ended_job_keeps_its_verdict_its_result_and_its_time():
     assert (seen["phase"], seen["reason"], seen["result"]) == ("Succeeded", "Completed", "[1]")
     assert seen["completionTime"] == "1970-01-01T00:16:42.000Z"
     assert seen["seconds"] == 2.0
+
+
+def test_a_brief_snapshot_counts_units_and_names_no_rank():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    whole, short = show(world), brief(world.state, world.now, {})
+    assert short == brief_of(whole)
+    assert short.pop("placement") == {"units": 2, "ready": 2, "pending": 0, "notReady": []}
+    assert short == {key: value for key, value in whole.items() if key not in ("ranks", "units")}
+
+
+def test_a_brief_snapshot_names_the_first_units_that_wait_and_why():
+    world = World(job({"name": "w", "replicas": 25}))
+    short = brief(world.state, world.now, {})
+    assert (short["placement"]["units"], short["placement"]["pending"]) == (25, 25)
+    assert [unit["name"] for unit in short["placement"]["notReady"]] == [f"w/{k}" for k in range(SHOWN)]
+    assert short["placement"]["notReady"][0]["why"] == "it has no node yet"
+    assert short == brief_of(show(world))
+    world.send(ev.NodesSeen(tuple(type(v)(v.id, v.total, (), v.labels) for v in world.views)))
+    short = brief(world.state, world.now, {})
+    assert short["placement"]["notReady"][0] == {"name": "w/0", "node": "", "why": world.state.search.why}
+    assert short == brief_of(show(world))
+
+
+def test_a_brief_snapshot_tells_what_is_asked_for_from_what_was_lost():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1), hold=True)
+    world.send(ev.NodesSeen(world.views))
+    asked = brief(world.state, world.now, {})["placement"]["notReady"]
+    assert [unit["why"] for unit in asked] == ["its node is asked to hold it"] * 2
+    assert {unit["node"] for unit in asked} == {"n0", "n1"}
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
+    world.send(ev.NodesSeen((replace(world.views[0], free=()),)))
+    (lost,) = brief(world.state, world.now, {})["placement"]["notReady"]
+    assert lost["why"] == "its node is gone; it moves when another can take it"
+    assert brief(world.state, world.now, {})["placement"]["ready"] == 1
+
+
+def test_placement_tells_units_and_ranks_of_each_node():
+    roles = ({"name": "a", "replicas": 4, "replicasPerGroup": 2}, {"name": "b", "replicas": 1})
+    together = [{"name": "ab", "roles": ["a", "b"], "level": "Host"}]
+    world = World(job(*roles, collocations=together), views=nodes(1)).boot()
+    seen = placement(world.state)
+    assert seen["version"] == world.state.version
+    assert seen["nodes"] == [{"node": "n0", "units": ["ab/0", "ab/1"], "roles": ["a", "b"], "ranks": "a/0-3,b/0"}]
+
+
+def test_placement_shows_gaps_between_ranks_and_leaves_out_what_is_not_held():
+    world = World(job({"name": "w", "replicas": 4}), views=nodes(2, cpus=2)).boot()
+    before = placement(world.state)["nodes"]
+    assert sorted(node["node"] for node in before) == ["n0", "n1"]
+    assert sorted(unit for node in before for unit in node["units"]) == ["w/0", "w/1", "w/2", "w/3"]
+    units = world.state.units.set("w/1", replace(world.state.units["w/1"], phase=UnitPhase.LOST))
+    for k in (0, 2, 3):
+        units = units.set(f"w/{k}", replace(units[f"w/{k}"], node="n7"))
+    (node,) = placement(replace(world.state, units=units))["nodes"]
+    assert node == {"node": "n7", "units": ["w/0", "w/2", "w/3"], "roles": ["w"], "ranks": "w/0,w/2-3"}
 
 
 def test_no_progress_is_no_step():

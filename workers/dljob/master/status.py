@@ -1,18 +1,34 @@
-"""What a state looks like from outside: the status snapshot, and who is who for peers."""
+"""What a state looks like from outside: the status snapshot, what is cut from it, and who is who for peers.
+
+A snapshot of 10,000 ranks takes long to make and longer to send: what is asked for all the time is `brief`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeAlias
 
-from dljob.master.state import Fault, HostPhase, JobState, Phase, RankPhase
+from dljob.master.state import Fault, HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level
+from dljob.telemetry import reasons
 
 Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
 """(role, rank) -> (last step, its metrics), as the beacons told."""
 
+_Waiting: TypeAlias = tuple[str, str, UnitPhase]
+"""(name, node, phase) of a unit that is not held."""
+
+SHOWN = 20
+"""How many units that are not held a brief snapshot names."""
+
+_WAITS = {
+    UnitPhase.UNPLACED: "it has no node yet",
+    UnitPhase.RESERVING: "its node is asked to hold it",
+    UnitPhase.LOST: "its node is gone; it moves when another can take it",
+}
 _LEVELS = {
     Level.PROCESS: "process",
     Level.ROLE_GROUP: "role_group",
@@ -63,6 +79,83 @@ def _gone(state: JobState, phase: RankPhase, *, served: bool) -> str:
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """The snapshot that `dljob status` shows, JSON-able. `now` in unix seconds."""
+    return {
+        **_overview(state, now, progress),
+        "ranks": [_rank(state, key, progress) for key in _keys(state)],
+        "units": [
+            {"name": name, "node": state.units[name].node, "phase": state.units[name].phase.value}
+            for name in state.job.plan.units
+        ],
+    }
+
+
+def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
+    """The snapshot with counts in place of its units and without its ranks: small and quick at any size."""
+    seen = _overview(state, now, progress)
+    count = state.job.unit_count
+    waiting: list[_Waiting] = []
+    if state.held < count:
+        units = ((name, state.units[name]) for name in state.job.plan.units)
+        open_units = (pair for pair in units if pair[1].phase is not UnitPhase.HELD)
+        waiting = [(name, unit.node, unit.phase) for name, unit in islice(open_units, SHOWN)]
+    return {**seen, "placement": _counts(seen, count, state.held, waiting)}
+
+
+def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """What `brief` would have said when a whole snapshot was made."""
+    short = {key: value for key, value in snapshot.items() if key not in ("ranks", "units")}
+    units = snapshot["units"]
+    waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
+    return {**short, "placement": _counts(snapshot, len(units), len(units) - len(waiting), waiting[:SHOWN])}
+
+
+def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
+    """How many units are held, and the first that are not, with the reason."""
+    no_room = seen["message"] if seen["reason"] == reasons.NO_ROOM else ""
+    rows = [
+        {"name": name, "node": node, "why": (phase is UnitPhase.UNPLACED and no_room) or _WAITS[phase]}
+        for name, node, phase in waiting
+    ]
+    return {"units": count, "ready": held, "pending": count - held, "notReady": rows}
+
+
+def placement(state: JobState) -> dict[str, Any]:
+    """Which node holds what, of the units that are held: {"version", "nodes": [{"node", "units", "roles", "ranks"}]}.
+
+    `ranks` is written as in "actor/0-7,critic/3".
+    """
+    nodes: dict[str, tuple[list[str], dict[str, list[list[int]]]]] = {}
+    for series in state.job.plan.units.series:
+        for k in range(series.count):
+            unit = state.units[f"{series.name}/{k}"]
+            if unit.phase is UnitPhase.HELD:
+                names, ranks = nodes.setdefault(unit.node, ([], {}))
+                names.append(f"{series.name}/{k}")
+                for member in series.members:
+                    if k < member.groups:
+                        _extend(ranks.setdefault(member.role, []), k * member.group_size, member.group_size)
+    return {"version": state.version, "nodes": [_node(node, *nodes[node]) for node in sorted(nodes)]}
+
+
+def _extend(spans: list[list[int]], first: int, count: int) -> None:
+    """Add ranks to ascending spans (first, end): one that begins where the last ends makes it longer."""
+    if spans and spans[-1][1] == first:
+        spans[-1][1] = first + count
+    else:
+        spans.append([first, first + count])
+
+
+def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> dict[str, Any]:
+    said = [
+        f"{role}/{first}" if end == first + 1 else f"{role}/{first}-{end - 1}"
+        for role in sorted(ranks)
+        for first, end in ranks[role]
+    ]
+    return {"node": node, "units": units, "roles": sorted(ranks), "ranks": ",".join(said)}
+
+
+def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
+    """The snapshot without ranks and units."""
     verdict = state.verdict
     return {
         "name": state.job.plan.name,
@@ -76,15 +169,10 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         "epoch": state.epoch,
         "version": state.version,
         "roles": [_role(state, name) for name in state.job.roles],
-        "ranks": [_rank(state, key, progress) for key in _keys(state)],
         "restarts": {name: state.restarts.get(level.value, 0) for level, name in _LEVELS.items()},
         "lastFault": _fault(state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(fault) for fault in state.faults],
         "progress": _progress(state, progress),
-        "units": [
-            {"name": name, "node": state.units[name].node, "phase": state.units[name].phase.value}
-            for name in state.job.plan.units
-        ],
         "result": state.result,
     }
 
@@ -97,7 +185,7 @@ def _reason(state: JobState) -> str:
     """Why the job is where it is, while it goes on."""
     if state.incidents:
         return "Restarting"
-    return "NoRoom" if state.search.why else state.phase.value
+    return reasons.NO_ROOM if state.search.why else state.phase.value
 
 
 def _message(state: JobState) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from dljob.errors import NotFoundError
 from dljob.master import events as ev
+from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
 from dljob.runtime.guard import raylet_pidfd
@@ -140,9 +141,19 @@ class PrimeMaster:
     async def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
         """The status, as soon as its version is greater; at the latest after the timeout, or when the job is over."""
         async with self._client() as shell:
-            wait = min(timeout_s, LONGEST_S)
-            await until(shell.changed, lambda: shell.final is not None or shell.version > after_version, wait)
+            await _newer(shell, after_version, timeout_s)
             return shell.status()
+
+    async def brief(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The status without ranks and units, under the same terms."""
+        async with self._client() as shell:
+            await _newer(shell, after_version, timeout_s)
+            return shell.brief()
+
+    async def placement(self) -> dict[str, Any]:
+        """Which node holds which units and ranks."""
+        async with self._client() as shell:
+            return {**placement(shell.state), "version": shell.version}
 
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """The notes with a greater number, as soon as there are some; at the latest after the timeout."""
@@ -169,6 +180,12 @@ class PrimeMaster:
             ranks = shell.state.ranks.items()
             live = {f"{role}/{rank}": own.pid for (role, rank), own in ranks if own.phase.live and own.pid}
             return {"master": os.getpid(), **live}
+
+
+async def _newer(shell: Shell, version: int, timeout_s: float) -> None:
+    """Wait for a greater version or the job's end; no longer than the timeout."""
+    wait = min(timeout_s, LONGEST_S)
+    await until(shell.changed, lambda: shell.final is not None or shell.version > version, wait)
 
 
 def _there(seen: Peer, after: int) -> bool:

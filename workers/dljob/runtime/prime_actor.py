@@ -42,6 +42,14 @@ class PrimeMaster:
         """The status, as soon as its version is greater."""
         return await self._own.status(after_version, timeout_s)
 
+    async def brief(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The status without ranks and units."""
+        return await self._own.brief(after_version, timeout_s)
+
+    async def placement(self) -> dict[str, Any]:
+        """Which node holds which units and ranks."""
+        return await self._own.placement()
+
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """The notes with a greater number."""
         return await self._own.notes(after_seq, timeout_s)

@@ -18,10 +18,10 @@ from typing import Any
 from dljob.errors import DLJobError, JournalError
 from dljob.master import actions as ac
 from dljob.master import events as ev
+from dljob.master import status as snapshots
 from dljob.master.codec import decode_event, decode_state, event_record, snapshot_records
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, Phase
-from dljob.master.status import status as status_of
 from dljob.master.transition import initial, next_wake, transition
 from dljob.plan.model import JobPlan
 from dljob.runtime.backend import Backend
@@ -247,9 +247,13 @@ class Shell:
 
     def status(self) -> dict[str, Any]:
         """The status now; the final one when the job is over."""
+        return self.final or {**snapshots.status(self.state, time.time(), self.progress), "version": self.version}
+
+    def brief(self) -> dict[str, Any]:
+        """The status without ranks and units."""
         if self.final is not None:
-            return self.final
-        return {**status_of(self.state, time.time(), self.progress), "version": self.version}
+            return snapshots.brief_of(self.final)
+        return {**snapshots.brief(self.state, time.time(), self.progress), "version": self.version}
 
     async def _show(self) -> None:
         self._count += 1
