@@ -1,0 +1,122 @@
+"""The dashboard of all jobs."""
+
+from __future__ import annotations
+
+from panels import ORANGE, RED, Column, Query, Row, choice, lines, listing, number, page, share
+
+UID = "dljob-fleet"
+_IN = 'namespace=~"$namespace"'
+_TO_JOB = "/d/dljob-job?var-datasource=${datasource}&var-namespace=${__data.fields.Namespace}&var-dljob=${__value.raw}"
+_WAITING = ("Pending", "Queued", "Provisioning", "Scheduling")
+
+
+def fleet() -> str:
+    """The dashboard's JSON."""
+    return page(
+        UID,
+        "DLJob / Fleet",
+        "All DLJobs: how many are where, what fails, how long a start takes.",
+        (choice("namespace", "Namespace", "label_values(dljob_jobs, namespace)", many=True),),
+        (_now(), _time(), _start(), _which()),
+    )
+
+
+def _jobs(*phases: str) -> Query:
+    return Query(f'sum(dljob_jobs{{{_IN},phase=~"{"|".join(phases)}"}}) or vector(0)')
+
+
+def _now() -> Row:
+    failed = "Failed DLJobs that nobody deleted yet."
+    return Row(
+        "Now",
+        (
+            number("Running", _jobs("Running"), "DLJobs that make progress.", width=5),
+            number("On the way", _jobs(*_WAITING), "They wait for quota, pods or their placement.", width=5),
+            number("Recovering", _jobs("Recovering"), "Ranks are being restarted.", width=5, steps=((1, ORANGE),)),
+            number("Failed", _jobs("Failed"), failed, width=5, steps=((1, RED),)),
+            number("Succeeded", _jobs("Succeeded"), "Succeeded DLJobs that still exist."),
+        ),
+    )
+
+
+def _time() -> Row:
+    return Row(
+        "Over time",
+        (
+            lines(
+                "DLJobs by phase",
+                (Query(f"sum by (phase) (dljob_jobs{{{_IN}}})", "{{phase}}"),),
+                "From the statuses of all DLJobs, as the operator knows them.",
+                stacked=True,
+            ),
+            lines(
+                "Restarts within an hour, by level",
+                (Query(f"sum by (level) (increase(dljob_restarts_total{{{_IN}}}[1h]))", "{{level}}"),),
+                "How large they were: one process, a group of a role, a role, the whole job, or PrimeMaster.",
+                stacked=True,
+            ),
+        ),
+    )
+
+
+def _start() -> Row:
+    stages = (
+        "DLJob to RayCluster (cluster), to its head being ready (head), to the launcher accepted by Ray (submit), "
+        "to Running (run). Starts of the last hour, in all namespaces."
+    )
+    half, most = (share(part, "dljob_startup_seconds", "", "stage", "1h") for part in (0.5, 0.95))
+    return Row(
+        "Start",
+        (
+            lines("Stages of a start, median", (Query(half, "{{stage}}"),), stages, unit="s"),
+            lines("Stages of a start, 95th percentile", (Query(most, "{{stage}}"),), stages, unit="s"),
+        ),
+    )
+
+
+def _which() -> Row:
+    return Row("Which", (_list(), _alerts()))
+
+
+def _list():  # noqa: ANN202 - the builder of a panel
+    by = "by (namespace, dljob)"
+    ready = f'sum {by} (dljob_workers{{{_IN},state=~"ready|succeeded"}}) / sum {by} (dljob_workers{{{_IN}}})'
+    return listing(
+        "DLJobs",
+        (
+            Query(f"max by (namespace, dljob, phase) (dljob_status_phase{{{_IN}}} == 1)"),
+            Query(f"max {by} (dljob_step{{{_IN}}})"),
+            Query(f"sum {by} (dljob_restarts_total{{{_IN}}})"),
+            Query(ready),
+            Query(f"max {by} (dljob_running_seconds{{{_IN}}})"),
+        ),
+        (
+            Column("namespace", "Namespace"),
+            Column("dljob", "DLJob", link=_TO_JOB),
+            Column("phase", "Phase"),
+            Column("Value #B", "Step", "none"),
+            Column("Value #C", "Restarts", "none"),
+            Column("Value #D", "Ranks ready", "percentunit"),
+            Column("Value #E", "Runs since", "dtdurations"),
+        ),
+        "One line a DLJob; one whose PrimeMaster is not reached has only its phase.",
+        width=15,
+        height=9,
+    )
+
+
+def _alerts():  # noqa: ANN202 - the builder of a panel
+    return listing(
+        "Alerts that fire",
+        (Query('ALERTS{alertname=~"DLJob.+",alertstate="firing",namespace=~"$namespace|"}'),),
+        (
+            Column("alertname", "Alert"),
+            Column("severity", "Severity"),
+            Column("namespace", "Namespace"),
+            Column("dljob", "DLJob", link=_TO_JOB),
+        ),
+        "Each has a page in docs/runbooks.",
+        width=9,
+        height=9,
+        empty="no alert fires",
+    )

@@ -1,0 +1,101 @@
+"""The dashboard of one job."""
+
+from __future__ import annotations
+
+from panels import Column, Query, Row, choice, lines, listing, number, page, phases
+
+UID = "dljob-job"
+_OF = 'namespace="$namespace",dljob="$dljob"'
+_STATES = ("ready", "changing", "waiting", "succeeded", "failed")
+
+
+def job() -> str:
+    """The dashboard's JSON."""
+    return page(
+        UID,
+        "DLJob / Job",
+        "One DLJob: where it is, how fast it goes, what failed and how long that took.",
+        (
+            choice("namespace", "Namespace", "label_values(dljob_status_phase, namespace)"),
+            choice("dljob", "DLJob", 'label_values(dljob_status_phase{namespace="$namespace"}, dljob)'),
+        ),
+        (_now(), _progress(), _ranks(), _failures()),
+    )
+
+
+def _now() -> Row:
+    ready = f'sum(dljob_workers{{{_OF},state=~"ready|succeeded"}}) / sum(dljob_workers{{{_OF}}})'
+    restarts, seconds = f"sum(dljob_restarts_total{{{_OF}}})", f"max(dljob_running_seconds{{{_OF}}})"
+    return Row(
+        "Now",
+        (
+            number("Phase", Query(f"dljob_phase{{{_OF}}} == 1", "{{phase}}"), "PrimeMaster's word.", name=True),
+            number("Step", Query(f"max(dljob_step{{{_OF}}})"), "Of the first driver role.", unit="none"),
+            number("Ranks ready", Query(ready), "Ready or done, of all.", unit="percentunit"),
+            number("Restarts", Query(restarts), "At all levels, in this attempt.", unit="none"),
+            number("Runs since", Query(seconds), "The start of this attempt.", unit="dtdurations"),
+            number("Ray", Query(f"dljob_info{{{_OF}}}", "{{ray_version}}"), "Ray's version on the head.", name=True),
+        ),
+    )
+
+
+def _progress() -> Row:
+    step = Query(f"max(dljob_step{{{_OF}}})", "step")
+    pace = Query(f"clamp_min(60 * max(deriv(dljob_step{{{_OF}}}[5m])), 0)", "steps per minute")
+    when = Query(f"max by (phase) (dljob_phase{{{_OF}}})", "{{phase}}")
+    return Row(
+        "Progress",
+        (
+            lines("Step", (step,), "A fall is a return to an earlier step.", unit="none"),
+            lines("Steps per minute", (pace,), "Over the last five minutes.", unit="none"),
+            phases("Phase", when, "When the job was in which phase."),
+        ),
+    )
+
+
+def _ranks() -> Row:
+    states = Query(f"sum by (state) (dljob_workers{{{_OF}}})", "{{state}}")
+    roles = Query(f'sum by (role) (dljob_workers{{{_OF},state="ready"}})', "{{role}}")
+    units = Query(f"sum by (state) (dljob_units{{{_OF}}})", "{{state}}")
+    table = listing(
+        "Roles",
+        tuple(Query(f'sum by (role) (dljob_workers{{{_OF},state="{state}"}})') for state in _STATES),
+        (
+            Column("role", "Role"),
+            *(Column(f"Value #{chr(ord('A') + n)}", state.capitalize(), "none") for n, state in enumerate(_STATES)),
+        ),
+        "Ranks of each role, by state.",
+        width=12,
+    )
+    return Row(
+        "Ranks and units",
+        (
+            lines("Ranks by state", (states,), "Changing: starting or stopping.", unit="none", stacked=True),
+            lines("Ranks ready, by role", (roles,), "Which role is missing.", unit="none"),
+            lines("Units by state", (units,), "Gangs that Ray holds, and the others.", unit="none", stacked=True),
+            table,
+        ),
+    )
+
+
+def _failures() -> Row:
+    levels = "One process, a group of a role, a role, the whole job, or PrimeMaster itself."
+    restarts = Query(f"sum by (level) (increase(dljob_restarts_total{{{_OF}}}[$__rate_interval]))", "{{level}}")
+    recovery = Query(f"max by (level) (dljob_last_recovery_seconds{{{_OF}}})", "{{level}}")
+    lives = Query(f"max(dljob_master_epoch{{{_OF}}})", "lives")
+    return Row(
+        "Failures",
+        (
+            lines("Restarts by level", (restarts,), levels, unit="none", width=8, bars=True),
+            lines(
+                "Last recovery, by level", (recovery,), "From detection to all ranks ready again.", unit="s", width=8
+            ),
+            lines(
+                "Lives of PrimeMaster",
+                (lives,),
+                "It comes back by itself; each return is a step.",
+                unit="none",
+                width=8,
+            ),
+        ),
+    )

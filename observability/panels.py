@@ -1,0 +1,273 @@
+"""Pieces of dashboards: each function is one way to show a query, in the one style of all of dljob's dashboards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import common as look
+from grafana_foundation_sdk.builders import dashboard as make
+from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
+GREEN, ORANGE, RED, BLUE, GREY, PURPLE, YELLOW = (
+    "#56a64b", "#ff9830", "#e02f44", "#3274d9", "#8e8e8e", "#8f3bb8", "#f2cc0c",
+)  # fmt: skip
+COLOURS = {
+    GREEN: ("Running", "ready", "success", "Process"),
+    ORANGE: ("Recovering", "changing", "requeue_after", "RoleGroup"),
+    RED: ("Failed", "failed", "error", "Job"),
+    BLUE: ("Succeeded", "succeeded"),
+    GREY: ("Pending", "Queued", "waiting", "pending"),
+    PURPLE: ("Provisioning", "Stopping", "Master"),
+    YELLOW: ("Scheduling", "Role"),
+}
+"""A state has one colour wherever it is shown."""
+_STATEFUL = ("{{phase}}", "{{state}}", "{{level}}", "{{result}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A PromQL expression and what its series are called; `{{label}}` is replaced."""
+
+    expr: str
+    legend: str = ""
+
+
+def _target(query: Query, ref: int, *, instant: bool, as_table: bool = False) -> prometheus.Dataquery:
+    made = (
+        prometheus.Dataquery()
+        .expr(query.expr)
+        .legend_format(query.legend or "__auto")
+        .ref_id(chr(ord("A") + ref))
+        .datasource(DATASOURCE)
+        .format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
+    )
+    return made.instant() if instant else made.range()
+
+
+def _thresholds(steps: tuple[tuple[float, str], ...]) -> make.ThresholdsConfig:
+    """`steps` are (from, colour); below the first it is green."""
+    first = dashboard.Threshold(value=None, color=GREEN)
+    return (
+        make.ThresholdsConfig()
+        .mode(dashboard.ThresholdsMode.ABSOLUTE)
+        .steps([first, *(dashboard.Threshold(value=at, color=colour) for at, colour in steps)])
+    )
+
+
+def number(
+    title: str,
+    query: Query,
+    help_text: str,
+    *,
+    unit: str = "short",
+    width: int = 4,
+    steps: tuple[tuple[float, str], ...] = (),
+    name: bool = False,
+) -> stat.Panel:
+    """The last value in large; with `name` the series' name instead, for a phase or a version."""
+    text = common.BigValueTextMode.NAME if name else common.BigValueTextMode.VALUE
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(help_text)
+        .datasource(DATASOURCE)
+        .span(width)
+        .height(4)
+        .unit(unit)
+        .text_mode(text)
+        .color_mode(common.BigValueColorMode.VALUE)
+        .graph_mode(common.BigValueGraphMode.NONE)
+        .reduce_options(look.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(_thresholds(steps))
+        .with_target(_target(query, 0, instant=True))
+    )
+    _colour(panel, (query,))
+    return panel
+
+
+def lines(
+    title: str,
+    queries: tuple[Query, ...],
+    help_text: str,
+    *,
+    unit: str = "short",
+    width: int = 12,
+    stacked: bool = False,
+    bars: bool = False,
+    limit: float | None = None,
+) -> timeseries.Panel:
+    """Values over time; `limit` draws a dashed red line."""
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(help_text)
+        .datasource(DATASOURCE)
+        .span(width)
+        .height(8)
+        .unit(unit)
+        .min(0)
+        .line_width(1 if stacked else 2)
+        .fill_opacity(100 if bars else 60 if stacked else 8)
+        .draw_style(common.GraphDrawStyle.BARS if bars else common.GraphDrawStyle.LINE)
+        .show_points(common.VisibilityMode.NEVER)
+        .legend(
+            look.VizLegendOptions()
+            .display_mode(common.LegendDisplayMode.TABLE)
+            .placement(common.LegendPlacement.BOTTOM)
+            .show_legend(show_legend=True)
+            .calcs(["lastNotNull", "max"])
+        )
+        .tooltip(look.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
+        .targets([_target(query, ref, instant=False) for ref, query in enumerate(queries)])
+    )
+    if stacked or bars:
+        panel.stacking(look.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
+    if limit is not None:
+        panel.thresholds(_thresholds(((limit, RED),)))
+        panel.thresholds_style(look.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED))
+    _colour(panel, queries)
+    return panel
+
+
+def phases(title: str, query: Query, help_text: str, *, width: int = 24) -> statetimeline.Panel:
+    """A row for each series of 0 and 1, coloured where it is 1."""
+    on, off = (
+        dashboard.ValueMappingResult(text="yes", color=BLUE),
+        dashboard.ValueMappingResult(text=" ", color="#0000"),
+    )
+    return (
+        statetimeline.Panel()
+        .title(title)
+        .description(help_text)
+        .datasource(DATASOURCE)
+        .span(width)
+        .height(7)
+        .mappings([dashboard.ValueMap(options={"1": on, "0": off})])
+        .merge_values(merge_values=True)
+        .show_value(common.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .fill_opacity(80)
+        .legend(look.VizLegendOptions().show_legend(show_legend=False).display_mode(common.LegendDisplayMode.HIDDEN))
+        .with_target(_target(query, 0, instant=False))
+    )
+
+
+def share(part: float, metric: str, labels: str, by: str, window: str) -> str:
+    """The value that `part` of a histogram's observations stay below, for each value of the labels in `by`."""
+    return f"histogram_quantile({part}, sum by ({by}, le) (rate({metric}_bucket{{{labels}}}[{window}])))"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: the label or the `Value #A` that it shows, its title and unit."""
+
+    field: str
+    title: str
+    unit: str = ""
+    link: str = ""
+    """URL of a data link; `${__data.fields.x}` is replaced."""
+
+
+def listing(
+    title: str,
+    queries: tuple[Query, ...],
+    columns: tuple[Column, ...],
+    help_text: str,
+    *,
+    width: int = 24,
+    height: int = 8,
+    empty: str = "nothing",
+) -> table.Panel:
+    """Instant queries, joined on the labels that they share; columns that are not named are not shown."""
+    names = {column.field: column.title for column in columns}
+    organize = dashboard.DataTransformerConfig(
+        id_val="organize",
+        options={
+            "indexByName": {column.field: place for place, column in enumerate(columns)},
+            "renameByName": names,
+            "includeByName": dict.fromkeys(names, True),
+        },
+    )
+    panel = (
+        table.Panel()
+        .title(title)
+        .description(help_text)
+        .datasource(DATASOURCE)
+        .span(width)
+        .height(height)
+        .no_value(empty)
+        .filterable(filterable=True)
+        .targets([_target(query, ref, instant=True, as_table=True) for ref, query in enumerate(queries)])
+        .transformations([dashboard.DataTransformerConfig(id_val="merge", options={}), organize])
+    )
+    for column in columns:
+        settings = [dashboard.DynamicConfigValue(id_val="unit", value=column.unit)] if column.unit else []
+        if column.link:
+            link = {"title": f"Open {column.title.lower()}", "url": column.link}
+            settings.append(dashboard.DynamicConfigValue(id_val="links", value=[link]))
+        if settings:
+            panel.override_by_name(column.title, settings)
+    return panel
+
+
+def _colour(panel: stat.Panel | timeseries.Panel, queries: tuple[Query, ...]) -> None:
+    """Series that are called after a state get its colour."""
+    if any(query.legend in _STATEFUL for query in queries):
+        for colour, states in COLOURS.items():
+            fixed = dashboard.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
+            panel.override_by_regexp(f"/^({'|'.join(states)})$/", [fixed])
+
+
+def choice(name: str, label: str, query: str, *, many: bool = False) -> make.QueryVariable:
+    """A variable filled from Prometheus; with `many` several values or all may be chosen."""
+    made = (
+        make.QueryVariable(name)
+        .label(label)
+        .query({"query": query, "refId": f"Variable-{name}"})
+        .datasource(DATASOURCE)
+        .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(dashboard.VariableSort.ALPHABETICAL_ASC)
+    )
+    if many:
+        everything = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
+        made = made.multi(multi=True).include_all(include_all=True).all_value(".*").current(everything)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A heading and the panels below it."""
+
+    title: str
+    panels: tuple[Builder[dashboard.Panel], ...]
+
+
+def page(
+    uid: str, title: str, description: str, variables: tuple[make.QueryVariable, ...], rows: tuple[Row, ...]
+) -> str:
+    """A dashboard as JSON. Panels are numbered in their order; the builder lays them out on the grid of 24 columns."""
+    made = (
+        make.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags(["dljob"])
+        .editable()
+        .refresh("30s")
+        .time("now-3h", "now")
+        .timezone("browser")
+        .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
+        .variables([make.DatasourceVariable("datasource").label("Prometheus").type("prometheus"), *variables])
+    )
+    for row in rows:
+        made = made.with_row(make.Row(row.title))
+        for panel in row.panels:
+            made = made.with_panel(panel)
+    built = made.build()
+    for number_, panel in enumerate(built.panels or [], start=1):
+        panel.id_val = number_
+    return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"

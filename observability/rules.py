@@ -1,0 +1,158 @@
+"""Recording and alert rules, as data, and the rule file that Prometheus reads.
+
+A rule asks only metrics of the catalogue. Each alert has a page in docs/runbooks, under its own name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RUNBOOKS = "https://dljob.io/runbooks/"
+"""Where docs/runbooks is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A series that Prometheus computes: `<level>:<metric>:<operation>`."""
+
+    record: str
+    expr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert. `wait` is how long it must hold; texts may use Prometheus' templates."""
+
+    name: str
+    expr: str
+    wait: str
+    severity: Literal["warning", "critical"]
+    summary: str
+    description: str
+
+    @property
+    def runbook(self) -> str:
+        """What to do about it."""
+        return f"{RUNBOOKS}{self.name}"
+
+
+_JOB = "{{ $labels.namespace }}/{{ $labels.dljob }}"
+
+RECORDINGS = (
+    Recording(
+        "namespace_dljob:dljob_restarts:increase1h",
+        "sum by (namespace, dljob) (increase(dljob_restarts_total[1h]))",
+    ),
+    Recording(
+        "controller:controller_runtime_reconcile_errors:ratio_rate5m",
+        'sum by (controller) (rate(controller_runtime_reconcile_errors_total{controller="dljob"}[5m]))'
+        ' / sum by (controller) (rate(controller_runtime_reconcile_total{controller="dljob"}[5m]))',
+    ),
+    Recording(
+        "controller:controller_runtime_reconcile_time_seconds:p99_rate5m",
+        "histogram_quantile(0.99, sum by (controller, le)"
+        ' (rate(controller_runtime_reconcile_time_seconds_bucket{controller="dljob"}[5m])))',
+    ),
+)
+
+
+def _phase(*phases: str) -> str:
+    return f'max by (namespace, dljob) (dljob_status_phase{{phase=~"{"|".join(phases)}"}}) == 1'
+
+
+ALERTS = (
+    Alert(
+        "DLJobFailed",
+        'dljob_status_phase{phase="Failed"} == 1 unless on (namespace, dljob)'
+        ' max_over_time(dljob_status_phase{phase="Failed"}[1h] offset 1h)',
+        "1m",
+        "warning",
+        f"DLJob {_JOB} failed.",
+        "Its status says why, and its logs outlive its pods. The alert ends by itself an hour after the failure.",
+    ),
+    Alert(
+        "DLJobRestartLooping",
+        "namespace_dljob:dljob_restarts:increase1h > 5",
+        "5m",
+        "warning",
+        f"DLJob {_JOB} restarts again and again.",
+        '{{ $value | printf "%.0f" }} restarts within an hour, at all levels.',
+    ),
+    Alert(
+        "DLJobStalled",
+        'dljob_phase{phase="Running"} == 1'
+        " and on (namespace, dljob) changes(dljob_step[30m]) == 0"
+        " and on (namespace, dljob) dljob_step offset 30m",
+        "5m",
+        "warning",
+        f"DLJob {_JOB} runs, and has made no step for 30 minutes.",
+        "All ranks live, and none reports a new step: a hang, or a step that takes longer.",
+    ),
+    Alert(
+        "DLJobPendingTooLong",
+        _phase("Pending", "Provisioning", "Scheduling"),
+        "15m",
+        "warning",
+        f"DLJob {_JOB} has been waiting for its pods or its placement for 15 minutes.",
+        "A job that waits for quota (phase Queued) does not count.",
+    ),
+    Alert(
+        "DLJobMasterUnreachable",
+        f"({_phase('Running', 'Recovering')}) unless on (namespace, dljob) dljob_info",
+        "3m",
+        "critical",
+        f"Nothing is heard from PrimeMaster of DLJob {_JOB}.",
+        "Its phase is Running or Recovering, and no gateway serves its metrics. Ranks may go on; nothing is repaired.",
+    ),
+    Alert(
+        "DLJobOperatorDown",
+        "absent(dljob_operator_build_info)",
+        "5m",
+        "critical",
+        "The dljob operator is down.",
+        "Running jobs go on and repair themselves; no DLJob is started, ended or cleaned up.",
+    ),
+    Alert(
+        "DLJobReconcileErrors",
+        "controller:controller_runtime_reconcile_errors:ratio_rate5m > 0.1",
+        "10m",
+        "warning",
+        "{{ $value | humanizePercentage }} of the dljob operator's passes fail.",
+        "DLJobs whose passes fail are not brought on; the operator tries again, less and less often.",
+    ),
+    Alert(
+        "DLJobReconcileSlow",
+        "controller:controller_runtime_reconcile_time_seconds:p99_rate5m > 5",
+        "10m",
+        "warning",
+        "One in a hundred passes of the dljob operator takes {{ $value | humanizeDuration }} or more.",
+        "Starts, ends and commands are late.",
+    ),
+)
+
+
+def rule_file() -> str:
+    """The rule file, as YAML."""
+    lines = ["# Made by observability/generate.py; edit observability/rules.py.", "groups:"]
+    lines += ["- name: dljob.recordings", "  rules:"]
+    for rule in RECORDINGS:
+        lines += [f"  - record: {rule.record}", f"    expr: {_quoted(rule.expr)}"]
+    lines += ["- name: dljob.alerts", "  rules:"]
+    for alert in ALERTS:
+        lines += [
+            f"  - alert: {alert.name}",
+            f"    expr: {_quoted(alert.expr)}",
+            f"    for: {alert.wait}",
+            f"    labels: {{severity: {alert.severity}}}",
+            "    annotations:",
+            f"      summary: {_quoted(alert.summary)}",
+            f"      description: {_quoted(alert.description)}",
+            f"      runbook_url: {alert.runbook}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A YAML scalar in single quotes."""
+    return "'" + text.replace("'", "''") + "'"
