@@ -1,0 +1,68 @@
+"""Helm as the tests of the chart use it: rendered objects, or the words of a refusal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts/dljob"
+
+
+def load(name: str) -> Any:
+    """The data of a YAML file of the chart."""
+    return YAML(typ="safe").load((CHART / name).read_text(encoding="utf-8"))
+
+
+def find_helm() -> str | None:
+    """Where helm is: in the environment, as `make kube-up` leaves it, or on PATH."""
+    here = Path(sys.executable).parent / "helm"
+    return str(here) if os.access(here, os.X_OK) else shutil.which("helm")
+
+
+class HelmError(Exception):
+    """Helm said no; the text is its own."""
+
+
+class Helm:
+    """One helm, without a cluster."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
+        """What helm prints."""
+        made = subprocess.run(
+            [self.program, *arguments, "--values", "-"],
+            input=yaml.safe_dump(dict(values or {})),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if made.returncode:
+            raise HelmError(made.stderr + made.stdout)
+        return made.stdout
+
+    def lint(self, **values: Any) -> str:
+        """`helm lint --strict`."""
+        return self.run("lint", "--strict", str(CHART), values=values)
+
+    def render(self, **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+        """(kind, name, in namespaces other than the release's with `namespace/` before it) -> object."""
+        text = self.run("template", "dljob", str(CHART), "--namespace", "here", values=values)
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for item in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if item:
+                space = item["metadata"].get("namespace", "here")
+                name = item["metadata"]["name"]
+                found[item["kind"], name if space == "here" else f"{space}/{name}"] = item
+        return found

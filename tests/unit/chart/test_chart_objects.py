@@ -1,0 +1,233 @@
+"""What helm makes of the chart, without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from chart_kit import CHART, Helm, HelmError, load
+
+from dljob.plan.pods import RAY_PORTS
+from dljob.spec.load import load as load_job
+
+DEFAULT = {
+    ("CustomResourceDefinition", "dljobs.dljob.io"),
+    ("ServiceAccount", "dljob"),
+    ("ClusterRole", "dljob"),
+    ("ClusterRoleBinding", "dljob"),
+    ("ClusterRole", "dljob-view"),
+    ("ClusterRole", "dljob-edit"),
+    ("Secret", "dljob-token-key"),
+    ("Deployment", "dljob"),
+    ("Service", "dljob-metrics"),
+    ("NetworkPolicy", "dljob"),
+    ("Pod", "dljob-test"),
+}
+SWITCHED_OFF = {
+    "crds": {"install": False},
+    "rbac": {"create": False, "aggregateToDefaultRoles": False},
+    "serviceAccount": {"create": False, "name": "theirs"},
+    "networkPolicy": {"enabled": False},
+    "tokenKey": {"existingSecret": "ours"},
+}
+SWITCHED_ON = {
+    "metrics": {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+    },
+    "grafana": {"dashboards": {"enabled": True}},
+    "podDisruptionBudget": {"enabled": True},
+    "networkPolicy": {"egress": {"enabled": True}},
+}
+
+
+def container(objects: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    return objects["Deployment", "dljob"]["spec"]["template"]["spec"]["containers"][0]
+
+
+def restricted(pod: dict[str, Any]) -> list[str]:
+    """What PodSecurity `restricted` would say of a pod's spec."""
+    said = []
+    if not pod["securityContext"].get("runAsNonRoot") or not pod["securityContext"].get("runAsUser"):
+        said.append("runAsNonRoot")
+    if pod["securityContext"].get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        said.append("seccompProfile")
+    for item in pod["containers"]:
+        context = item["securityContext"]
+        if context.get("allowPrivilegeEscalation") is not False or context["capabilities"] != {"drop": ["ALL"]}:
+            said.append(item["name"])
+        if not context.get("readOnlyRootFilesystem"):
+            said.append("root can be written")
+    said += [volume["name"] for volume in pod.get("volumes", ()) if "hostPath" in volume]
+    return said
+
+
+@pytest.mark.parametrize("values", [{}, SWITCHED_OFF, SWITCHED_ON], ids=["default", "off", "on"])
+def test_lint(helm: Helm, values: dict[str, Any]) -> None:
+    assert "0 chart(s) failed" in helm.lint(**values)
+
+
+def test_the_default_objects(helm: Helm) -> None:
+    assert set(helm.render()) == DEFAULT
+
+
+def test_everything_can_be_switched_off(helm: Helm) -> None:
+    assert set(helm.render(**SWITCHED_OFF)) == {
+        ("Deployment", "dljob"),
+        ("Service", "dljob-metrics"),
+        ("Pod", "dljob-test"),
+    }
+
+
+def test_everything_can_be_switched_on(helm: Helm) -> None:
+    made = set(helm.render(**SWITCHED_ON)) - DEFAULT
+    rules = {path.stem for path in (CHART / "observability/rules").glob("*.yaml")}
+    boards = {path.stem for path in (CHART / "observability/dashboards").glob("*.json")}
+    assert made == {
+        ("ServiceMonitor", "dljob"),
+        ("PodMonitor", "dljob-jobs"),
+        ("PodDisruptionBudget", "dljob"),
+        *(("PrometheusRule", f"dljob-{name}") for name in rules),
+        *(("ConfigMap", f"dljob-{name}") for name in boards),
+    }
+
+
+def test_the_pods_are_restricted(helm: Helm) -> None:
+    objects = helm.render()
+    assert restricted(objects["Deployment", "dljob"]["spec"]["template"]["spec"]) == []
+    assert restricted(objects["Pod", "dljob-test"]["spec"]) == []
+
+
+def test_one_operator_at_a_time(helm: Helm) -> None:
+    spec = helm.render()["Deployment", "dljob"]["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_crd_is_unchanged_and_kept(helm: Helm) -> None:
+    made = helm.render()["CustomResourceDefinition", "dljobs.dljob.io"]
+    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert made["spec"] == load("files/dljob.io_dljobs.yaml")["spec"]
+    gone = helm.render(crds={"keep": False})["CustomResourceDefinition", "dljobs.dljob.io"]
+    assert "annotations" not in gone["metadata"]
+
+
+def test_images(helm: Helm) -> None:
+    objects = helm.render()
+    assert container(objects)["image"] == "dljob/operator:0.1.0"
+    assert {"--image=dljob/runtime:0.1.0", "--init-image=dljob/operator:0.1.0"} <= set(container(objects)["args"])
+    values = {"registry": "r.example/x", "tag": "a", "digest": "sha256:" + "0" * 64}
+    objects = helm.render(image=values, jobs={"image": "ray:{rayVersion}", "init": {"enabled": False}})
+    assert container(objects)["image"] == f"r.example/x/dljob/operator@{values['digest']}"
+    assert {"--image=ray:{rayVersion}", "--init-image="} <= set(container(objects)["args"])
+
+
+def test_the_cluster_scope(helm: Helm) -> None:
+    objects = helm.render()
+    rules = load("files/rights.yaml")
+    assert objects["ClusterRole", "dljob"]["rules"] == [
+        {"apiGroups": rule["apiGroups"], "resources": rule["resources"], "verbs": sorted(rule["verbs"])}
+        for rule in rules
+    ]
+    assert not [arg for arg in container(objects)["args"] if arg.startswith("--namespace")]
+    assert not [kind for kind, _ in objects if kind in ("Role", "RoleBinding")]
+
+
+def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) -> None:
+    objects = helm.render(rbac={"scope": "Namespaced"}, watchNamespaces=["b", "a"], metrics=SWITCHED_ON["metrics"])
+    assert {key for key in objects if "Role" in key[0]} == {
+        ("Role", "a/dljob"),
+        ("Role", "b/dljob"),
+        ("RoleBinding", "a/dljob"),
+        ("RoleBinding", "b/dljob"),
+        ("ClusterRole", "dljob-view"),
+        ("ClusterRole", "dljob-edit"),
+    }
+    subject = {"kind": "ServiceAccount", "name": "dljob", "namespace": "here"}
+    assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
+    assert {"--namespace=a", "--namespace=b"} <= set(container(objects)["args"])
+    assert objects["PodMonitor", "dljob-jobs"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
+
+
+def test_the_namespaced_scope_without_names_serves_its_own(helm: Helm) -> None:
+    objects = helm.render(rbac={"scope": "Namespaced"})
+    assert ("Role", "dljob") in objects
+    assert "--namespace=here" in container(objects)["args"]
+
+
+def test_users_may_not_write_the_status(helm: Helm) -> None:
+    objects = helm.render()
+    for name in ("dljob-view", "dljob-edit"):
+        for rule in objects["ClusterRole", name]["rules"]:
+            written = {"create", "update", "patch", "delete"} & set(rule["verbs"])
+            assert not (written and "dljobs/status" in rule["resources"])
+            assert "*" not in rule["verbs"]
+
+
+def test_the_token_key_is_new_where_no_cluster_is_asked(helm: Helm) -> None:
+    first, second = (helm.render()["Secret", "dljob-token-key"] for _ in range(2))
+    assert len(first["data"]["key"]) > 43
+    assert first["data"] != second["data"]
+    assert first["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    objects = helm.render(tokenKey={"existingSecret": "ours", "key": "k"})
+    assert "--token-key-file=/etc/dljob/token-key/k" in container(objects)["args"]
+    volumes = objects["Deployment", "dljob"]["spec"]["template"]["spec"]["volumes"]
+    assert [volume["secret"]["secretName"] for volume in volumes if "secret" in volume] == ["ours"]
+
+
+def test_egress_reaches_ray_and_the_gateway(helm: Helm) -> None:
+    policy = helm.render(**SWITCHED_ON)["NetworkPolicy", "dljob"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {
+        53, 443, 6443, dict(RAY_PORTS)["dashboard"], 8266,
+    }  # fmt: skip
+    assert "egress" not in helm.render()["NetworkPolicy", "dljob"]["spec"]
+
+
+def test_placing(helm: Helm) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+    placed = {
+        "priorityClassName": "high",
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "affinity": affinity,
+    }
+    spec = helm.render(**placed, topologySpreadConstraints=[spread])["Deployment", "dljob"]["spec"]
+    pod = spec["template"]["spec"]
+    assert {key: pod[key] for key in placed} == placed
+    assert pod["topologySpreadConstraints"] == [spread | {"labelSelector": spec["selector"]}]
+
+
+def test_labels(helm: Helm) -> None:
+    objects = helm.render(commonLabels={"team": "ml"}, **SWITCHED_ON)
+    without = {key for key, item in objects.items() if item["metadata"].get("labels", {}).get("team") != "ml"}
+    assert without == {("Pod", "dljob-test")}
+    selector = objects["Service", "dljob-metrics"]["spec"]["selector"]
+    assert selector.items() <= objects["Deployment", "dljob"]["spec"]["template"]["metadata"]["labels"].items()
+    assert not selector.items() <= objects["Pod", "dljob-test"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"replicas": 2}, "replicas"),
+        ({"watchNamespaces": ["a"]}, "watchNamespaces"),
+        ({"metrics": {"port": 80}}, "port"),
+        ({"rbac": {"scope": "All"}}, "scope"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(HelmError) as caught:
+        helm.render(**values)
+    assert words in str(caught.value)
+
+
+def test_the_job_of_the_notes_is_a_job() -> None:
+    notes = (CHART / "templates/NOTES.txt").read_text(encoding="utf-8")
+    text = notes.split("<<YAML\n", 1)[1].split("  YAML\n", 1)[0]
+    assert yaml.safe_load(text)["metadata"]["name"] == "hello"
+    load_job(text)
