@@ -1,0 +1,149 @@
+"""A job on Kubernetes for a script: every call asks the cluster and blocks until it has answered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from dljob.api.kubernetes import jobs, logs, orders, submit
+from dljob.api.kubernetes.connect import ask
+from dljob.api.kubernetes.package import pack
+from dljob.errors import ExitCode
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+    from dljob.spec.model import DLJobManifest
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class KubernetesJob:
+    """A DLJob in a namespace."""
+
+    def __init__(self, body: Json, context: str | None = None) -> None:
+        self._body = body
+        self._context = context
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self._body["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it lives in."""
+        return str(self._body["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        """Kubernetes' uid."""
+        return str(self._body["metadata"]["uid"])
+
+    def status(self) -> Json:
+        """The DLJob's `.status`: phase, conditions, roles, restarts, progress."""
+        return jobs.status_of(self._asked(self._now))
+
+    def wait(self, timeout: float | None = None) -> Json:
+        """The final status.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            DeadlineError: it was not over in time.
+            NotFoundError: it was deleted.
+        """
+        return jobs.status_of(self._asked(lambda kube: jobs.wait(kube, self._body, timeout)))
+
+    def wait_code(self) -> int:
+        """Wait for the end: 0 for success, 1 for failure."""
+        return int(ExitCode.OK if self.wait()["phase"] == "Succeeded" else ExitCode.JOB_FAILED)
+
+    def logs(
+        self,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        out: TextIO | None = None,
+    ) -> None:
+        """Write the ranks' output to `out` (sys.stdout), each line after "[role/rank] ".
+
+        Args:
+            role: only of this role.
+            rank: only of this rank.
+            tail: only the last so many lines of each rank.
+            follow: go on until the job is over.
+            out: where to write.
+
+        Raises:
+            NotFoundError: no such output, and not following.
+            UnreachableError: the job's head cannot be asked, and not following.
+        """
+        to = sys.stdout if out is None else out
+
+        async def write(kube: Kube) -> None:
+            job = await self._now(kube)
+            if not follow:
+                to.writelines(f"{line}\n" for line in await logs.read(kube, job, role=role, rank=rank, tail=tail))
+                return
+            async with aclosing(logs.follow(kube, job, role=role, rank=rank, tail=tail)) as lines:
+                async for line in lines:
+                    to.write(f"{line}\n")
+                    to.flush()
+
+        self._asked(write)
+
+    def restart(self, target: str = "job") -> None:
+        """Restart the job, a role ("rollout") or a rank ("rollout/2"); returns when the operator has taken it."""
+        self._order("restart", target)
+
+    def stop(self) -> None:
+        """End the job; returns when the operator has taken the order."""
+        self._order("stop", "job")
+
+    def _order(self, kind: orders.Kind, target: str) -> None:
+        async def give(kube: Kube) -> None:
+            await orders.order(kube, await self._now(kube), kind, target)
+
+        self._asked(give)
+
+    async def _now(self, kube: Kube) -> Json:
+        return await jobs.find(kube, self.name, self.namespace)
+
+    def _asked(self, question: Callable[[Kube], Awaitable[T]]) -> T:
+        return ask(question, self._context)
+
+
+def submit_job(
+    manifest: DLJobManifest,
+    *,
+    folder: Path | None,
+    namespace: str | None = None,
+    context: str | None = None,
+) -> KubernetesJob:
+    """Make a DLJob on Kubernetes, with the code of `folder` unless the spec says where the code is.
+
+    Args:
+        manifest: the job.
+        folder: its code; None: the image has it.
+        namespace: where it goes; left out: as the manifest says, else the current one.
+        context: of the kubeconfig; left out: the current one, or the cluster that this process runs in.
+
+    Raises:
+        SpecError: the server refused the spec.
+        UsageError: a job of that name is there; the code is too large; the Kubernetes client is not installed.
+        UnreachableError: the cluster is not reached, or refuses.
+    """
+    package = None if folder is None or submit.brings_code(manifest) else pack(folder)
+
+    async def make(kube: Kube) -> Json:
+        place = submit.target_namespace(manifest, namespace, kube.namespace)
+        return (await submit.submit(kube, manifest, place, package)).body
+
+    return KubernetesJob(ask(make, context), context)

@@ -1,0 +1,169 @@
+"""DLJobs in a namespace: found by name or uid, followed from change to change, and whether they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+from dljob.api.registry import FINAL
+from dljob.api.values import suggestion
+from dljob.errors import DeadlineError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+
+_UID8 = 8
+POLL_S = 1.0
+PATIENCE_S = 120.0
+"""For how long an API server that went away while a job is followed is asked again."""
+
+
+def part(value: Mapping[str, Any], key: str) -> Json:
+    """An object within an object; empty when it is not there."""
+    return cast("Json", value.get(key) or {})
+
+
+def items(value: Mapping[str, Any], key: str) -> list[Json]:
+    """A list of objects within an object; empty when it is not there."""
+    return cast("list[Json]", value.get(key) or [])
+
+
+def status_of(job: Mapping[str, Any]) -> Json:
+    """The status; empty before the operator has seen the job."""
+    return part(job, "status")
+
+
+def phase_of(job: Mapping[str, Any]) -> str:
+    """The phase; Pending before the operator has seen the job."""
+    return str(status_of(job).get("phase") or "Pending")
+
+
+def ended(job: Mapping[str, Any]) -> bool:
+    """Whether it succeeded or failed: nothing of it changes any more."""
+    return phase_of(job) in FINAL
+
+
+def place_of(job: Mapping[str, Any]) -> str:
+    """For messages: `hello in namespace team`."""
+    return f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
+
+
+def role_sizes(job: Mapping[str, Any]) -> dict[str, int]:
+    """Role -> how many ranks: as the operator last saw it, else as the spec says."""
+    sizes = {role["name"]: int(role.get("replicas", 1)) for role in job["spec"]["roles"]}
+    seen = {role["name"]: int(role["desired"]) for role in status_of(job).get("roles") or () if "desired" in role}
+    return {**sizes, **{name: size for name, size in seen.items() if name in sizes}}
+
+
+async def find(kube: Kube, job: str, namespace: str) -> Json:
+    """A job by name, uid, or the first 8 digits of the uid.
+
+    Raises:
+        NotFoundError: there is none; says which there are.
+        UnreachableError: the cluster does not serve DLJobs.
+    """
+    from dljob.kube.api import DLJOBS, NotThereError
+
+    try:
+        return await kube.get(DLJOBS, job, namespace)
+    except NotThereError:
+        everything = await list_all(kube, namespace)
+    for one in everything:
+        uid = str(one["metadata"]["uid"])
+        if job in (uid, uid.replace("-", ""), uid[:_UID8]):
+            return one
+    known = [one["metadata"]["name"] for one in everything]
+    hint = suggestion(job, known) if known else "there is no job in this namespace; another one with -n, all with -A"
+    raise NotFoundError(f"no job {job!r} in namespace {namespace}", hint=hint)
+
+
+async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
+    """The jobs of a namespace, or of all with None, oldest first.
+
+    Raises:
+        UnreachableError: the cluster does not serve DLJobs.
+    """
+    from dljob.api.kubernetes.refusals import INSTALL
+    from dljob.kube.api import DLJOBS, NotThereError
+
+    try:
+        found = await kube.list(DLJOBS, namespace)
+    except NotThereError as error:
+        raise UnreachableError("this cluster does not serve DLJobs", hint=INSTALL) from error
+    return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+
+
+async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
+    """The job as it is, and after every change, until it has ended.
+
+    Raises:
+        NotFoundError: it was deleted.
+        ApiError: the API server was away for longer than PATIENCE_S, or refuses.
+    """
+    from dljob.kube.api import DLJOBS, ApiError
+
+    meta = job["metadata"]
+    away = 0.0
+    while True:
+        try:
+            stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}")
+            async with aclosing(stream) as heard:
+                async for kind, found in heard:
+                    away = 0.0
+                    if kind == "DELETED" or found["metadata"]["uid"] != meta["uid"]:
+                        raise NotFoundError(f"job {place_of(job)} was deleted")
+                    yield found
+                    if ended(found):
+                        return
+        except ApiError as error:
+            if 400 <= error.status < 500 or away >= PATIENCE_S:
+                raise
+            away += 2.0
+            await asyncio.sleep(2.0)
+
+
+async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
+    """The job as it is, again and again, the last time when it has ended.
+
+    Raises:
+        NotFoundError: it was deleted.
+    """
+    from dljob.kube.api import DLJOBS, NotThereError
+
+    meta = job["metadata"]
+    while True:
+        yield job
+        if ended(job):
+            return
+        await asyncio.sleep(POLL_S)
+        try:
+            job = await kube.get(DLJOBS, meta["name"], meta["namespace"])
+        except NotThereError:
+            raise NotFoundError(f"job {place_of(job)} was deleted") from None
+        if job["metadata"]["uid"] != meta["uid"]:
+            raise NotFoundError(f"job {place_of(job)} was deleted, and another made")
+
+
+async def wait(kube: Kube, job: Json, timeout: float | None = None) -> Json:  # noqa: ASYNC109 - a user's parameter
+    """The job as it ended.
+
+    Raises:
+        DeadlineError: it was not over in `timeout` seconds.
+    """
+    last = job
+
+    async def end() -> None:
+        nonlocal last
+        async with aclosing(changes(kube, job)) as found:
+            async for last in found:  # noqa: B007 - the last one counts
+                pass
+
+    try:
+        await asyncio.wait_for(end(), timeout)
+    except TimeoutError:
+        raise DeadlineError(f"job {place_of(job)} was not over after {timeout:g} s: {phase_of(last)}") from None
+    return last

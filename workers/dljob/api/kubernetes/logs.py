@@ -1,0 +1,264 @@
+"""What the ranks wrote: from the living job through its gateway, afterwards from the ConfigMap that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dljob.api.kubernetes import gateway as gate
+from dljob.api.kubernetes import jobs
+from dljob.api.logs import Line
+from dljob.api.values import suggestion
+from dljob.control import names
+from dljob.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+Rank = tuple[str, int]
+
+AT_ONCE = 16
+"""So many ranks are asked at one time."""
+MOST_FOLLOWED = 256
+"""More ranks than that are not followed: each is asked by itself."""
+_LINE_BYTES = 200
+_MOST_BYTES = 16 * 1024 * 1024
+_SEEN_BYTES = 4096
+
+
+def wanted(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[Rank]:
+    """The ranks that are asked for, in the order of the spec.
+
+    Raises:
+        NotFoundError: the job has no such role or rank.
+    """
+    sizes = jobs.role_sizes(job)
+    if role is not None and role not in sizes:
+        raise NotFoundError(f"job {job['metadata']['name']} has no role {role!r}", hint=suggestion(role, sizes))
+    ranks = [
+        (name, n) for name, size in sizes.items() for n in range(size) if role in (None, name) and rank in (None, n)
+    ]
+    if not ranks:
+        largest = max(size for name, size in sizes.items() if role in (None, name))
+        raise NotFoundError(f"there is no rank {rank}", hint=f"ranks are 0 to {largest - 1}")
+    return ranks
+
+
+def last_lines(text: str, tail: int | None) -> list[str]:
+    """The lines of a text; with `tail`, the last so many."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines if tail is None else lines[max(0, len(lines) - tail) :]
+
+
+def rest_of(saved: str, seen: str) -> str | None:
+    """What a saved end of a log has after what was seen of it; None when the two do not meet."""
+    if not seen:
+        return saved
+    at = saved.rfind(seen)
+    if at >= 0:
+        return saved[at + len(seen) :]
+    overlap = next((n for n in range(min(len(seen), len(saved)), 0, -1) if seen.endswith(saved[:n])), 0)
+    return saved[overlap:] if overlap else None
+
+
+async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
+    """The logs that were kept when the cluster went; None when there are none."""
+    from dljob.kube.api import CONFIG_MAPS, NotThereError
+
+    meta = job["metadata"]
+    try:
+        found = await kube.get(CONFIG_MAPS, names.logs_map(meta["name"]), meta["namespace"])
+    except NotThereError:
+        return None
+    owners = [owner.get("uid") for owner in jobs.items(found["metadata"], "ownerReferences")]
+    if owners and meta["uid"] not in owners:
+        return None  # of an earlier job of that name
+    logs: dict[Rank, str] = {}
+    for key, text in jobs.part(found, "data").items():
+        role, _, number = key.removesuffix(".log").rpartition("-")
+        if key.endswith(".log") and role and number.isdecimal():
+            logs[role, int(number)] = text
+    return logs
+
+
+async def read(
+    kube: Kube, job: Json, *, role: str | None = None, rank: int | None = None, tail: int | None = None
+) -> list[Line]:
+    """The lines there are, rank by rank; with `tail`, the last so many of each.
+
+    Raises:
+        NotFoundError: no such role or rank, or nothing was kept.
+        SilentError: the job lives, and its head cannot be asked.
+    """
+    ranks = wanted(job, role, rank)
+    kept = await saved(kube, job)
+    if kept is None and not jobs.ended(job):
+        texts = await _from_gateway(await gate.reach(kube, job), ranks, tail)
+    elif kept is None:
+        texts = await _before_the_end(kube, job, ranks, tail)
+    else:
+        texts = kept
+    lines = [Line(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
+    if not any(key in texts for key in ranks):
+        there = ", ".join(sorted({name for name, _ in texts}))
+        raise NotFoundError("no output is kept of it", hint=f"there is output of: {there}" if there else "")
+    return lines
+
+
+async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
+    """An ended job whose logs are not saved yet, or never were: its head may still be there."""
+    try:
+        return await _from_gateway(await gate.reach(kube, job), ranks, tail)
+    except gate.SilentError as error:
+        raise NotFoundError(
+            f"no logs of job {jobs.place_of(job)} are kept: its head is gone ({error.message}), and there is no "
+            f"ConfigMap {names.logs_map(job['metadata']['name'])}",
+            hint=f"see dljob events {job['metadata']['name']} -n {job['metadata']['namespace']}",
+        ) from error
+
+
+async def _from_gateway(gateway: gate.Gateway, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
+    turn = asyncio.Semaphore(AT_ONCE)
+    texts: dict[Rank, str] = {}
+
+    async def one(key: Rank) -> None:
+        async with turn:
+            with contextlib.suppress(NotFoundError):  # it has not written anything yet
+                texts[key] = await (_whole(gateway, key) if tail is None else _tail(gateway, key, tail))
+
+    async with asyncio.TaskGroup() as group:
+        for key in ranks:
+            group.create_task(one(key))
+    return texts
+
+
+async def _whole(gateway: gate.Gateway, key: Rank) -> str:
+    parts: list[str] = []
+    at = 0
+    while True:
+        piece = await gateway.chunk(*key, at)
+        parts.append(piece.text)
+        if piece.offset <= at or piece.offset >= piece.end:
+            return "".join(parts)
+        at = piece.offset
+
+
+async def _tail(gateway: gate.Gateway, key: Rank, tail: int) -> str:
+    """At least so many lines, if there are."""
+    length = 4096 + tail * _LINE_BYTES
+    while True:
+        text = await gateway.tail(*key, length)
+        if len(text.encode()) < length or len(last_lines(text, None)) > tail or length >= _MOST_BYTES:
+            return text
+        length *= 4
+
+
+@dataclass(slots=True)
+class Follower:
+    """One rank's log as it grows."""
+
+    key: Rank
+    at: int = 0
+    rest: str = ""
+    """A line that has no end yet."""
+    seen: str = field(default="")
+    """The end of what was read."""
+
+    def take(self, text: str) -> list[Line]:
+        """The lines that a new piece finishes."""
+        self.seen = (self.seen + text)[-_SEEN_BYTES:]
+        *whole, self.rest = (self.rest + text).split("\n")
+        return [Line(*self.key, line) for line in whole]
+
+    def last(self) -> list[Line]:
+        """The line that never got its end."""
+        line, self.rest = self.rest, ""
+        return [Line(*self.key, line)] if line else []
+
+    async def more(self, gateway: gate.Gateway) -> list[Line]:
+        """The lines since the last time."""
+        lines: list[Line] = []
+        while True:
+            piece = await gateway.chunk(*self.key, self.at)
+            if piece.offset < self.at or piece.end < self.at:  # a new head, or a log that begins anew
+                self.at = 0
+                continue
+            grown, self.at = piece.offset > self.at, piece.offset
+            lines += self.take(piece.text)
+            if not grown or piece.offset >= piece.end:
+                return lines
+
+
+class Followed:
+    """The logs of several ranks as they grow; `hear` is asked again and again."""
+
+    def __init__(self, ranks: Iterable[Rank], tail: int | None = None) -> None:
+        self._followers = [Follower(key) for key in ranks]
+        self._tail = tail
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._gateway: gate.Gateway | None = None
+
+    async def hear(self, kube: Kube, job: Json) -> list[Line]:
+        """What was written since the last time, rank by rank; nothing while the head cannot be asked."""
+        head = jobs.part(jobs.status_of(job), "rayCluster").get("headPod")
+        try:
+            if self._gateway is None or self._gateway.pod != head:
+                self._gateway = await gate.reach(kube, job)
+            return await self._news(self._gateway)
+        except gate.SilentError:
+            self._gateway = None
+            return []
+
+    async def _news(self, gateway: gate.Gateway) -> list[Line]:
+        """At first, the last lines when a tail was asked for."""
+
+        async def one(follower: Follower) -> list[Line]:
+            first = follower.at == 0
+            async with self._turn:
+                try:
+                    lines = await follower.more(gateway)
+                except NotFoundError:
+                    return []
+            return lines[max(0, len(lines) - self._tail) :] if first and self._tail is not None else lines
+
+        found = await asyncio.gather(*(one(follower) for follower in self._followers))
+        return [line for lines in found for line in lines]
+
+    def finish(self, kept: Mapping[Rank, str] | None) -> list[Line]:
+        """What the saved logs have beyond what was seen, and lines without an end."""
+        lines: list[Line] = []
+        for follower in self._followers:
+            text = (kept or {}).get(follower.key)
+            rest = None if text is None else rest_of(text, follower.seen)
+            if rest:
+                lines += follower.take(rest)
+            lines += follower.last()
+        return lines
+
+
+async def follow(
+    kube: Kube, job: Json, *, role: str | None = None, rank: int | None = None, tail: int | None = None
+) -> AsyncGenerator[Line]:
+    """The lines there are, and those to come, until the job has ended. A head that is away is waited for.
+
+    Raises:
+        NotFoundError: no such role or rank; the job was deleted.
+        UsageError: too many ranks to follow.
+    """
+    ranks = wanted(job, role, rank)
+    if len(ranks) > MOST_FOLLOWED:
+        hint = f"take some with --role and --rank; at most {MOST_FOLLOWED} ranks are followed at once"
+        raise UsageError(f"job {job['metadata']['name']} has {len(ranks)} ranks", hint=hint)
+    followed = Followed(ranks, tail)
+    async with contextlib.aclosing(jobs.each_second(kube, job)) as moments:
+        async for now in moments:
+            for line in await followed.hear(kube, now):
+                yield line
+    for line in followed.finish(await saved(kube, job)):
+        yield line

@@ -1,0 +1,94 @@
+"""Orders to a running job: written as annotations, taken by the operator, which says so in `status.lastCommands`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from dljob.api.kubernetes.jobs import changes, ended, phase_of, place_of, role_sizes, status_of
+from dljob.api.values import suggestion
+from dljob.control import names
+from dljob.errors import DeadlineError, NotFoundError
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+Kind = Literal["restart", "stop"]
+
+TAKEN_S = 60.0
+"""How long the operator may take to see an order."""
+_ANNOTATION = {"restart": names.RESTART, "stop": names.STOP}
+
+
+def check_target(job: Mapping[str, Any], target: str) -> None:
+    """Whether the job has such a target: job, a role, or a rank.
+
+    Raises:
+        NotFoundError: it has not.
+    """
+    sizes = role_sizes(job)
+    role, slash, rank = target.partition("/")
+    if target == "job" or (role in sizes and (not slash or (rank.isdecimal() and int(rank) < sizes[role]))):
+        return
+    hint = f"{role}/0 to {role}/{sizes[role] - 1}" if role in sizes else suggestion(role, [*sizes, "job"])
+    raise NotFoundError(f"job {job['metadata']['name']} has no {target!r}", hint=hint)
+
+
+def moment() -> str:
+    """Now as RFC 3339 with microseconds, which tells two orders apart."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def annotations_for(kind: Kind, target: str, at: str) -> dict[str, str]:
+    """What an order is on the DLJob."""
+    extra = {names.RESTART_TARGET: target} if kind == "restart" else {}
+    return {_ANNOTATION[kind]: at, **extra}
+
+
+def taken(status: Mapping[str, Any], kind: Kind, at: str) -> bool:
+    """Whether the operator has handed on the order of that moment."""
+    last = cast("Mapping[str, object]", status.get("lastCommands") or {})
+    return last.get(kind) == at
+
+
+async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: float = TAKEN_S) -> None:
+    """Give an order and wait until the operator has taken it.
+
+    Args:
+        kube: the cluster.
+        job: the DLJob, as it was found.
+        kind: restart or stop.
+        target: job, a role, or a rank such as rollout/2.
+        within: seconds.
+
+    Raises:
+        NotFoundError: the job has ended, or has no such target.
+        DeadlineError: the operator did not take it in time; the order stands.
+    """
+    from dljob.kube.api import DLJOBS
+
+    if ended(job):
+        raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
+    check_target(job, target)
+    meta, at = job["metadata"], moment()
+    patch = {"metadata": {"uid": meta["uid"], "annotations": annotations_for(kind, target, at)}}
+    marked = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
+    try:
+        await asyncio.wait_for(_arrival(kube, marked, kind, at), within)
+    except TimeoutError:
+        raise DeadlineError(
+            f"the operator has not taken the {kind} of job {place_of(job)} within {within:g} s; the order stands",
+            hint="is the operator up? see dljob doctor",
+        ) from None
+
+
+async def _arrival(kube: Kube, job: Json, kind: Kind, at: str) -> None:
+    """Return when the order was taken, or the job ended, which leaves nothing to order."""
+    async with aclosing(changes(kube, job)) as found:
+        async for one in found:
+            if taken(status_of(one), kind, at):
+                return
