@@ -1,0 +1,144 @@
+"""The two ports of a head, in one server: Ray's Job API and our gateway, with a token and a job that tests steer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+TOKEN = "T"
+
+
+@dataclass
+class StubHead:
+    token: str = TOKEN
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """submission id -> what Ray says of it."""
+    posted: list[dict[str, Any]] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    session: str = "session_1"
+    snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """uid (32 hex digits) -> the snapshot; absent: 404."""
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tails: dict[str, str] = field(default_factory=dict)
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    away: bool = False
+    """PrimeMaster does not answer: 503."""
+    down: bool = False
+    """The gateway answers 500."""
+    ray_down: bool = False
+    asked: list[str] = field(default_factory=list)
+    accept: bool = True
+    """Whether a new submission is taken."""
+
+    def __post_init__(self) -> None:
+        self._news = asyncio.Event()
+        self.polled = asyncio.Event()
+        """A long poll waits."""
+
+    def say(self, uid: str, **news: Any) -> None:
+        """The job's state changes."""
+        old = self.snapshots.get(uid, {"uid": uid, "version": 0, "phase": "Starting"})
+        self.snapshots[uid] = {**old, "version": old["version"] + 1, **news}
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.get("/api/version", self._version),
+                web.post("/api/jobs/", self._submit),
+                web.get("/api/jobs/{id}", self._job),
+                web.get("/api/jobs/{id}/logs", self._job_logs),
+                web.get("/v1/version", self._version),
+                web.get("/v1/jobs", self._names),
+                web.get("/v1/jobs/{uid}/status", self._status),
+                web.get("/v1/jobs/{uid}/events", self._events),
+                web.get("/v1/jobs/{uid}/placement", self._placement),
+                web.get("/v1/jobs/{uid}/logs", self._tails),
+                web.post("/v1/jobs/{uid}/commands", self._command),
+            ]
+        )
+        return app
+
+    async def serve(self) -> TestServer:
+        server = TestServer(self.app())
+        await server.start_server()
+        return server
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.asked.append(f"{request.method} {request.path}")
+        if request.headers.get("x-ray-authorization") != f"Bearer {self.token}":
+            return web.json_response({"error": "no token, or a wrong one"}, status=401)
+        if self.down and request.path.startswith("/v1/"):
+            return web.Response(status=500, text="broken")
+        if self.ray_down and request.path.startswith("/api/"):
+            return web.Response(status=503, text="starting")
+        return await handler(request)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"session_name": self.session, "session": self.session, "dljob": "0.1.0"})
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["submission_id"] in self.jobs:
+            return web.Response(status=500, text=f"Job with submission_id {body['submission_id']} already exists.")
+        if not self.accept:
+            return web.Response(status=500, text="No available agent to submit job, please try again later.")
+        self.posted.append(body)
+        self.jobs[body["submission_id"]] = {"status": "PENDING", "message": "queued", "driver_exit_code": None}
+        return web.json_response({"submission_id": body["submission_id"], "job_id": body["submission_id"]})
+
+    async def _job(self, request: web.Request) -> web.Response:
+        found = self.jobs.get(request.match_info["id"])
+        return web.json_response(found) if found else web.Response(status=404, text="Job does not exist")
+
+    async def _job_logs(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] not in self.jobs:
+            return web.Response(status=404, text="Job does not exist")
+        return web.json_response({"logs": self.logs.get(request.match_info["id"], "")})
+
+    async def _names(self, _: web.Request) -> web.Response:
+        return web.json_response([{"uid": uid, "name": "n", "phase": s["phase"]} for uid, s in self.snapshots.items()])
+
+    async def _status(self, request: web.Request) -> web.Response:
+        uid, after = request.match_info["uid"], int(request.query.get("after", 0))
+        if self.away:
+            return web.json_response({"error": "PrimeMaster does not answer now"}, status=503)
+        if uid not in self.snapshots:
+            return web.json_response({"error": f"no job {uid}"}, status=404)
+        if self.snapshots[uid]["version"] <= after:
+            self.polled.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), float(request.query.get("timeout", 0)))
+        return web.json_response({**self.snapshots[uid], "ranks": request.query.get("ranks")})
+
+    async def _events(self, request: web.Request) -> web.Response:
+        return web.json_response({"events": [{"seq": int(request.query["after"]) + 1, "reason": "JobRunning"}]})
+
+    async def _placement(self, request: web.Request) -> web.Response:
+        return web.json_response(self.places.get(request.match_info["uid"], {"version": 0, "nodes": []}))
+
+    async def _tails(self, request: web.Request) -> web.Response:
+        if "follow" in request.query:
+            start = int(request.query["from"])
+            return web.json_response({"text": "abc"[start:], "offset": 3, "end": True})
+        if "role" in request.query:
+            key = f"{request.query['role']}/{request.query['rank']}"
+            if key not in self.tails:
+                return web.json_response({"error": f"no rank {key}"}, status=404)
+            return web.Response(text=self.tails[key][-int(request.query["bytes"]) :])
+        return web.json_response({"logs": self.tails, "cut": ["actor/9"]})
+
+    async def _command(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["kind"] not in {"restart", "stop"}:
+            return web.json_response({"error": f"unknown kind {body['kind']}"}, status=400)
+        self.commands.append(body)
+        return web.json_response({}, status=202)

@@ -1,0 +1,181 @@
+"""Ray's Job API and the gateway, asked directly and through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from fake_cluster import FakeCluster
+from stub_head import TOKEN, StubHead
+
+from dljob.errors import ExitCode, NotFoundError
+from dljob.kube.api import Kube
+from dljob.kube.gateway import Gateway
+from dljob.kube.head import Ask, AwayError, HeadError, UnknownError, address, directly, through
+from dljob.kube.ray_jobs import RayJobs, refusal
+
+UID = "0" * 32
+
+
+@pytest.fixture
+async def head() -> StubHead:
+    return StubHead()
+
+
+@pytest.fixture
+async def ask(head: StubHead) -> AsyncIterator[Ask]:
+    server = await head.serve()
+    async with aiohttp.ClientSession() as session:
+        yield directly(session, str(server.make_url("")).rstrip("/"), TOKEN)
+    await server.close()
+
+
+def test_addresses() -> None:
+    assert address("10.0.0.1", 8265) == "http://10.0.0.1:8265"
+    assert address("fd00::1", 8266) == "http://[fd00::1]:8266"
+    assert address("head.svc", 1) == "http://head.svc:1"
+
+
+async def submit(jobs: RayJobs, name: str = "hello-1") -> str:
+    return await jobs.submit(
+        name, ["python", "-m", "x", "a b"], runtime_env={"env_vars": {"A": "1"}}, metadata={"k": "v"}
+    )
+
+
+async def test_a_submission(head: StubHead, ask: Ask) -> None:
+    assert await submit(RayJobs(ask)) == "made"
+    assert head.posted == [
+        {
+            "submission_id": "hello-1",
+            "entrypoint": "python -m x 'a b'",
+            "runtime_env": {"env_vars": {"A": "1"}},
+            "metadata": {"k": "v"},
+        }
+    ]
+
+
+async def test_a_submission_that_is_there_is_adopted(head: StubHead, ask: Ask) -> None:
+    await submit(RayJobs(ask))
+    assert await submit(RayJobs(ask)) == "adopted"
+    assert len(head.posted) == 1
+
+
+async def test_a_submission_that_ray_cannot_take_now(head: StubHead, ask: Ask) -> None:
+    head.accept = False
+    with pytest.raises(HeadError, match="submission hello-1: No available agent") as caught:
+        await submit(RayJobs(ask))
+    assert caught.value.status == 500
+
+
+async def test_what_ray_says_of_a_submission(head: StubHead, ask: Ask) -> None:
+    jobs = RayJobs(ask)
+    with pytest.raises(UnknownError):
+        await jobs.get("hello-1")
+    assert await jobs.tail("hello-1") == ""
+    await submit(jobs)
+    head.logs["hello-1"] = "\n".join(map(str, range(100)))
+    assert (await jobs.get("hello-1"))["status"] == "PENDING"
+    assert await jobs.tail("hello-1", 2) == "98\n99"
+    assert await jobs.session() == "session_1"
+
+
+def test_the_launchers_last_word() -> None:
+    line = '{"dljob": "refused", "reason": "RayVersionMismatch", "message": "2.9", "hint": "use 2.60"}'
+    said = {"reason": "RayVersionMismatch", "message": "2.9", "hint": "use 2.60"}
+    assert refusal(f"warning\n{line}\n") == said
+    assert refusal(f"{line}\nsys:1: ResourceWarning") == said
+    assert refusal('{"a": 1}\n{broken\n[1]\n') == {}
+    assert refusal("") == {}
+
+
+async def test_a_wrong_token_is_refused(head: StubHead, ask: Ask) -> None:
+    head.token = "other"
+    with pytest.raises(HeadError, match="no token, or a wrong one") as caught:
+        await Gateway(ask).status(UID)
+    assert caught.value.status == 401
+    with pytest.raises(HeadError) as caught:
+        await submit(RayJobs(ask))
+    assert caught.value.status == 401
+
+
+async def test_nobody_answers() -> None:
+    told: list[int] = []
+    async with aiohttp.ClientSession() as session:
+        ask = directly(session, "http://127.0.0.1:1", TOKEN, told.append)
+        with pytest.raises(HeadError, match=r"no answer from http://127\.0\.0\.1:1") as caught:
+            await Gateway(ask).version()
+    assert caught.value.status == 0
+    assert told == [0]
+
+
+async def test_the_status_of_a_job(head: StubHead, ask: Ask) -> None:
+    gateway = Gateway(ask)
+    with pytest.raises(UnknownError, match=f"no job {UID}") as caught:
+        await gateway.status(UID)
+    assert isinstance(caught.value, NotFoundError)
+    assert caught.value.exit_code == ExitCode.NOT_FOUND
+    head.say(UID, phase="Running")
+    assert (await gateway.status(UID))["phase"] == "Running"
+    assert (await gateway.status(UID, after=1, wait=0.05))["version"] == 1
+    assert (await gateway.status(UID, ranks=True))["ranks"] == "1"
+    assert await gateway.jobs() == [{"uid": UID, "name": "n", "phase": "Running"}]
+    head.away = True
+    with pytest.raises(AwayError, match="PrimeMaster does not answer"):
+        await gateway.status(UID)
+
+
+async def test_a_long_poll_returns_with_the_news(head: StubHead, ask: Ask) -> None:
+    head.say(UID, phase="Starting")
+    poll = asyncio.create_task(Gateway(ask).status(UID, after=1, wait=20))
+    await asyncio.wait_for(head.polled.wait(), 5)
+    head.say(UID, phase="Running")
+    assert (await asyncio.wait_for(poll, 2))["phase"] == "Running"
+
+
+async def test_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> None:
+    gateway = Gateway(ask)
+    await gateway.command(UID, id="c1", kind="stop", target="job", by="me")
+    assert head.commands == [{"id": "c1", "kind": "stop", "target": "job", "by": "me"}]
+    with pytest.raises(HeadError, match="dance job: unknown kind dance"):
+        await gateway.command(UID, id="c2", kind="dance", target="job", by="me")
+    assert await gateway.events(UID, after=4) == [{"seq": 5, "reason": "JobRunning"}]
+    assert await gateway.placement(UID) == {"version": 0, "nodes": []}
+    head.tails = {"actor/0": "one\ntwo\n"}
+    tails = await gateway.tails(UID, 1000)
+    assert (dict(tails.logs), tails.cut) == ({"actor/0": "one\ntwo\n"}, ("actor/9",))
+    assert await gateway.tail(UID, "actor", 0, 4) == "two\n"
+    with pytest.raises(UnknownError, match="log of actor/7: no rank actor/7"):
+        await gateway.tail(UID, "actor", 7, 4)
+    piece = await gateway.follow(UID, "actor", 0, 1)
+    assert (piece.text, piece.offset, piece.end) == ("bc", 3, True)
+
+
+async def test_the_gateway_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
+    seen: list[tuple[str, str, Any]] = []
+
+    def pod(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path_qs, request.headers.get("x-ray-authorization")))
+        return web.json_response({"error": "no"}, status=404) if "gone" in request.path else web.json_response({"a": 1})
+
+    fake.proxies["p:8266"] = pod
+    gateway = Gateway(through(kube, "p", 8266, "ns", TOKEN))
+    assert await gateway.version() == {"a": 1}
+    await gateway.command(UID, id="c1", kind="stop", target="job", by="me")
+    with pytest.raises(UnknownError, match="no"):
+        await gateway.status("gone", wait=1)
+    base = "/api/v1/namespaces/ns/pods/p:8266/proxy/v1"
+    assert seen == [
+        ("GET", f"{base}/version", "Bearer T"),
+        ("POST", f"{base}/jobs/{UID}/commands", "Bearer T"),
+        ("GET", f"{base}/jobs/gone/status?after=0&timeout=1", "Bearer T"),
+    ]
+
+
+async def test_an_answer_that_is_no_json(head: StubHead, ask: Ask) -> None:
+    head.down = True
+    with pytest.raises(HeadError, match="broken"):
+        await Gateway(ask).placement(UID)
