@@ -1,0 +1,77 @@
+"""Every panel of every dashboard gets data from a real Prometheus that holds three hours of a fleet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import real_prometheus
+import scenario
+from queries import asked, load, panels, variable_queries
+
+pytestmark = pytest.mark.slow
+BEGIN = scenario.END - 3600 * scenario.HOURS
+VALUES = {
+    "fleet": {"namespace": ".*"},
+    "job": scenario.SHOWN,
+    "operator": {"operator": ".*"},
+}
+
+
+@pytest.fixture(scope="module")
+def server(promtool, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prometheus")
+    real_prometheus.backfill(scenario.recording(), folder / "data")
+    with real_prometheus.serving(folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_panel_gets_data(server, root, name):
+    page = load((root / f"charts/dljob/observability/dashboards/{name}.json").read_text())
+    empty = []
+    for panel in panels(page):
+        for query in asked(panel, VALUES[name]):
+            if query.instant:
+                found = server.query(query.expr, scenario.END)
+            else:
+                found = server.query_range(query.expr, BEGIN, scenario.END, 30)
+            if not found:
+                empty.append(f"{query.panel} {query.ref}: {query.expr}")
+    assert not empty
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_variable_has_values(server, root, name):
+    page = load((root / f"charts/dljob/observability/dashboards/{name}.json").read_text())
+    for variable, series, label in variable_queries(page, VALUES[name]):
+        found = server.label_values(label, series, BEGIN, scenario.END)
+        assert found, variable
+        assert VALUES[name][variable] in (".*", *found)
+
+
+def test_a_table_has_one_line_a_job(server, root):
+    """The table joins on labels that all its queries give: what one gives beyond that would double lines."""
+    page = load((root / "charts/dljob/observability/dashboards/fleet.json").read_text())
+    (table,) = [panel for panel in panels(page) if panel["title"] == "DLJobs"]
+    first, *others = asked(table, VALUES["fleet"])
+    jobs = [(s["metric"]["namespace"], s["metric"]["dljob"]) for s in server.query(first.expr, scenario.END)]
+    assert len(set(jobs)) == len(jobs) == len(scenario.STORIES)
+    for query in others:
+        found = server.query(query.expr, scenario.END)
+        assert all(set(series["metric"]) == {"namespace", "dljob"} for series in found), query.expr
+
+
+def test_the_story_is_one_that_rules_would_tell(server, root):
+    """The alerts in the recording are those whose expressions hold at its end."""
+    from rules import ALERTS, RECORDINGS
+
+    recorded = {rule.record: f"({rule.expr})" for rule in RECORDINGS}
+    for alert in ALERTS:
+        expr = alert.expr
+        for name, inner in recorded.items():
+            expr = expr.replace(name, inner)
+        holds = {s["metric"].get("dljob", "") for s in server.query(expr, scenario.END)}
+        query = json.dumps(alert.name)
+        told = {s["metric"].get("dljob", "") for s in server.query(f"ALERTS{{alertname={query}}}", scenario.END)}
+        assert told == holds, alert.name
