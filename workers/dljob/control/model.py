@@ -57,7 +57,7 @@ class Pod:
     """The kubelet's or scheduler's own words when it does not get on: reason and message."""
     trouble_reason: str = ""
     """ImagePullBackOff, ErrImagePull, CreateContainerConfigError, CrashLoopBackOff, Unschedulable, OOMKilled, ..."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those under `dljob.io/`."""
 
 
@@ -84,7 +84,7 @@ class RayJobView:
     """PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED | MISSING (404) | "" (not asked yet)."""
     message: str = ""
     exit_code: int | None = None
-    refusal: Mapping[str, str] = field(default_factory=dict)
+    refusal: Mapping[str, str] = field(default_factory=dict[str, str])
     """The launcher's last word when it refused: {"reason", "message", "hint"}."""
     tail: str = ""
     """The last lines of its log, when it failed."""

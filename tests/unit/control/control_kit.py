@@ -1,0 +1,377 @@
+"""A world in memory for the tests of `reconcile`: an API server, KubeRay, Ray's Job API and a PrimeMaster.
+
+world = World()                      # a DLJob was applied
+world.settle()                       # passes until nothing is to be done
+world.head_ready().settle()          # the world moves on
+world.master("Running").settle()
+assert world.phase == "Running"
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dljob.control import names
+from dljob.control.model import (
+    Action,
+    Annotate,
+    Command,
+    Create,
+    CreateToken,
+    Delete,
+    Event,
+    MasterView,
+    Observed,
+    Outcome,
+    Pod,
+    RayJobView,
+    SaveLogs,
+    Settings,
+    Submit,
+    Trouble,
+    Watch,
+)
+from dljob.control.reconcile import reconcile
+
+NOW = 1_800_000_000.0
+"""2027-01-15T08:00:00Z."""
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+SETTINGS = Settings(
+    version="0.1.0",
+    image="example.org/ray:{rayVersion}",
+    ray_version="2.60.0",
+    init_image="example.org/dljob:0.1.0",
+    service_account="dljob-system/dljob-operator",
+)
+IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
+
+
+class Crash(Exception):
+    """The operator dies."""
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    """A job of two ranks on one machine."""
+    role = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
+    return {"roles": [role], **more}
+
+
+def dljob(
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, name: str = "hello", **fields: Any
+) -> dict[str, Any]:
+    """A DLJob as the API server gives it; `fields` of the spec."""
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": UID,
+            "generation": 1,
+            "creationTimestamp": "2027-01-15T07:59:59Z",
+            "labels": labels or {},
+            "annotations": annotations or {},
+        },
+        "spec": spec(**fields),
+    }
+
+
+def snapshot(phase: str = "Running", ready: int = 2, **more: Any) -> dict[str, Any]:
+    """What PrimeMaster says of the job of `spec`."""
+    over = phase in ("Succeeded", "Failed")
+    role = {
+        "name": "worker",
+        "desired": 2,
+        "ready": 0 if over else ready,
+        "running": 0 if over else 2,
+        "succeeded": 2 if phase == "Succeeded" else 0,
+        "failed": 0,
+        "restarts": 0,
+    }
+    return {
+        "name": "hello",
+        "uid": names.job_uid(UID),
+        "phase": phase,
+        "reason": {"Succeeded": "Completed", "Failed": "UserErrorRepeats"}.get(phase, phase),
+        "message": "",
+        "startTime": "2027-01-15T08:00:05.000Z",
+        "completionTime": None,
+        "epoch": 1,
+        "version": 7,
+        "roles": [role],
+        "restarts": {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0},
+        "lastFault": None,
+        "recentFaults": [],
+        "progress": {"step": None, "metrics": {}},
+        "placement": {"units": 2, "ready": 2, "pending": 0, "notReady": []},
+        **more,
+    }
+
+
+@dataclass
+class World:
+    """Everything outside the operator, and what it did there."""
+
+    job: dict[str, Any] | None = field(default_factory=dljob)
+    settings: Settings = SETTINGS
+    now: float = NOW
+    clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    maps: dict[str, Any] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
+    pods: dict[str, list[Pod]] = field(default_factory=dict)
+    ray: dict[str, str] = field(default_factory=dict)
+    """Submission -> status, of the living head."""
+    session: str = "session-1"
+    view: MasterView | None = None
+    said: RayJobView | None = None
+    troubles: tuple[Trouble, ...] = ()
+    kuberay: str = ""
+    sent: tuple[str, ...] = ()
+    events: list[Event] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    """Every call that changed something, in words."""
+    submissions: list[str] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    watch: Watch | None = None
+    outcome: Outcome | None = None
+    fuse: int | None = None
+    """Calls until the operator crashes; None: it does not."""
+
+    # -- what the operator sees
+
+    def observed(self) -> Observed:
+        assert self.job is not None
+        status = self.job.get("status", {})
+        attempt = status.get("attempt", 1)
+        name = status.get("rayCluster", {}).get("name") or names.cluster_name(
+            self.job["metadata"]["name"], UID, attempt
+        )
+        return Observed(
+            job=copy.deepcopy(self.job),
+            cluster=copy.deepcopy(self.clusters.get(name)),
+            pods=tuple(self.pods.get(name, ())),
+            master=self.view,
+            ray_job=self.said,
+            troubles=self.troubles,
+            logs_saved=names.logs_map(self.job["metadata"]["name"]) in self.maps,
+            kuberay=self.kuberay,  # type: ignore[arg-type]
+            commands=self.sent,
+        )
+
+    def look(self) -> Outcome:
+        """What the operator would do now."""
+        return reconcile(self.observed(), self.settings, self.now)
+
+    # -- what the operator does
+
+    def step(self) -> Outcome:
+        """One pass."""
+        outcome = self.look()
+        self.outcome = outcome
+        json.dumps(outcome.status)
+        assert sum(isinstance(action, IRREVERSIBLE) for action in outcome.actions) <= 1, outcome
+        for action in outcome.actions:
+            self._burn()
+            self.execute(action)
+        self.events += outcome.events
+        if outcome.status is not None:
+            self._burn()
+            assert self.job is not None
+            self.job["status"] = json.loads(json.dumps(outcome.status))
+            self.log.append(f"status {outcome.status['phase']}/{outcome.status['reason']}")
+        self._poll(outcome.watch)
+        return outcome
+
+    def settle(self, passes: int = 50) -> World:
+        """Passes until nothing is to be done."""
+        for _ in range(passes):
+            if self.job is None:
+                return self
+            outcome = self.step()
+            if not outcome.actions and outcome.status is None:
+                return self
+        raise AssertionError(f"no rest after {passes} passes: {self.log[-6:]}")
+
+    def _burn(self) -> None:
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise Crash
+
+    def execute(self, action: Action) -> None:
+        """What an API call does to the world."""
+        match action:
+            case CreateToken():
+                self.secrets.add(action.name)
+            case Create(kind="ConfigMap"):
+                self.maps.setdefault(action.body["metadata"]["name"], action.body)
+            case Create():
+                self._create(action.body)
+            case Delete(kind="RayCluster"):
+                assert self.clusters[action.name]["metadata"]["uid"] == action.uid
+                self.delete_cluster(action.name)
+            case Delete():
+                assert action.kind == "DLJob"
+                self.job = None
+            case Annotate():
+                self._annotate(action)
+            case Submit():
+                assert action.cluster in self.clusters
+                if action.id not in self.ray:
+                    self.submissions.append(action.id)
+                    self.ray[action.id] = "RUNNING"
+            case Command():
+                self.commands.append(action)
+                self.sent += (action.id,)
+            case SaveLogs():
+                self.maps[action.name] = {}
+        self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+
+    def _create(self, body: Any) -> None:
+        name = body["metadata"]["name"]
+        if name not in self.clusters:
+            made = copy.deepcopy(body)
+            made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1}
+            self.clusters[name] = made
+            self.pods[name] = []
+
+    def _annotate(self, action: Annotate) -> None:
+        if action.kind == "Pod":
+            for name, pods in self.pods.items():
+                self.pods[name] = [
+                    replace(pod, annotations=_merged(pod.annotations, action.annotations))
+                    if pod.name == action.name
+                    else pod
+                    for pod in pods
+                ]
+            return
+        assert self.job is not None
+        target = self.job if action.kind == "DLJob" else self.clusters[action.name]
+        target["metadata"]["annotations"] = _merged(target["metadata"].get("annotations", {}), action.annotations)
+
+    def _poll(self, watch: Watch | None) -> None:
+        """What the shell's poller would have heard."""
+        if watch != self.watch:
+            self.view = self.said = None
+        self.watch = watch
+        if watch is not None:
+            known = self.ray.get(watch.submission, "MISSING")
+            if self.said is None or self.said.status in ("", "MISSING"):
+                self.said = RayJobView(watch.submission, known, session=self.session)
+
+    # -- what happens in the world
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """The newest RayCluster."""
+        return list(self.clusters.values())[-1]
+
+    @property
+    def name(self) -> str:
+        return self.cluster["metadata"]["name"]
+
+    def head_ready(self, uid: str = "pod-1") -> World:
+        """KubeRay made the head, and it is ready."""
+        head = Pod(f"{self.name}-head", uid, True, "headgroup", "Running", True, ip="10.0.0.1", node="node-a")
+        self.pods[self.name] = [head]
+        return self._condition("HeadPodReady", "True")
+
+    def workers_ready(self, ready: int = 1, desired: int = 1) -> World:
+        head = self.pods[self.name][0]
+        workers = [
+            Pod(f"{self.name}-w{at}", f"worker-{at}", False, "cpu1", "Running" if at < ready else "Pending", at < ready)
+            for at in range(desired)
+        ]
+        self.pods[self.name] = [head, *workers]
+        self.cluster["status"] |= {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready}
+        return self
+
+    def _condition(self, kind: str, status: str, **more: Any) -> World:
+        made = self.cluster.setdefault("status", {"desiredWorkerReplicas": 1, "readyWorkerReplicas": 0})
+        kept = [one for one in made.get("conditions", []) if one["type"] != kind]
+        made["conditions"] = [*kept, {"type": kind, "status": status, **more}]
+        made["head"] = {"podIP": "10.0.0.1", "podName": f"{self.name}-head"}
+        return self
+
+    def condition(self, kind: str, status: str = "True", **more: Any) -> World:
+        """KubeRay says something of the RayCluster."""
+        return self._condition(kind, status, **more)
+
+    def delete_cluster(self, name: str = "") -> World:
+        """The RayCluster goes, with its pods and what Ray knew."""
+        name = name or self.name
+        del self.clusters[name]
+        self.pods.pop(name, None)
+        self.new_session()
+        return self
+
+    def new_session(self) -> World:
+        """The head's process is another one: what Ray knew is gone."""
+        self.ray.clear()
+        self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
+        if self.said is not None:
+            self.said = replace(self.said, status="MISSING", session=self.session)
+        return self
+
+    def master(self, phase: str = "Running", **more: Any) -> World:
+        """PrimeMaster says something."""
+        self.view = MasterView(snapshot(phase, **more))
+        return self
+
+    def silent(self, seconds: float, error: str = "connection refused") -> World:
+        """PrimeMaster does not answer for so long."""
+        self.view = replace(self.view or MasterView({}), age=seconds, error=error)
+        return self
+
+    def launcher(self, status: str, **more: Any) -> World:
+        """Ray says something of the submission."""
+        assert self.watch is not None
+        self.ray[self.watch.submission] = status
+        self.said = RayJobView(self.watch.submission, status, session=self.session, **more)
+        return self
+
+    def later(self, seconds: float) -> World:
+        self.now += seconds
+        return self
+
+    def restarted(self) -> World:
+        """The operator died and came back: what it held in memory is gone."""
+        self.view = self.said = self.watch = None
+        self.sent = ()
+        self.fuse = None
+        return self
+
+    def running(self) -> World:
+        """To the job's normal life."""
+        self.settle().head_ready().settle()
+        return self.workers_ready().master("Running").settle()
+
+    # -- what the status says
+
+    @property
+    def status(self) -> dict[str, Any]:
+        assert self.job is not None
+        return self.job["status"]
+
+    @property
+    def phase(self) -> str:
+        return self.status["phase"]
+
+    def cond(self, kind: str) -> tuple[str, str]:
+        """(status, reason)."""
+        found = next(one for one in self.status["conditions"] if one["type"] == kind)
+        return found["status"], found["reason"]
+
+    def message(self, kind: str) -> str:
+        return next(one for one in self.status["conditions"] if one["type"] == kind)["message"]
+
+    def reasons(self) -> list[str]:
+        """Of the Events, in their order."""
+        return [event.reason for event in self.events]
+
+
+def _merged(old: Any, new: Any) -> dict[str, str]:
+    return {key: value for key, value in {**old, **new}.items() if value is not None}

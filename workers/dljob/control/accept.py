@@ -1,0 +1,128 @@
+"""Reading a spec: what the operator needs of it at each pass, or why it cannot be accepted, in the loader's words.
+
+Both functions are pure and remember their last answers: the first is asked at each pass of each job, so its answers are
+small; the second, with the whole plan, only when a RayCluster is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dljob.control import reasons
+from dljob.control.model import Object, Settings
+from dljob.control.placement import placement_plan
+from dljob.errors import PlacementError, SpecError
+from dljob.plan.dress import effective
+from dljob.plan.model import JobPlan
+from dljob.plan.plan import plan
+from dljob.plan.words import resource_text
+from dljob.spec.load import parse
+from dljob.spec.model import DLJobManifest
+
+API_VERSION = "dljob.io/v1alpha1"
+LIVE_FIELDS = ("ttlSecondsAfterFinished", "cleanupPolicy", "activeDeadlineSeconds", "preRunningDeadlineSeconds")
+"""What the operator obeys itself, at once: a change of it does not wait for the next attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a spec is not accepted."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What each pass needs to know of an accepted spec."""
+
+    hash: str
+    """16 hex digits of what an attempt is made of."""
+    image: str
+    ray_version: str
+    roles: tuple[tuple[str, int], ...]
+    """(name, ranks), in the order of the spec."""
+    accelerators: str
+    """All devices of the machines: "16 NPU"; empty without any."""
+    plan_hash: str
+    max_cluster_restarts: int
+    lease_seconds: int
+    active_deadline: int | None
+    pre_running_deadline: int | None
+    ttl: int | None
+    retain: bool
+    """Whether the RayCluster stays after the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A spec, read, completed and planned."""
+
+    manifest: DLJobManifest
+    """Effective: image and Ray's version are filled in."""
+    plan: JobPlan
+
+
+def source(job: Object) -> str:
+    """What a plan depends on, as text: the key of everything that is remembered here."""
+    metadata: Object = job["metadata"]
+    kept: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
+    return json.dumps({"metadata": kept, "spec": job.get("spec") or {}}, separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def terms(text: str, settings: Settings) -> Terms | Refused:
+    """The terms of a job; `text` is its `source`."""
+    try:
+        made = _blueprint(text, settings)
+    except SpecError as error:
+        return Refused(reasons.INVALID_SPEC, str(error))
+    except PlacementError as error:
+        return Refused(reasons.DOES_NOT_FIT, str(error))
+    spec = made.manifest.spec
+    return Terms(
+        hash=_hash(made.manifest),
+        image=spec.image or "",
+        ray_version=spec.ray_version or "",
+        roles=tuple((role.name, role.replicas) for role in spec.roles),
+        accelerators=_accelerators(made.plan),
+        plan_hash=placement_plan(made.plan)[1],
+        max_cluster_restarts=3,
+        lease_seconds=spec.fault_tolerance.lease_seconds,
+        active_deadline=spec.active_deadline_seconds,
+        pre_running_deadline=spec.pre_running_deadline_seconds,
+        ttl=None,
+        retain=False,
+    )
+
+
+@lru_cache(maxsize=16)
+def blueprint(text: str, settings: Settings) -> Blueprint:
+    """The whole of an accepted spec; `text` is its `source`."""
+    return _blueprint(text, settings)
+
+
+def _blueprint(text: str, settings: Settings) -> Blueprint:
+    data: dict[str, Any] = json.loads(text)
+    manifest = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
+    manifest = effective(manifest, settings.image, settings.ray_version)
+    return Blueprint(manifest, plan(manifest))
+
+
+def _hash(manifest: DLJobManifest) -> str:
+    spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    kept = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _accelerators(plan: JobPlan) -> str:
+    total: dict[str, int] = {}
+    for group in plan.node_groups.values():
+        if group.device:
+            name = group.device[0]
+            total[name] = total.get(name, 0) + group.replicas * dict(group.resources).get(name, 0)
+    return ", ".join(resource_text(name, amount) for name, amount in sorted(total.items()))

@@ -1,0 +1,93 @@
+"""When an attempt is lost, what the next one costs, and what must be gone before it begins.
+
+A new attempt is written to the status before anything is done about it: `attempt` is counted up while `rayCluster`
+still names the old one; that is deleted first, and only then do the children of the new attempt follow.
+"""
+
+from __future__ import annotations
+
+from dljob.control import reasons
+from dljob.control.accept import Refused
+from dljob.control.case import Case
+from dljob.control.model import Delete
+from dljob.control.steps import NewAttempt, Step, Verdict
+
+TOO_OFTEN = 20
+"""A submission refused so often in a row has failed."""
+ORPHAN_SECONDS = 60.0
+"""PrimeMaster may be silent for so long after its launcher went away."""
+ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
+
+
+def lost(case: Case) -> Step | None:
+    """A new attempt for one that is lost, within maxClusterRestarts."""
+    if case.replaced:
+        return None
+    found = _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
+    if found is None:
+        return None
+    # Without terms nothing is made either: the next attempt waits for a better spec.
+    limit = None if isinstance(case.terms, Refused) else case.terms.max_cluster_restarts
+    if found.counted and limit is not None and case.restarted >= limit:
+        message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} are used up"
+        verdict = Verdict(success=False, reason=reasons.CLUSTER_RESTARTS_EXHAUSTED, message=message, at=case.now)
+        return Step(f"attempt {case.attempt} is lost, and was the last: {found.reason}", change=verdict)
+    return Step(f"attempt {case.attempt} is lost: {found.reason}", change=found)
+
+
+def leftover(case: Case) -> Step | None:
+    """Delete the RayCluster of the last attempt, and wait for its pods as long as they may hold what the next needs."""
+    if not case.replaced:
+        return None
+    old = case.leftover
+    if old is not None and old["metadata"].get("deletionTimestamp"):
+        return Step("the last attempt's RayCluster is leaving")
+    if old is not None:
+        meta = old["metadata"]
+        return Step("the last attempt's RayCluster goes first", (Delete("RayCluster", meta["name"], meta["uid"]),))
+    lease = 0 if isinstance(case.terms, Refused) else case.terms.lease_seconds
+    # MasterReady went False when the attempt was lost, if there was a PrimeMaster whose ranks may still live.
+    left = case.since("MasterReady") + lease - case.now
+    if case.observed.pods and left > 0:
+        return Step("the last attempt's pods are leaving", requeue=left)
+    return None
+
+
+def _cluster_lost(case: Case) -> NewAttempt | None:
+    if not case.recorded.get("uid"):
+        return None
+    if case.cluster is None or case.cluster["metadata"]["uid"] != case.recorded["uid"]:
+        return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.recorded['name']} was deleted")
+    if case.suspended and case.submitted:
+        message = f"RayCluster {case.recorded['name']} was suspended while the job ran"
+        return NewAttempt(reasons.PREEMPTED, message, counted=False)
+    return None
+
+
+def _head_lost(case: Case) -> NewAttempt | None:
+    """Ray's head keeps its memory in its process: another process knows nothing of the job."""
+    if not case.submitted:
+        return None
+    uid = case.recorded.get("headPodUID")
+    if uid and case.head is not None and case.head.uid != uid:
+        message = f"head pod {case.recorded.get('headPod')} was replaced by {case.head.name}"
+        return NewAttempt(reasons.HEAD_LOST, message)
+    session = case.recorded.get("sessionName")
+    if session and case.ray_job is not None and case.ray_job.session not in ("", session):
+        return NewAttempt(reasons.HEAD_LOST, f"the head restarted: Ray's session is {case.ray_job.session} now")
+    return None
+
+
+def _submission_lost(case: Case) -> NewAttempt | None:
+    trouble, view = case.trouble("Submit"), case.ray_job
+    if trouble is not None and trouble.count >= TOO_OFTEN and not case.told:
+        return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
+    if view is None or view.status not in ENDED:
+        return None
+    said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
+    if not case.told and view.status != "SUCCEEDED":
+        return NewAttempt(reasons.SUBMISSION_FAILED, said)
+    master = case.observed.master
+    if master is not None and master.error and master.age >= ORPHAN_SECONDS:
+        return NewAttempt(reasons.MASTER_LOST, f"{said}; PrimeMaster does not answer: {master.error}")
+    return None

@@ -1,0 +1,261 @@
+"""One job at one moment, as the policies see it: what was observed, beside what the status remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from dljob.control import accept, names
+from dljob.control.accept import Refused, Terms
+from dljob.control.fields import items, number, part, text
+from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Trouble
+
+PATIENCE_SECONDS = 10.0
+"""PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the policies decide from. Everything is derived from three values, and computed when first asked for."""
+
+    observed: Observed
+    settings: Settings
+    now: float
+
+    # -- the DLJob
+
+    @cached_property
+    def meta(self) -> Object:
+        """The DLJob's metadata."""
+        return self.observed.job["metadata"]
+
+    @cached_property
+    def old(self) -> Object:
+        """The status as it is."""
+        return part(self.observed.job, "status")
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.meta["name"]
+
+    @property
+    def uid(self) -> str:
+        """The job's uid, with dashes."""
+        return self.meta["uid"]
+
+    @property
+    def generation(self) -> int:
+        """Of the spec."""
+        return number(self.meta, "generation") or 1
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The DLJob's own."""
+        return part(self.meta, "annotations")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The DLJob's own."""
+        return part(self.meta, "labels")
+
+    @cached_property
+    def source(self) -> str:
+        """What the plan depends on."""
+        return accept.source(self.observed.job)
+
+    @cached_property
+    def terms(self) -> Terms | Refused:
+        """What the spec says, or why it cannot be accepted."""
+        return accept.terms(self.source, self.settings)
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """The ownerReference of all children."""
+        return {
+            "apiVersion": accept.API_VERSION,
+            "kind": "DLJob",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+    def owns(self, child: Object) -> bool:
+        """Whether this very job controls an object."""
+        owners = items(child, "metadata", "ownerReferences")
+        return any(owner.get("uid") == self.uid and bool(owner.get("controller")) for owner in owners)
+
+    # -- the attempt
+
+    @property
+    def attempt(self) -> int:
+        """Counts from 1."""
+        return number(self.old, "attempt") or 1
+
+    @cached_property
+    def cluster_name(self) -> str:
+        """Of the RayCluster of this attempt."""
+        return names.cluster_name(self.name, self.uid, self.attempt)
+
+    @cached_property
+    def submission(self) -> str:
+        """The id of this attempt at Ray's Job API."""
+        return names.submission_id(self.name, self.uid, self.attempt)
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the status says that this attempt is to be submitted, which holds from before the submission on."""
+        return self.old.get("submissionId") == self.submission
+
+    @property
+    def restarted(self) -> int:
+        """How many attempts before this one count towards maxClusterRestarts."""
+        return number(self.old, "restarts", "cluster")
+
+    # -- the RayCluster
+
+    @cached_property
+    def recorded(self) -> Mapping[str, str]:
+        """What the status remembers of the RayCluster."""
+        return part(self.old, "rayCluster")
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the status still names the RayCluster of an earlier attempt."""
+        return self.recorded.get("name", self.cluster_name) != self.cluster_name
+
+    @cached_property
+    def leftover(self) -> Object | None:
+        """The RayCluster of an earlier attempt, while it is there."""
+        cluster = self.observed.cluster
+        return cluster if self.replaced and cluster is not None and self.owns(cluster) else None
+
+    @cached_property
+    def cluster(self) -> Object | None:
+        """The RayCluster of this attempt."""
+        cluster = self.observed.cluster
+        if cluster is None or cluster["metadata"]["name"] != self.cluster_name or not self.owns(cluster):
+            return None
+        return cluster
+
+    @cached_property
+    def foreign(self) -> Object | None:
+        """An object of the RayCluster's name that is not ours."""
+        cluster = self.observed.cluster
+        return cluster if cluster is not None and not self.owns(cluster) and not self.replaced else None
+
+    @cached_property
+    def cluster_conditions(self) -> Mapping[str, Object]:
+        """KubeRay's conditions by type."""
+        return {condition["type"]: condition for condition in items(self.cluster, "status", "conditions")}
+
+    def says(self, condition: str) -> bool:
+        """Whether a condition of KubeRay's is True."""
+        return text(self.cluster_conditions, condition, "status") == "True"
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the RayCluster of this attempt is being deleted."""
+        return bool(text(self.cluster, "metadata", "deletionTimestamp"))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether somebody holds the RayCluster back."""
+        return bool(part(self.cluster, "spec").get("suspend"))
+
+    @property
+    def queued(self) -> bool:
+        """Whether a queue decides about the RayCluster."""
+        return bool(queue_labels(self.labels))
+
+    @property
+    def head_ready(self) -> bool:
+        """Whether the head takes submissions."""
+        return self.says("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
+
+    @cached_property
+    def address(self) -> str:
+        """The head's IP address; empty while it has none."""
+        return text(self.cluster, "status", "head", "podIP")
+
+    @cached_property
+    def head(self) -> Pod | None:
+        """The head's pod, unless it is leaving."""
+        return next((pod for pod in self.observed.pods if pod.head and not pod.leaving), None)
+
+    # -- what Ray and PrimeMaster say
+
+    @cached_property
+    def ray_job(self) -> RayJobView | None:
+        """Ray's word on this attempt's submission; None: not asked yet."""
+        view = self.observed.ray_job
+        return view if view is not None and self.submitted and view.id == self.submission else None
+
+    @cached_property
+    def snapshot(self) -> Object:
+        """PrimeMaster's last word in this attempt; empty: none in this life of the operator."""
+        master, ray_job = self.observed.master, self.observed.ray_job
+        late = ray_job is not None and ray_job.id != self.submission
+        return {} if master is None or late or not self.submitted else master.snapshot
+
+    @property
+    def told(self) -> bool:
+        """Whether PrimeMaster has spoken in this attempt, in whatever life of the operator."""
+        return bool(self.snapshot) or (self.submitted and bool(text(self.old, "master", "state")))
+
+    @property
+    def silent(self) -> bool:
+        """Whether PrimeMaster has been asked in vain for longer than it may take."""
+        master = self.observed.master
+        return self.submitted and master is not None and bool(master.error) and master.age >= PATIENCE_SECONDS
+
+    # -- memory of the status
+
+    @cached_property
+    def conditions(self) -> Mapping[str, Object]:
+        """The conditions of the status as it is, by type."""
+        return {condition["type"]: condition for condition in items(self.old, "conditions")}
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition of ours is True."""
+        return text(self.conditions, condition, "status") == "True"
+
+    def since(self, condition: str) -> float:
+        """When a condition of ours last flipped; now when it is not there."""
+        return seconds(text(self.conditions, condition, "lastTransitionTime")) or self.now
+
+    @property
+    def finished(self) -> bool:
+        """Whether the status has the verdict."""
+        return self.holds("Complete") or self.holds("Failed")
+
+    def trouble(self, prefix: str) -> Trouble | None:
+        """The first failure of actions of a kind."""
+        return next((trouble for trouble in self.observed.troubles if trouble.action.startswith(prefix)), None)
+
+
+def queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels by which a queue that suspends RayClusters takes them."""
+    return {key: value for key, value in labels.items() if key == "kueue.x-k8s.io/queue-name"}
+
+
+def stamp(at: float) -> str:
+    """RFC 3339 in UTC, to the second, as Kubernetes writes times."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(time: str) -> float | None:
+    """Unix seconds of an RFC 3339 time; None for none and for what is not one."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return None
+
+
+def bounded(words: str, size: int = 1024) -> str:
+    """At most `size` characters, the last one an ellipsis when some are missing."""
+    return words if len(words) <= size else words[: size - 1] + "…"

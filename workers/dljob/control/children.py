@@ -1,0 +1,79 @@
+"""What a job owns in Kubernetes, attempt by attempt: the token's Secret, the spec's ConfigMap and the RayCluster."""
+
+from __future__ import annotations
+
+import json
+
+from dljob.control import accept, names
+from dljob.control.accept import Blueprint, Refused
+from dljob.control.case import Case
+from dljob.control.model import Create, CreateToken, Object
+from dljob.control.placement import placement_plan
+from dljob.control.steps import Step
+from dljob.plan.dress import Dress, dressed
+from dljob.plan.pods import SPEC_KEY
+
+QUEUE_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "yunikorn.apache.org/", "kai.scheduler/", "ray.io/")
+"""Labels of a DLJob by which queues and gang schedulers find the RayCluster."""
+
+
+def missing(case: Case) -> Step | None:
+    """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount."""
+    if case.observed.cluster is not None and not case.replaced:
+        return None
+    if case.observed.kuberay:
+        return Step(f"waits for KubeRay, which is {case.observed.kuberay}")
+    if isinstance(case.terms, Refused):
+        return Step(f"waits for a better spec: {case.terms.reason}")
+    made = accept.blueprint(case.source, case.settings)
+    cluster = ray_cluster(case, made)
+    return Step(
+        f"attempt {case.attempt} has no RayCluster",
+        actions=(
+            CreateToken(names.token_secret(case.cluster_name), case.cluster_name, case.owner, labels(case)),
+            Create("ConfigMap", spec_map(case, made)),
+            Create("RayCluster", cluster),
+        ),
+    )
+
+
+def labels(case: Case) -> dict[str, str]:
+    """Of every child."""
+    return {names.LABEL_NAME: case.name, names.LABEL_UID: case.uid, names.LABEL_MANAGED: "dljob"}
+
+
+def spec_map(case: Case, made: Blueprint) -> Object:
+    """The immutable ConfigMap with the spec that the attempt runs."""
+    data = made.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    whole = {"apiVersion": made.manifest.api_version, "kind": made.manifest.kind, **data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.spec_map(case.cluster_name),
+            "namespace": case.meta["namespace"],
+            "labels": labels(case),
+            "ownerReferences": [case.owner],
+        },
+        "immutable": True,
+        "data": {SPEC_KEY: json.dumps(whole, separators=(",", ":"))},
+    }
+
+
+def ray_cluster(case: Case, made: Blueprint) -> Object:
+    """The RayCluster of the attempt."""
+    text, digest = placement_plan(made.plan)
+    queues = {key: value for key, value in case.labels.items() if key.startswith(QUEUE_PREFIXES)}
+    dress = Dress(
+        name=case.cluster_name,
+        namespace=case.meta["namespace"],
+        owner=case.owner,
+        labels=labels(case),
+        annotations={names.PLAN: text, names.PLAN_HASH: digest},
+        token_secret=names.token_secret(case.cluster_name),
+        spec_map=names.spec_map(case.cluster_name),
+        init_image=case.settings.init_image,
+    )
+    body = dressed(made.plan, made.manifest, dress)
+    body["metadata"]["labels"] = {**queues, **body["metadata"]["labels"]}
+    return body

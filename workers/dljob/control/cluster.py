@@ -1,0 +1,87 @@
+"""The condition ClusterReady: what is wrong with the RayCluster and its pods, in the words of whoever says so."""
+
+from __future__ import annotations
+
+from dljob.control import reasons
+from dljob.control.accept import Refused
+from dljob.control.case import Case
+from dljob.control.edits import edits
+from dljob.control.fields import items, number, part, text
+from dljob.control.steps import Said
+
+MISSING = "the API server serves no RayCluster (ray.io/v1): install the KubeRay operator, 1.6 or newer"
+OLD = (
+    "the served RayCluster lacks spec.authOptions or spec.upgradeStrategy: upgrade KubeRay and its CRDs to 1.6 or newer"
+)
+GOES_ON = "the job goes on by itself"
+KUBERAY = {
+    "missing": (reasons.KUBERAY_MISSING, f"{MISSING}; {GOES_ON}"),
+    "old": (reasons.KUBERAY_TOO_OLD, f"{OLD}; {GOES_ON}"),
+}
+PREFIX = "ClusterReady"
+
+
+def ready(case: Case) -> list[Said]:
+    """ClusterReady; nothing while an earlier attempt's RayCluster goes, which says why already."""
+    if case.finished:
+        return _finished(case)
+    if case.replaced:
+        return []
+    if case.cluster is None:
+        return [Said(PREFIX, "False", *_absent(case))]
+    if case.leaving:
+        return [Said(PREFIX, "False", reasons.CLUSTER_LEAVING, f"RayCluster {case.cluster_name} is being deleted")]
+    if case.suspended:
+        reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
+        return [Said(PREFIX, "False", reason, f"RayCluster {case.cluster_name} is suspended")]
+    pending = _pending(case)
+    if pending:
+        return [Said(PREFIX, "False", *pending)]
+    edited = edits(case)
+    if edited:
+        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, f"{edited}; the RayCluster is left as it is")]
+    return [Said(PREFIX, "True", reasons.PODS_READY)]
+
+
+def _finished(case: Case) -> list[Said]:
+    if case.cluster is None and case.leftover is None:
+        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED)]
+    if not isinstance(case.terms, Refused) and case.terms.retain:
+        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, "cleanupPolicy is Retain")]
+    return []
+
+
+def _absent(case: Case) -> tuple[str, str]:
+    """Why there is no RayCluster of ours."""
+    if case.observed.kuberay:
+        return KUBERAY[case.observed.kuberay]
+    if case.foreign is not None:
+        owners = items(case.foreign, "metadata", "ownerReferences")
+        whose = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
+        message = f"RayCluster {case.cluster_name} exists and belongs to {whose}: delete it, and the job goes on"
+        return reasons.NAME_TAKEN, message
+    trouble = case.trouble("Create")
+    if trouble is not None:
+        reason = reasons.NAME_TAKEN if trouble.code == 409 else reasons.CREATION_REFUSED
+        return reason, f"{trouble.action}: {trouble.message}"
+    return reasons.CLUSTER_MISSING, ""
+
+
+def _pending(case: Case) -> tuple[str, str] | None:
+    """(reason, message) of what is not ready."""
+    status = part(case.cluster, "status")
+    desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
+    counted = f"{there} of {desired} worker pods are ready"
+    if case.head_ready and there >= desired:
+        return None
+    if case.says("ReplicaFailure"):
+        failure = case.cluster_conditions["ReplicaFailure"]
+        return text(failure, "reason") or reasons.CREATION_REFUSED, text(failure, "message") or counted
+    stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
+    if stuck:
+        more = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
+        fallback = reasons.HEAD_PENDING if stuck[0].head else reasons.WORKERS_PENDING
+        return stuck[0].trouble_reason or fallback, f"pod {stuck[0].name}: {stuck[0].trouble}{more}"
+    if not case.head_ready:
+        return reasons.HEAD_PENDING, "the head pod is not ready"
+    return reasons.WORKERS_PENDING, counted

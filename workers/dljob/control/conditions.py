@@ -1,0 +1,176 @@
+"""The conditions: what programs wait for, each with a reason, a message, and the time of its last flip.
+
+In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Complete and
+Failed. The last two are terminal: exactly one of them is True in the end. Failed=False says that the job is being
+stopped, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dljob.control import cluster, reasons
+from dljob.control.accept import Refused
+from dljob.control.case import Case, bounded, stamp
+from dljob.control.fields import field, items, part, text
+from dljob.control.model import Event, Object
+from dljob.control.steps import Change, Intent, NewAttempt, Said, Verdict
+
+ORDER = (
+    *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
+    *("Recovering", "Complete", "Failed"),
+)
+QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
+"""Reasons that say nothing a user needs an Event for."""
+
+
+def conditions(case: Case, change: Change | None) -> list[dict[str, Any]]:
+    """The conditions after a change: those that something is said of, and the rest as they are."""
+    said = {one.type: one for one in _said(case, change)}
+    kept = {kind: one for kind, one in case.conditions.items() if not _dropped(kind, change)}
+    return [
+        _merged(case, kept.get(kind), said[kind]) if kind in said else dict(kept[kind])
+        for kind in ORDER
+        if kind in said or kind in kept
+    ]
+
+
+def events(old: Sequence[Object], new: Sequence[Object]) -> tuple[Event, ...]:
+    """An Event for each condition whose status or reason is another one now."""
+    before = {one["type"]: (one["status"], one["reason"]) for one in old}
+    turned = [one for one in new if before.get(one["type"]) != (one["status"], one["reason"])]
+    return tuple(_event(one) for one in turned if one["reason"] not in QUIET)
+
+
+def _event(condition: Object) -> Event:
+    reason = condition["reason"]
+    bad = reason in reasons.WARNINGS or (
+        condition["type"] in ("Failed", "Recovering") and condition["status"] == "True"
+    )
+    message = condition["message"] or f"{condition['type']} is {condition['status']}"
+    return Event("Warning" if bad else "Normal", reason, message, condition["type"])
+
+
+def _dropped(kind: str, change: Change | None) -> bool:
+    """A job that completes was not stopped after all."""
+    return kind == "Failed" and isinstance(change, Verdict) and change.success
+
+
+def _merged(case: Case, old: Object | None, said: Said) -> dict[str, Any]:
+    flipped = old is None or old["status"] != said.status
+    return {
+        "type": said.type,
+        "status": said.status,
+        "reason": said.reason,
+        "message": bounded(said.message),
+        "observedGeneration": case.generation,
+        "lastTransitionTime": stamp(case.now) if old is None or flipped else old["lastTransitionTime"],
+    }
+
+
+def _said(case: Case, change: Change | None) -> list[Said]:
+    match change:
+        case Verdict():
+            return _ended(case, change)
+        case NewAttempt():
+            return _lost(case, change)
+        case _:
+            intent = [Said("Failed", "False", change.reason, change.message)] if isinstance(change, Intent) else []
+            return [*_standing(case), *intent]
+
+
+def _ended(case: Case, verdict: Verdict) -> list[Said]:
+    gone = [Said(kind, "False", reasons.JOB_ENDED) for kind in ("MasterReady", "PlacementReady", "RolesReady")]
+    gone += [Said("Recovering", "False", reasons.JOB_ENDED)] if "Recovering" in case.conditions else []
+    kind = "Complete" if verdict.success else "Failed"
+    return [*_first(case), *gone, Said(kind, "True", verdict.reason, verdict.message)]
+
+
+def _lost(case: Case, change: NewAttempt) -> list[Said]:
+    kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
+    recovering = Said("Recovering", "True", change.reason, change.message)
+    return [accepted(case), *(Said(kind, "False", change.reason, change.message) for kind in kinds), recovering]
+
+
+def _standing(case: Case) -> list[Said]:
+    snapshot = case.snapshot
+    said = [*_first(case), _master(case)]
+    if snapshot:
+        said += [_placement(snapshot), _roles(snapshot)]
+        said += _recovering(case, snapshot)
+    elif not case.told and not case.replaced:
+        said += [Said(kind, "False", reasons.WAITS_FOR_MASTER) for kind in ("PlacementReady", "RolesReady")]
+    return said
+
+
+def _first(case: Case) -> list[Said]:
+    """What holds before, while and after the job runs."""
+    quota = [_quota(case)] if case.queued and not case.finished else []
+    return [accepted(case), *quota, *cluster.ready(case)]
+
+
+def accepted(case: Case) -> Said:
+    """Whether the spec is good, and whether it is the one that runs."""
+    terms = case.terms
+    if isinstance(terms, Refused):
+        return Said("Accepted", "False", terms.reason, terms.message)
+    runs = case.old.get("attemptSpecHash", terms.hash)
+    if runs != terms.hash and not case.finished:
+        message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
+        return Said("Accepted", "True", reasons.CHANGE_WAITS, message)
+    return Said("Accepted", "True", reasons.SPEC_ACCEPTED)
+
+
+def _quota(case: Case) -> Said:
+    if case.cluster is not None and not case.suspended:
+        return Said("QuotaReserved", "True", reasons.QUOTA_RESERVED)
+    return Said("QuotaReserved", "False", reasons.WAITS_IN_QUEUE)
+
+
+def _master(case: Case) -> Said:
+    view = case.observed.master
+    if case.silent and view is not None:
+        return Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, view.error)
+    if case.snapshot:
+        return Said("MasterReady", "True", reasons.MASTER_READY)
+    if case.told:
+        old = case.conditions["MasterReady"]
+        return Said("MasterReady", old["status"], old["reason"], old["message"])
+    trouble = case.trouble("Submit")
+    if trouble is not None:
+        return Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)
+    reason = reasons.SUBMITTED if case.submitted else reasons.WAITS_FOR_HEAD
+    return Said("MasterReady", "False", reason)
+
+
+def _placement(snapshot: Object) -> Said:
+    units, ready = field(snapshot, "placement", "units"), field(snapshot, "placement", "ready")
+    if units is not None and units == ready:
+        return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")
+    waiting = items(snapshot, "placement", "notReady")
+    whys = [f"{unit.get('name')}: {unit.get('why')}" for unit in waiting[:3] if unit.get("why")]
+    reason = "NoRoom" if snapshot.get("reason") == "NoRoom" else reasons.UNITS_PENDING
+    message = "; ".join([f"{ready or 0} of {units or 0} units", *whys])
+    if reason == "NoRoom":
+        message = f"{message}; {snapshot.get('message')}"
+    return Said("PlacementReady", "False", reason, message)
+
+
+def _roles(snapshot: Object) -> Said:
+    waiting = [role for role in items(snapshot, "roles") if role["ready"] + role["succeeded"] < role["desired"]]
+    if not waiting:
+        return Said("RolesReady", "True", reasons.ROLES_READY)
+    message = ", ".join(f"{role['name']} {role['ready'] + role['succeeded']}/{role['desired']}" for role in waiting)
+    return Said("RolesReady", "False", reasons.RANKS_PENDING, message)
+
+
+def _recovering(case: Case, snapshot: Object) -> list[Said]:
+    if snapshot.get("phase") == "Recovering":
+        fault = part(snapshot, "lastFault")
+        reason = text(fault, "reason") or reasons.RECOVERING
+        message = ": ".join(part for part in (text(fault, "target"), text(fault, "firstCause")) if part)
+        return [Said("Recovering", "True", reason, message)]
+    if "Recovering" in case.conditions and snapshot.get("phase") == "Running":
+        return [Said("Recovering", "False", reasons.STEADY)]
+    return []

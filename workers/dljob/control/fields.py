@@ -1,0 +1,39 @@
+"""Reading Kubernetes objects: fields of nested mappings, typed, and empty where they are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from dljob.control.model import Object
+
+
+def field(value: object, *path: str) -> object:
+    """What is there; None for nothing."""
+    for key in path:
+        value = cast("Mapping[str, object]", value).get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def part(value: object, *path: str) -> Object:
+    """A mapping; empty when there is none."""
+    found = field(value, *path)
+    return cast("Object", found) if isinstance(found, Mapping) else {}
+
+
+def items(value: object, *path: str) -> Sequence[Object]:
+    """A list of mappings; empty when there is none."""
+    found = field(value, *path)
+    return cast("Sequence[Object]", found) if isinstance(found, list | tuple) else ()
+
+
+def text(value: object, *path: str) -> str:
+    """A text; empty when there is none."""
+    found = field(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def number(value: object, *path: str) -> int:
+    """A whole number; 0 when there is none."""
+    found = field(value, *path)
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,104 @@
+"""How a job ends, and what is done after: logs kept, RayCluster deleted or kept, the DLJob deleted in time."""
+
+from __future__ import annotations
+
+from dljob.control import names, reasons
+from dljob.control.accept import Refused
+from dljob.control.attempts import ENDED, ORPHAN_SECONDS
+from dljob.control.case import Case, seconds
+from dljob.control.children import labels
+from dljob.control.fields import text
+from dljob.control.model import Delete, Event, SaveLogs
+from dljob.control.steps import Step, Verdict
+
+NO_DLJOB = "No module named dljob"
+"""What Python says in an image without dljob. Source: CPython, Modules/main.c and Lib/runpy.py."""
+LOGS_SECONDS = 120.0
+"""The RayCluster waits for its logs to be saved for so long after the end."""
+LOGS_TRIES = 5
+
+
+def verdict(case: Case) -> Step | None:
+    """The end, when PrimeMaster has said it, the launcher refused, or nobody but the launcher can say."""
+    found = _masters(case) or _launchers(case)
+    return None if found is None else Step(f"the job is over: {found.reason}", change=found)
+
+
+def after(case: Case) -> Step:
+    """What a job that is over still needs, one thing a pass."""
+    return _logs(case) or _cluster(case) or _ttl(case)
+
+
+def _masters(case: Case) -> Verdict | None:
+    phase = case.snapshot.get("phase")
+    if phase not in ("Succeeded", "Failed"):
+        return None
+    success = phase == "Succeeded"
+    reason = case.snapshot.get("reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
+    at = seconds(text(case.snapshot, "completionTime")) or case.now
+    return Verdict(success, reason, case.snapshot.get("message") or "", at)
+
+
+def _launchers(case: Case) -> Verdict | None:
+    view = case.ray_job
+    if view is None or view.status not in ENDED:
+        return None
+    if view.refusal:
+        message = "; ".join(part for part in (view.refusal.get("message"), view.refusal.get("hint")) if part)
+        return Verdict(
+            success=False, reason=view.refusal.get("reason", reasons.JOB_FAILED), message=message, at=case.now
+        )
+    if not case.told and NO_DLJOB in view.tail + view.message:
+        message = f"image {case.old['effective']['image']} has no dljob; install it there, or configure an init image"
+        return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=message, at=case.now)
+    master = case.observed.master
+    if master is None or not master.error or master.age < ORPHAN_SECONDS:
+        return None
+    said = "PrimeMaster does not answer any more, so its launcher's word counts"
+    if view.status == "SUCCEEDED":
+        return Verdict(success=True, reason=reasons.COMPLETED, message=said, at=case.now)
+    if view.exit_code == 1:
+        message = f"{view.message or view.tail or 'no reason given'}; {said}"
+        return Verdict(success=False, reason=reasons.JOB_FAILED, message=message, at=case.now)
+    return None
+
+
+def _logs(case: Case) -> Step | None:
+    """The tails of the ranks' logs, while the head can give them."""
+    if case.observed.logs_saved or not case.told or not case.head_ready:
+        return None
+    trouble = case.trouble("SaveLogs")
+    if case.now > ended(case) + LOGS_SECONDS or (trouble is not None and trouble.count >= LOGS_TRIES):
+        return None
+    name = names.logs_map(case.name)
+    action = SaveLogs(name, case.cluster_name, case.address, case.owner, labels(case))
+    return Step("the ended job's logs are to be kept", (action,))
+
+
+def _cluster(case: Case) -> Step | None:
+    cluster = case.cluster or case.leftover
+    if cluster is None or (not isinstance(case.terms, Refused) and case.terms.retain):
+        return None
+    meta = cluster["metadata"]
+    if meta.get("deletionTimestamp"):
+        return Step("the ended job's RayCluster is leaving")
+    lost = case.told and not case.observed.logs_saved
+    message = "the tails of the ranks' logs could not be had before the RayCluster goes"
+    events = (Event("Warning", reasons.LOGS_LOST, message, "SaveLogs"),) if lost else ()
+    action = Delete("RayCluster", meta["name"], meta["uid"])
+    return Step("the ended job's RayCluster gives its machines back", (action,), events=events)
+
+
+def _ttl(case: Case) -> Step:
+    ttl = None if isinstance(case.terms, Refused) else case.terms.ttl
+    if ttl is None:
+        return Step("the job is over")
+    left = ended(case) + ttl - case.now
+    if left > 0:
+        return Step("the job is over; it is deleted in time", requeue=left)
+    return Step("ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid),))
+
+
+def ended(case: Case) -> float:
+    """When the job ended."""
+    return seconds(text(case.old, "completionTime")) or case.now

@@ -1,0 +1,119 @@
+"""PrimeMaster's snapshot as the pieces of a DLJob's status, bounded at 32 roles and 10 faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from dljob.control.case import bounded
+from dljob.control.fields import items, number, part
+from dljob.control.model import Object
+
+Pieces: TypeAlias = dict[str, Any]
+
+LEVELS = {
+    "inProcess": "in_process",
+    "process": "process",
+    "roleGroup": "role_group",
+    "role": "role",
+    "job": "job",
+    "node": "node",
+    "master": "master",
+}
+"""Name of a restart level in the status -> its name in the snapshot."""
+MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY = 32, 10, 16, 20
+FAULT = ("level", "reason", "target", "firstCause", "detectedAt", "recoveredAt", "lostSteps")
+ROLE = ("name", "desired", "ready", "running", "succeeded", "failed", "restarts")
+
+
+def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
+    """What a snapshot that is not empty puts into the status.
+
+    Args:
+        snapshot: PrimeMaster's.
+        clusters: restarts of the whole cluster, which PrimeMaster does not count.
+        at: the time of the figures under `progress`.
+    """
+    roles = [{key: role.get(key, 0) for key in ROLE} for role in items(snapshot, "roles")[:MAX_ROLES]]
+    restarts = {name: number(snapshot, "restarts", key) for name, key in LEVELS.items()} | {"cluster": clusters}
+    faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
+    found: Pieces = {
+        "roles": roles,
+        "rolesReady": ready_text(roles),
+        "restarts": restarts,
+        "restartsTotal": sum(restarts.values()),
+        "recentFaults": faults,
+        "progress": _progress(part(snapshot, "progress"), at),
+    }
+    if snapshot.get("lastFault"):
+        found["lastFault"] = _fault(snapshot["lastFault"])
+    if snapshot.get("placement"):
+        found["placement"] = _placement(snapshot["placement"])
+    return found
+
+
+def ready_text(roles: list[Pieces]) -> str:
+    """Ranks that are set up or have ended well, of all."""
+    return f"{sum(role['ready'] + role['succeeded'] for role in roles)}/{sum(role['desired'] for role in roles)}"
+
+
+def significant(old: Object, new: Object) -> bool:
+    """Whether a snapshot says more than progress: a state, a restart, a fault, a role or unit that came or went."""
+    return _state(old) != _state(new)
+
+
+def _state(snapshot: Object) -> tuple[object, ...]:
+    return (
+        snapshot.get("phase"),
+        snapshot.get("reason"),
+        snapshot.get("epoch"),
+        snapshot.get("restarts"),
+        snapshot.get("lastFault"),
+        roles_state(items(snapshot, "roles")),
+        placement_state(part(snapshot, "placement")),
+    )
+
+
+def roles_state(roles: Sequence[Object]) -> tuple[object, ...]:
+    """What is a change of state in the counts of roles: none or all of a role, and each failure."""
+    return tuple(
+        (
+            role.get("name"),
+            role.get("desired"),
+            role.get("ready", 0) + role.get("succeeded", 0) == role.get("desired"),
+            role.get("succeeded") == role.get("desired"),
+            role.get("failed"),
+            role.get("restarts"),
+        )
+        for role in roles
+    )
+
+
+def placement_state(placement: Object) -> object:
+    """What is a change of state in the counts of units: whether all are held."""
+    return placement.get("units"), placement.get("ready") == placement.get("units")
+
+
+def _fault(fault: Object) -> Pieces:
+    kept = {key: fault[key] for key in FAULT if fault.get(key) is not None}
+    return {key: bounded(value, 512) if isinstance(value, str) else value for key, value in kept.items()}
+
+
+def _progress(progress: Object, at: str) -> Pieces:
+    found: Pieces = {"time": at}
+    for key in ("step", "maxSteps", "etaSeconds", "lastCheckpointStep", "lastCheckpointTime", "goodputPermille"):
+        if progress.get(key) is not None:
+            found[key] = progress[key]
+    metrics = sorted(part(progress, "metrics").items())[:MAX_METRICS]
+    if metrics:
+        found["metrics"] = [{"name": bounded(name, 63), "value": f"{value:.6g}"} for name, value in metrics]
+    return found
+
+
+def _placement(placement: Object) -> Pieces:
+    found: Pieces = {key: placement.get(key, 0) for key in ("units", "ready", "pending")}
+    found["notReady"] = [
+        {key: bounded(str(unit[key]), 512) for key in ("name", "node", "why") if unit.get(key)}
+        for unit in items(placement, "notReady")[:MAX_NOT_READY]
+    ]
+    return found

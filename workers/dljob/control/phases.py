@@ -1,0 +1,75 @@
+"""The phase: one word for people, derived from what is observed; conditions are what programs wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dljob.control import reasons
+from dljob.control.accept import Refused
+from dljob.control.case import Case
+from dljob.control.steps import Change, Intent, NewAttempt, Verdict
+
+OF_MASTER = {
+    "Pending": "Scheduling",
+    "Scheduling": "Scheduling",
+    "Running": "Running",
+    "Recovering": "Recovering",
+    "Stopping": "Stopping",
+    "Succeeded": "Stopping",
+    "Failed": "Stopping",
+}
+"""PrimeMaster's phase -> the job's; its end becomes ours by a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job stands, and why."""
+
+    phase: str
+    reason: str
+    message: str = ""
+
+
+def place(case: Case, change: Change | None) -> Place:
+    """Where the job stands after a change."""
+    match change:
+        case Verdict():
+            return Place("Succeeded" if change.success else "Failed", change.reason, change.message)
+        case NewAttempt():
+            return Place("Recovering" if _ran(case) else "Provisioning", change.reason, change.message)
+        case Intent():
+            return Place("Stopping", change.reason, change.message)
+        case _:
+            return _standing(case)
+
+
+def _standing(case: Case) -> Place:
+    failing = case.conditions.get("Failed")
+    if failing is not None:
+        return Place("Stopping", failing["reason"], failing.get("message", ""))
+    if case.snapshot:
+        phase = OF_MASTER.get(case.snapshot.get("phase", ""), "Scheduling")
+        return Place(phase, case.snapshot.get("reason") or phase, case.snapshot.get("message") or "")
+    if case.told:
+        return Place(case.old["phase"], case.old["reason"], case.old.get("message", ""))
+    if case.suspended:
+        return Place("Queued", reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED)
+    if case.attempt > 1 and (_ran(case) or case.cluster is None):
+        return Place(case.old["phase"], case.old["reason"], case.old.get("message", ""))
+    return _before(case)
+
+
+def _before(case: Case) -> Place:
+    """Before PrimeMaster speaks."""
+    if case.submitted:
+        return Place("Scheduling", reasons.STARTING)
+    if case.cluster is not None:
+        return Place("Provisioning", reasons.PROVISIONING)
+    if isinstance(case.terms, Refused):
+        return Place("Pending", case.terms.reason, case.terms.message)
+    return Place("Pending", reasons.CLUSTER_MISSING)
+
+
+def _ran(case: Case) -> bool:
+    """Whether the job was running once, as far as its phase tells."""
+    return case.old.get("phase") in ("Running", "Recovering")

@@ -1,0 +1,63 @@
+"""The placement plan as an annotation: which units there are, what each bundle holds, and who shares it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from dljob.plan.model import JobPlan, Resources, Series, Shape
+from dljob.spec.quantity import show, show_memory
+
+MAX_BYTES = 64 * 1024
+"""Of the annotation; all annotations of an object may hold 256 KiB."""
+
+
+def placement_plan(plan: JobPlan) -> tuple[str, str]:
+    """(compact JSON, 16 hex digits of the whole plan).
+
+    Units of one shape are one entry, equal bundles one line of it. What does not fit into 64 KiB is left out, and
+    `cut` says how many entries that are.
+    """
+    entries = [_entry(series, shape) for series in plan.units.series for shape in series.shapes]
+    digest = hashlib.sha256(_compact(entries).encode()).hexdigest()[:16]
+    kept = len(entries)
+    while True:
+        text = _compact({"units": entries[:kept], **({"cut": len(entries) - kept} if kept < len(entries) else {})})
+        if len(text.encode()) <= MAX_BYTES:
+            return text, digest
+        kept //= 2
+
+
+def _entry(series: Series, shape: Shape) -> dict[str, Any]:
+    names = f"{series.name}/{shape.first}" + (f"-{shape.end - 1}" if shape.end - shape.first > 1 else "")
+    entry: dict[str, Any] = {
+        "units": names,
+        "strategy": "STRICT_PACK",
+        "roles": list(shape.roles),
+        "bundles": _bundles(shape),
+    }
+    if series.selector:
+        entry["labels"] = dict(series.selector)
+    if series.apart:
+        entry["apart"] = series.apart[0]
+    return entry
+
+
+def _bundles(shape: Shape) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for resources, sharers in shape.bundles:
+        line = {"count": 1, "resources": _amounts(resources), "roles": sorted({role for role, _, _ in sharers})}
+        if lines and all(lines[-1][key] == line[key] for key in ("resources", "roles")):
+            lines[-1]["count"] += 1
+        else:
+            lines.append(line)
+    return lines
+
+
+def _amounts(resources: Resources) -> dict[str, str]:
+    return {name: show_memory(amount) if name == "memory" else show(amount) for name, amount in resources}
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,90 @@
+"""Every reason of a condition, phase or Event that the operator gives: one table, CamelCase, each with what it means.
+
+PrimeMaster's own reasons (`dljob.telemetry.reasons`), KubeRay's, the kubelet's and the launcher's are passed on as they
+are. Reasons are an interface: dashboards and scripts match on them. They are added, not renamed.
+"""
+
+from __future__ import annotations
+
+# Accepted.
+SPEC_ACCEPTED = "SpecAccepted"  # the spec was read and planned
+INVALID_SPEC = "InvalidSpec"  # the loader refuses the spec; its words are the message
+DOES_NOT_FIT = "DoesNotFit"  # the roles cannot be placed on the node groups, whatever the cluster has
+FORBIDDEN_POD = "ForbiddenPod"  # a template asks for a privileged container, or for the operator's own service account
+CHANGE_WAITS = "ChangeWaits"  # the spec was changed after the running attempt began, which goes on with the old one
+
+# QuotaReserved.
+QUOTA_RESERVED = "QuotaReserved"  # the queue let the RayCluster in
+WAITS_IN_QUEUE = "WaitsInQueue"  # the queue holds the RayCluster suspended
+
+# ClusterReady.
+PODS_READY = "PodsReady"  # head and workers are ready
+CLUSTER_MISSING = "ClusterMissing"  # the RayCluster is about to be created
+KUBERAY_MISSING = "KubeRayMissing"  # the API server serves no RayCluster
+KUBERAY_TOO_OLD = "KubeRayTooOld"  # the served RayCluster lacks fields that jobs need
+NAME_TAKEN = "NameTaken"  # an object of a child's name belongs to somebody else; it is left alone
+CREATION_REFUSED = "CreationRefused"  # the API server refuses a child; its words are the message
+HEAD_PENDING = "HeadPending"  # the head pod is not ready
+WORKERS_PENDING = "WorkersPending"  # the head is ready, not all worker pods are
+CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
+CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
+CLUSTER_LEAVING = "ClusterLeaving"  # a RayCluster is being deleted
+OLD_CLUSTER_LEAVING = "OldClusterLeaving"  # the last attempt's pods must be gone before the next one begins
+CLUSTER_DELETED = "ClusterDeleted"  # the job ended and its RayCluster was deleted
+CLUSTER_KEPT = "ClusterKept"  # the job ended; cleanupPolicy keeps its RayCluster
+
+# A new attempt; also counted in restarts.cluster.
+CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
+HEAD_LOST = "HeadLost"  # the head came back without its memory
+PREEMPTED = "Preempted"  # the queue took the machines back; not counted
+SUBMISSION_FAILED = "SubmissionFailed"  # the launcher could not be started, or died before PrimeMaster answered
+MASTER_LOST = "MasterLost"  # the launcher is gone and PrimeMaster does not answer
+CLUSTER_RESTARTS_EXHAUSTED = "ClusterRestartsExhausted"  # faultTolerance.maxClusterRestarts are used up: the job failed
+
+# MasterReady.
+MASTER_READY = "MasterReady"  # PrimeMaster answers
+WAITS_FOR_HEAD = "WaitsForHead"  # nothing was submitted yet
+SUBMITTED = "Submitted"  # the launcher was ordered; PrimeMaster has not answered yet
+SUBMISSION_REFUSED = "SubmissionRefused"  # Ray's Job API refuses the launcher; its words are the message; tried again
+MASTER_UNREACHABLE = "MasterUnreachable"  # PrimeMaster does not answer; what is shown is its last word
+
+# PlacementReady and RolesReady.
+WAITS_FOR_MASTER = "WaitsForMaster"  # PrimeMaster has not spoken yet
+UNITS_HELD = "UnitsHeld"  # all units have their place
+UNITS_PENDING = "UnitsPending"  # some units have no place
+ROLES_READY = "RolesReady"  # all ranks of all roles are set up or have ended well
+RANKS_PENDING = "RanksPending"  # some ranks are not
+
+# Recovering.
+STEADY = "Steady"  # nothing is being restarted
+RECOVERING = "Recovering"  # something is being restarted and no fault says why
+
+# Commands by annotation.
+COMMAND_SENT = "CommandSent"  # PrimeMaster took the command
+COMMAND_REFUSED = "CommandRefused"  # PrimeMaster does not know the target or the kind
+COMMAND_IGNORED = "CommandIgnored"  # there was nothing yet that could be restarted
+
+# The end.
+COMPLETED = "Completed"  # all drivers ended well
+JOB_FAILED = "JobFailed"  # the launcher says so, and nobody can say more
+JOB_ENDED = "JobEnded"  # MasterReady, PlacementReady and RolesReady after the end
+STOPPED = "StoppedByUser"  # the annotation dljob.io/stop
+DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
+PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
+IMAGE_WITHOUT_DLJOB = "ImageWithoutDLJob"  # the head's Python cannot import dljob
+LOGS_LOST = "LogsLost"  # the tails of the logs could not be had in time; the RayCluster goes without them
+
+# Phases before PrimeMaster speaks.
+PROVISIONING = "Provisioning"  # the pods are being made
+STARTING = "Starting"  # PrimeMaster is being started
+STOPPING = "Stopping"  # PrimeMaster was asked to end the job
+
+WARNINGS = frozenset(
+    {
+        *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, KUBERAY_MISSING, KUBERAY_TOO_OLD, NAME_TAKEN),
+        *(CREATION_REFUSED, CLUSTER_EDITED, CLUSTER_GONE, HEAD_LOST, PREEMPTED, SUBMISSION_FAILED, MASTER_LOST),
+        *(CLUSTER_RESTARTS_EXHAUSTED, SUBMISSION_REFUSED, MASTER_UNREACHABLE, COMMAND_REFUSED, COMMAND_IGNORED),
+        *(DEADLINE_EXCEEDED, PRE_RUNNING_DEADLINE, IMAGE_WITHOUT_DLJOB, LOGS_LOST, JOB_FAILED),
+    }
+)
+"""Reasons whose Events are Warnings."""

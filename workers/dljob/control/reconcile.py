@@ -1,0 +1,58 @@
+"""One pass over one job: the first policy that wants something decides; then the whole status follows.
+
+Level-triggered: nothing is remembered but the status, so any pass from any state, after a crash between any two
+actions, comes to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dljob.control import attempts, children, conditions, finish, names
+from dljob.control import status as statuses
+from dljob.control.case import Case
+from dljob.control.fields import items
+from dljob.control.model import Observed, Outcome, Settings
+from dljob.control.steps import Step
+from dljob.control.submit import submission, watch
+
+Policy = Callable[[Case], Step | None]
+
+POLICIES: tuple[Policy, ...] = (
+    finish.verdict,
+    attempts.lost,
+    attempts.leftover,
+    children.missing,
+    submission,
+)
+"""Asked in this order; one step a pass."""
+
+
+def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
+    """What to do now about one job. `now` in unix seconds."""
+    case = Case(observed, settings, now)
+    if case.meta.get("deletionTimestamp"):
+        return Outcome("the DLJob is being deleted, and its children go with it")
+    if case.annotations.get(names.PAUSE) == "true":
+        return Outcome(f"annotation {names.PAUSE} says hands off")
+    step = finish.after(case) if case.finished else _step(case)
+    new = statuses.status(case, step.change)
+    write, later = statuses.due(case, new)
+    events = (*step.events, *conditions.events(items(case.old, "conditions"), new["conditions"]))
+    waits = [seconds for seconds in (step.requeue, later) if seconds is not None]
+    return Outcome(
+        step.reason,
+        actions=step.actions,
+        events=events,
+        status=new if write else None,
+        watch=None if case.finished else watch(case),
+        requeue=min(waits) if waits else None,
+    )
+
+
+def _step(case: Case) -> Step:
+    for policy in POLICIES:
+        step = policy(case)
+        if step is not None:
+            return step
+    return Step("everything is as it should be")

@@ -1,0 +1,165 @@
+"""The whole status after a pass: what is remembered, what is observed, and what is changed; bounded, and quiet.
+
+Everything in it can be told again from what is observed, but for the attempt, its submission, the head it was made to,
+and the commands and restarts that were counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.control import conditions, phases
+from dljob.control.accept import Refused
+from dljob.control.case import Case, bounded, seconds, stamp
+from dljob.control.fields import items, part, text
+from dljob.control.follow import pieces, placement_state, ready_text, roles_state
+from dljob.control.model import Object
+from dljob.control.steps import Change, NewAttempt, Noted, Order, Verdict
+
+KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators")
+"""What outlives an attempt."""
+OF_ATTEMPT = (
+    *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
+    *("restarts", "restartsTotal", "progress"),
+)
+"""What is told anew in each attempt."""
+MAX_COMMANDS = 10
+
+
+def status(case: Case, change: Change | None) -> dict[str, Any]:
+    """The status after a pass."""
+    if case.finished:
+        return _finished(case)
+    place = phases.place(case, change)
+    made: dict[str, Any] = {
+        "observedGeneration": case.generation,
+        "phase": place.phase,
+        "reason": place.reason,
+        "message": bounded(place.message),
+        "attempt": case.attempt,
+        "conditions": conditions.conditions(case, change),
+    }
+    made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
+    made |= _beginning(case)
+    made |= _cluster(case)
+    made |= _spoken(case)
+    made |= _changed(case, change, made)
+    return {key: value for key, value in made.items() if value not in ({}, None)}
+
+
+def due(case: Case, new: Mapping[str, Any]) -> tuple[bool, float | None]:
+    """Whether the status is to be written now, else in how many seconds.
+
+    Changes of state are written at once; progress at most every `Settings.progress_seconds`.
+    """
+    if _timeless(case.old) == _timeless(new):
+        return False, None
+    last = seconds(text(case.old, "progress", "time"))
+    if last is None or _state(case.old) != _state(new):
+        return True, None
+    left = last + case.settings.progress_seconds - case.now
+    return left <= 0, max(left, 0.0)
+
+
+def _timeless(status: Object) -> dict[str, Any]:
+    progress = {key: value for key, value in part(status, "progress").items() if key != "time"}
+    return {**status, "progress": progress}
+
+
+def _state(status: Object) -> tuple[object, ...]:
+    """The part of a status whose change is not progress."""
+    rest = {
+        key: value
+        for key, value in status.items()
+        if key not in ("message", "progress", "roles", "rolesReady", "placement", "conditions")
+    }
+    told = [
+        (one["type"], one["status"], one["reason"], one["observedGeneration"]) for one in status.get("conditions") or ()
+    ]
+    return rest, told, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
+
+
+def _finished(case: Case) -> dict[str, Any]:
+    """After the end nothing changes but what becomes of the RayCluster."""
+    return {
+        **case.old,
+        "observedGeneration": case.generation,
+        "conditions": conditions.conditions(case, None),
+    }
+
+
+def _beginning(case: Case) -> dict[str, Any]:
+    """What is known from the spec, until the attempt begins, and what then holds for it."""
+    if isinstance(case.terms, Refused):
+        return {}
+    found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
+    if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
+        found["startTime"] = stamp(case.now)
+    if "attemptSpecHash" not in case.old and not case.replaced:
+        found["attemptSpecHash"] = case.terms.hash
+        found["effective"] = {"image": case.terms.image, "rayVersion": case.terms.ray_version}
+    if not case.told:
+        roles = [_blank(name, desired) for name, desired in case.terms.roles]
+        found |= {"roles": roles, "rolesReady": ready_text(roles)}
+    return found
+
+
+def _blank(name: str, desired: int) -> dict[str, Any]:
+    return {"name": name, "desired": desired, "ready": 0, "running": 0, "succeeded": 0, "failed": 0, "restarts": 0}
+
+
+def _cluster(case: Case) -> dict[str, Any]:
+    """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
+    if case.replaced and (case.leftover is not None or case.observed.pods):
+        return {}
+    found: dict[str, str] = {} if case.replaced else dict(case.recorded)
+    found["name"] = case.cluster_name
+    if case.cluster is not None:
+        found["uid"] = case.cluster["metadata"]["uid"]
+    if case.head is not None and not (case.submitted and found.get("headPodUID")):
+        found |= {"headPod": case.head.name, "headPodUID": case.head.uid}
+    if case.ray_job is not None and case.ray_job.session:
+        found.setdefault("sessionName", case.ray_job.session)
+    if case.address:
+        found["dashboardURL"] = f"http://{case.address}:8265"
+    return {"rayCluster": found}
+
+
+def _spoken(case: Case) -> dict[str, Any]:
+    """What PrimeMaster says; without news, what it said."""
+    if not case.snapshot:
+        return {}
+    epoch = case.snapshot.get("epoch", 0)
+    state = "Unreachable" if case.silent else "Ready"
+    found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
+    found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
+    return found
+
+
+def _changed(case: Case, change: Change | None, made: Mapping[str, Any]) -> dict[str, Any]:
+    match change:
+        case Order():
+            return {"submissionId": case.submission}
+        case Verdict():
+            return {"completionTime": stamp(change.at)}
+        case Noted():
+            commands = [*items(case.old, "lastCommands"), *change.commands]
+            return {"lastCommands": commands[-MAX_COMMANDS:]}
+        case NewAttempt():
+            return _next_attempt(case, change, made)
+        case _:
+            return {}
+
+
+def _next_attempt(case: Case, change: NewAttempt, made: Mapping[str, Any]) -> dict[str, Any]:
+    clusters = case.restarted + (1 if change.counted else 0)
+    gone = dict.fromkeys(OF_ATTEMPT)
+    return {
+        **gone,
+        "attempt": case.attempt + 1,
+        "rayCluster": {"name": case.recorded.get("name", case.cluster_name), "uid": case.recorded.get("uid", "")},
+        "roles": made.get("roles"),
+        "restarts": {"cluster": clusters},
+        "restartsTotal": clusters,
+    }

@@ -1,0 +1,75 @@
+"""What a policy decides: actions of one pass, or a change of the status that later passes act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dljob.control.model import Action, Event, Object
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A condition as it is now."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job is over."""
+
+    success: bool
+    reason: str
+    message: str
+    at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """This attempt is lost; the next one begins."""
+
+    reason: str
+    message: str
+    counted: bool = True
+    """Whether it uses up one of maxClusterRestarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The attempt is to be submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The job is to be stopped, and then to count as failed for this reason."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Commands that are settled, and need not be looked at again."""
+
+    commands: tuple[Object, ...]
+
+
+Change: TypeAlias = Verdict | NewAttempt | Order | Intent | Noted
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a policy wants of this pass."""
+
+    reason: str
+    actions: tuple[Action, ...] = ()
+    change: Change | None = None
+    """Written to the status; what follows from it is done in a later pass."""
+    events: tuple[Event, ...] = ()
+    requeue: float | None = None
+    """Seconds after which it wants to be asked again."""

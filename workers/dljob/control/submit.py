@@ -1,0 +1,43 @@
+"""When the launcher is posted to the head, and what is posted.
+
+The id goes into the status first; the POST comes in a later pass, and again until Ray knows the id. Ray refuses an id
+that it has, and the shell adopts it: so one attempt is one submission, wherever the operator dies.
+"""
+
+from __future__ import annotations
+
+from dljob.control import names
+from dljob.control.case import Case
+from dljob.control.fields import text
+from dljob.control.model import Submit, Watch
+from dljob.control.steps import Order, Step
+from dljob.plan.pods import SPEC_FILE
+
+
+def submission(case: Case) -> Step | None:
+    """Order the submission as soon as the head is ready, whatever the workers are; then post it."""
+    if not case.head_ready:
+        return None
+    if not case.submitted:
+        return Step("the head is ready: the submission is ordered", change=Order())
+    if case.told or (case.ray_job is not None and case.ray_job.status not in ("", "MISSING")):
+        return None
+    return Step("the submission is ordered and Ray does not know it", actions=(launcher(case),))
+
+
+def launcher(case: Case) -> Submit:
+    """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
+    argv = (
+        *("python", "-m", "dljob.runtime.launcher", "--spec", SPEC_FILE),
+        *("--uid", names.job_uid(case.uid), "--attempt", str(case.attempt)),
+        *("--ray", text(case.old, "effective", "rayVersion"), "--version", case.settings.version),
+    )
+    metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}
+    return Submit(case.submission, case.cluster_name, case.address, argv, {}, metadata)
+
+
+def watch(case: Case) -> Watch | None:
+    """Whom to keep asking: the head, from the order of the submission on."""
+    if not case.submitted or case.replaced or not case.address or case.leaving:
+        return None
+    return Watch(case.cluster_name, case.address, names.job_uid(case.uid), case.submission)
