@@ -12,6 +12,7 @@ from dljob.api.builder import DLJobBuilder
 from dljob.spec.model import DLJobManifest
 
 CHIP = {"type": "Custom", "count": 8, "resourceName": "example.com/chip", "rayResource": "chip"}
+POD = {"spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]}}
 CONSTANT = {"DLJobManifest.api_version", "DLJobManifest.kind"}
 
 
@@ -20,17 +21,19 @@ def everything() -> DLJobManifest:
     builder = (
         DLJobBuilder()
         .name("all").namespace("ml").label("team", "a").annotation("note", "b")
-        .image("example/image:1").ray_version("2.60.0").working_dir("src").backend("other", option=1)
+        .image("example/image:1").ray_version("2.60.0").working_dir("src").code_config_map("code")
+        .backend("other", option=1)
         .config({"lr": 1}).global_env({"A": "1"})
         .node_group("big", replicas=4, cpu=32, memory="64Gi", shared_memory="8Gi", labels={"rack": "r1"},
-                    accelerator=CHIP)
-        .head(cpu=2, memory="8Gi")
+                    accelerator=CHIP, template=POD)
+        .head(cpu=2, memory="8Gi", template=POD).ray_cluster_template({"metadata": {"labels": {"team": "rl"}}})
         .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60, journal_path="/journal")
-        .fault_tolerance(max_restarts=5, window_seconds=600, lease_seconds=20)
+        .fault_tolerance(max_restarts=5, max_cluster_restarts=1, window_seconds=600, lease_seconds=20)
         .backoff(initial_seconds=2, multiplier=3, max_seconds=30)
         .spares(processes_per_node=1, nodes=1)
         .rule("r", action="RestartRole", roles=("A",), on_reasons=("Unknown",), on_exit_codes=(3,), max_attempts=2,
               escalate_to="RestartJob", counts_towards_limit=False)
+        .cleanup_policy("Retain").ttl_after_finished(60)
         .active_deadline(3600).pre_running_deadline(60)
     )  # fmt: skip
     (

@@ -58,8 +58,9 @@ FIELDS: dict[str, frozenset[str]] = {
         "C.resources": "limits requests",
         "C.resources.limits": "*",
         "C.resources.requests": "*",
-        "C.readinessProbe": "failureThreshold httpGet initialDelaySeconds periodSeconds successThreshold"
+        "C.readinessProbe": "exec failureThreshold httpGet initialDelaySeconds periodSeconds successThreshold"
         " timeoutSeconds",
+        "C.readinessProbe.exec": "command",
         "C.readinessProbe.httpGet": "path port",
         "C.securityContext": "allowPrivilegeEscalation capabilities privileged readOnlyRootFilesystem runAsNonRoot"
         " runAsUser seccompProfile",

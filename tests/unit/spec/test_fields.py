@@ -103,6 +103,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.env[].name": Plan("spec.env.0.name", "OTHER"),
     "spec.env[].value": Plan("spec.env.0.value", "2"),
     "spec.config": Plan("spec.config", {"lr": 1}),
+    "spec.code.configMap": Plan("spec.code", {"configMap": "code"}),
     "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
     "spec.backend.name": Code(
         "dljob.runtime.launch",
@@ -157,8 +158,13 @@ ROWS: dict[str, Plan | Code] = {
     ),
     "spec.nodeGroups[].accelerator.rayResource": Plan("spec.nodeGroups.0.accelerator.rayResource", "G", "declared"),
     "spec.nodeGroups[].labels": Plan("spec.nodeGroups.0.labels.rack", "b", "declared"),
+    "spec.nodeGroups[].template": Plan(
+        "spec.nodeGroups.0.template", {"spec": {"nodeSelector": {"a": "b"}}}, "declared"
+    ),
     "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
     "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
+    "spec.head.template": Plan("spec.head", {"template": {"spec": {"nodeSelector": {"a": "b"}}}}),
+    "spec.rayClusterTemplate": Plan("spec.rayClusterTemplate", {"metadata": {"labels": {"team": "rl"}}}),
     "spec.master.cpu": Plan("spec.master", {"cpu": "2"}),
     "spec.master.memory": Plan("spec.master", {"memory": "2Gi"}),
     "spec.master.maxRestarts": Code(
@@ -173,6 +179,7 @@ ROWS: dict[str, Plan | Code] = {
         "fault_tolerance.max_restarts",
         f"{FAILOVER}::test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it",
     ),
+    "spec.faultTolerance.maxClusterRestarts": Code("dljob.control.accept", "fault_tolerance.max_cluster_restarts"),
     "spec.faultTolerance.windowSeconds": Code(
         "dljob.master.budget",
         "fault_tolerance.window_seconds",
@@ -236,6 +243,8 @@ ROWS: dict[str, Plan | Code] = {
         "rule.counts_towards_limit",
         f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
     ),
+    "spec.cleanupPolicy": Code("dljob.control.accept", "spec.cleanup_policy"),
+    "spec.ttlSecondsAfterFinished": Code("dljob.control.accept", "spec.ttl_seconds_after_finished"),
     "spec.activeDeadlineSeconds": Code(
         "dljob.master.timers",
         "spec.active_deadline_seconds",

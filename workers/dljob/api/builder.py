@@ -74,8 +74,9 @@ class DLJobBuilder:
         shared_memory: str | None = None,
         accelerator: Mapping[str, object] | None = None,
         labels: Mapping[str, str] | None = None,
+        template: Mapping[str, object] | None = None,
     ) -> Self:
-        """Machines of one kind; `accelerator` as the spec has it: {"type": "NPU", "count": 8}."""
+        """Machines of one kind; `accelerator` as the spec has it: {"type": "NPU", "count": 8}; so `template`."""
         group = {
             "name": name,
             "replicas": whole(replicas, f".node_group({name!r})"),
@@ -84,6 +85,7 @@ class DLJobBuilder:
             "sharedMemory": shared_memory,
             "accelerator": dict(accelerator or {}),
             "labels": dict(labels or {}),
+            "template": dict(template or {}),
         }
         self._spec.setdefault("nodeGroups", []).append(pruned(group))
         return self
@@ -182,15 +184,30 @@ class DLJobBuilder:
 
     def working_dir(self, folder: str) -> Self:
         """The folder that workers import from, relative to the script."""
-        return self._put("code", {"workingDir": folder})
+        return self._merge("code", workingDir=folder)
+
+    def code_config_map(self, name: str) -> Self:
+        """The ConfigMap with the user code on Kubernetes, when it is not the folder's."""
+        return self._merge("code", configMap=name)
 
     def backend(self, name: str, **options: object) -> Self:
         """The distributed backend."""
         return self._put("backend", {"name": name, "options": dict(options)})
 
-    def head(self, *, cpu: Number | None = None, memory: str | None = None) -> Self:
-        """Size of the RayCluster's head."""
-        return self._merge("head", cpu=None if cpu is None else cpus(cpu, ".head()"), memory=memory)
+    def head(
+        self,
+        *,
+        cpu: Number | None = None,
+        memory: str | None = None,
+        template: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Size of the RayCluster's head, and what is laid over its pod."""
+        size = None if cpu is None else cpus(cpu, ".head()")
+        return self._merge("head", cpu=size, memory=memory, template=None if template is None else dict(template))
+
+    def ray_cluster_template(self, template: Mapping[str, object]) -> Self:
+        """What is laid over the RayCluster on Kubernetes: metadata and spec, in KubeRay's spelling."""
+        return self._put("rayClusterTemplate", dict(template))
 
     def master(
         self,
@@ -212,11 +229,20 @@ class DLJobBuilder:
         )
 
     def fault_tolerance(
-        self, *, max_restarts: int | None = None, window_seconds: int | None = None, lease_seconds: int | None = None
+        self,
+        *,
+        max_restarts: int | None = None,
+        max_cluster_restarts: int | None = None,
+        window_seconds: int | None = None,
+        lease_seconds: int | None = None,
     ) -> Self:
-        """Restarts of the whole job within a window, and how long a process may go on unheard."""
+        """Restarts of the whole job within a window, new RayClusters, and how long a process may go on unheard."""
         return self._merge(
-            "faultTolerance", maxRestarts=max_restarts, windowSeconds=window_seconds, leaseSeconds=lease_seconds
+            "faultTolerance",
+            maxRestarts=max_restarts,
+            maxClusterRestarts=max_cluster_restarts,
+            windowSeconds=window_seconds,
+            leaseSeconds=lease_seconds,
         )
 
     def backoff(
@@ -256,6 +282,14 @@ class DLJobBuilder:
         }
         self._spec.setdefault("faultTolerance", {}).setdefault("rules", []).append(pruned(rule))
         return self
+
+    def cleanup_policy(self, policy: str) -> Self:
+        """What becomes of the RayCluster at the end: DeleteCluster or Retain."""
+        return self._put("cleanupPolicy", policy)
+
+    def ttl_after_finished(self, seconds: int) -> Self:
+        """The DLJob leaves Kubernetes so long after its end."""
+        return self._put("ttlSecondsAfterFinished", whole(seconds, ".ttl_after_finished()", least=0))
 
     def active_deadline(self, seconds: int) -> Self:
         """The job fails when it has run so long."""

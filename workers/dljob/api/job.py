@@ -106,7 +106,10 @@ class Workload:
 _DEFAULTS: dict[str, object] = {"type": "Actor", "replicas": 1, "replicasPerGroup": 1, "driver": True}
 
 
-def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = ("config",)) -> dict[str, Any]:
+_FREE = ("config", "options", "template", "rayClusterTemplate", "runtimeEnv")
+
+
+def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str, Any]:
     """The same without None and empty parts; free objects in `keep` stay as they are, unless empty."""
     made: dict[str, Any] = {}
     for key, part in value.items():
@@ -136,7 +139,7 @@ class DLJob:
         """The document as it stands, not validated."""
         roles = [w.to_dict() for w in self.workloads.values()]
         metadata = pruned({**self.metadata, "name": name or self.metadata.get("name") or DEFAULT_NAME})
-        spec = {**pruned(self.spec, keep=("config", "options")), "roles": roles}
+        spec = {**pruned(self.spec), "roles": roles}
         return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": metadata, "spec": spec}
 
     def model_dump_json(self, *, indent: int | None = None) -> str:

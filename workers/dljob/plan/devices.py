@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dljob.spec.machines import KUBERNETES
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -23,11 +25,11 @@ class Device:
 DEVICES: dict[str, Device] = {
     device.type: device
     for device in (
-        Device("GPU", "GPU", "nvidia.com/gpu", "CUDA_VISIBLE_DEVICES", auto=True),
-        Device("NPU", "NPU", "huawei.com/Ascend910", "ASCEND_RT_VISIBLE_DEVICES", auto=False),
-        Device("TPU", "TPU", "google.com/tpu", "TPU_VISIBLE_CHIPS", auto=True),
-        Device("HPU", "HPU", "habana.ai/gaudi", "HABANA_VISIBLE_MODULES", auto=False),
-        Device("Neuron", "neuron_cores", "aws.amazon.com/neuroncore", "NEURON_RT_VISIBLE_CORES", auto=True),
+        Device("GPU", "GPU", KUBERNETES["GPU"], "CUDA_VISIBLE_DEVICES", auto=True),
+        Device("NPU", "NPU", KUBERNETES["NPU"], "ASCEND_RT_VISIBLE_DEVICES", auto=False),
+        Device("TPU", "TPU", KUBERNETES["TPU"], "TPU_VISIBLE_CHIPS", auto=True),
+        Device("HPU", "HPU", KUBERNETES["HPU"], "HABANA_VISIBLE_MODULES", auto=False),
+        Device("Neuron", "neuron_cores", KUBERNETES["Neuron"], "NEURON_RT_VISIBLE_CORES", auto=True),
         Device("Custom", "", "", "", auto=False),
     )
 }

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.plan.model import JobPlan, NodeGroup
-from dljob.plan.podspec import Object, head_pod, told_resources, worker_pod
-from dljob.spec.model import DLJobManifest
+from dljob.plan.overlay import Object, laid_over
+from dljob.plan.podspec import head_pod, told_resources, with_library, worker_pod
+from dljob.spec.model import DLJobManifest, DLJobSpec
 
 DEFAULT_RAY_VERSION = "2.60.0"
 """When neither the spec nor an operator names one."""
@@ -58,11 +59,10 @@ def undressed(manifest: DLJobManifest, groups: Mapping[str, NodeGroup]) -> Objec
 
 
 def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, NodeGroup], dress: Dress) -> Object:
-    """The RayCluster of these machines."""
+    """The RayCluster of these machines, with the spec's templates laid over it."""
     spec = manifest.spec
     auth = {"mode": "token", **({"secretName": dress.token_secret} if dress.token_secret else {})}
-    head = head_pod(spec, init_image=dress.init_image, spec_map=dress.spec_map)
-    return {
+    whole: Object = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": _metadata(manifest, dress),
@@ -70,14 +70,14 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, NodeGroup], dress:
             "rayVersion": spec.ray_version,
             "authOptions": auth,
             "upgradeStrategy": {"type": "None"},
-            "headGroupSpec": {
-                # Ranks never live on the head, so Ray is told of no CPUs there.
-                "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
-                "template": {**_labelled(dress.labels), "spec": head},
-            },
-            "workerGroupSpecs": [_workers(manifest, group, dress) for _, group in sorted(groups.items())],
+            "headGroupSpec": _head(spec, dress),
+            "workerGroupSpecs": [_workers(spec, group, dress) for _, group in sorted(groups.items())],
         },
     }
+    made = laid_over(whole, spec.ray_cluster_template)
+    for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
+        group["template"]["spec"] = with_library(group["template"]["spec"])
+    return made
 
 
 def _metadata(manifest: DLJobManifest, dress: Dress) -> Object:
@@ -90,12 +90,19 @@ def _metadata(manifest: DLJobManifest, dress: Dress) -> Object:
     return {"name": dress.name, **found, "labels": {**manifest.metadata.labels, **dress.labels}}
 
 
-def _labelled(labels: Mapping[str, str]) -> Object:
-    return {"metadata": {"labels": dict(labels)}} if labels else {}
+def _head(spec: DLJobSpec, dress: Dress) -> Object:
+    """Ranks never live on the head, so Ray is told of no CPUs there."""
+    pod = head_pod(spec, init_image=dress.init_image, spec_map=dress.spec_map)
+    return {
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
+        "template": laid_over({**_labelled(dress.labels), "spec": pod}, spec.head.template),
+    }
 
 
-def _workers(manifest: DLJobManifest, group: NodeGroup, dress: Dress) -> Object:
+def _workers(spec: DLJobSpec, group: NodeGroup, dress: Dress) -> Object:
     """A worker group. minReplicas equals replicas, or an autoscaled gang would shrink to the head."""
+    pod = worker_pod(spec, group, init_image=dress.init_image)
+    template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})
     workers: Object = {
         "groupName": group.name,
         "replicas": group.replicas,
@@ -104,13 +111,14 @@ def _workers(manifest: DLJobManifest, group: NodeGroup, dress: Dress) -> Object:
         "numOfHosts": 1,
         "rayStartParams": {},
         "labels": dict(group.labels),
-        "template": {
-            **_labelled({**dress.labels, **dict(group.labels)}),
-            "spec": worker_pod(manifest.spec, group, init_image=dress.init_image),
-        },
+        "template": laid_over({**_labelled({**dress.labels, **dict(group.labels)}), "spec": pod}, template),
     }
     told = told_resources(group)
     if told:
         # KubeRay refuses rayStartParams beside `resources`, which overrides what it would find by itself.
         workers["resources"] = told
     return workers
+
+
+def _labelled(labels: Mapping[str, str]) -> Object:
+    return {"metadata": {"labels": dict(labels)}} if labels else {}

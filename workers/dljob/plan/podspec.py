@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dljob.plan import pods
 from dljob.plan.devices import BY_RAY
 from dljob.plan.model import Amount, NodeGroup
+from dljob.plan.overlay import Object
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memory
-
-Object = dict[str, Any]
 
 HEALTH = {"httpGet": {"path": "/api/healthz", "port": 52365}}
 """What answers for raylet and, on the head, GCS. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go."""
@@ -25,7 +22,7 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
 
     Args:
         spec: with image and Ray's version filled in.
-        init_image: what brings dljob into the pod; empty: the image has it.
+        init_image: what brings dljob and user code into the pod; empty: the image has it, and does so.
         spec_map: ConfigMap with the spec; empty: none.
     """
     cpu = _cpu(parse_cpu(spec.head.cpu) + parse_cpu(spec.master.cpu))
@@ -103,19 +100,20 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
         "containers": [container],
     }
     _mount(pod, container, {"name": "dljob", "emptyDir": {}}, pods.ROOT)
-    init = _init_container(init_image)
-    if init:
+    code = spec.code.config_map
+    if init_image or code:
+        init = _init_container(init_image or spec.image or "")
         pod["initContainers"] = [init]
+        if code:
+            _mount(pod, init, {"name": "dljob-code", "configMap": {"name": code}}, pods.CODE_SOURCE, read_only=True)
     return pod
 
 
-def _init_container(init_image: str) -> Object:
-    """Brings dljob and user code into the pod; empty when there is nothing to bring."""
-    if not init_image:
-        return {}
+def _init_container(image: str) -> Object:
+    """Brings dljob and user code into the pod."""
     return {
         "name": pods.INIT_CONTAINER,
-        "image": init_image,
+        "image": image,
         "command": ["python", "-m", "dljob.runtime.unpack"],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": _restricted(),
@@ -156,3 +154,13 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
     if read_only:
         mount["readOnly"] = True
     container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_library(pod: Object) -> Object:
+    """A pod whose Ray container, whatever a template made of PYTHONPATH, finds dljob there at last."""
+    ray, *others = pod["containers"]
+    paths = [entry for entry in ray["env"] if entry["name"] == "PYTHONPATH"]
+    if paths[0]["value"] == pods.LIB:
+        return pod
+    env = [{**e, "value": f"{e['value']}:{pods.LIB}"} if e["name"] == "PYTHONPATH" else e for e in ray["env"]]
+    return {**pod, "containers": [{**ray, "env": env}, *others]}

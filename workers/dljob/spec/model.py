@@ -7,8 +7,16 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
+from dljob.spec.cluster import (
+    AcceleratorType,
+    Code,
+    Head,
+    Journal,
+    Master,
+    NodeAccelerator,
+    NodeGroup,
+)
 from dljob.spec.policy import (
-    Attempts,
     Backoff,
     FaultTolerance,
     RestartLevel,
@@ -27,11 +35,13 @@ from dljob.spec.scalars import (
     Cpu,
     Devices,
     GroupName,
+    LabelKey,
     LabelValue,
     Memory,
     Model,
     Name,
     OnlyFalse,
+    RayName,
     RoleName,
     Text,
 )
@@ -72,11 +82,6 @@ __all__ = [
 
 RoleType = Literal["Actor", "Elastic"]
 CollocationLevel = Literal["Device", "Host", "Separate"]
-AcceleratorType = Literal["GPU", "NPU", "TPU", "HPU", "Neuron", "Custom"]
-
-Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=scalars.TEXT_PATTERN)]
-LabelKey = Annotated[str, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)]
-RayName = Annotated[str, Field(max_length=63, pattern=scalars.RAY_PATTERN)]
 
 
 class EnvVar(Model):
@@ -195,62 +200,6 @@ class Collocation(Model):
     """Device: share one device by fractions. Host: same machine, own devices. Separate: never the same machine."""
 
 
-class NodeAccelerator(Model):
-    """The devices of one machine."""
-
-    type: AcceleratorType
-    """Kind of device; Custom needs resourceName and rayResource."""
-    count: Annotated[int, Field(ge=1, le=1024)] = 1
-    """How many each machine has."""
-    resource_name: Annotated[str | None, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)] = None
-    """Kubernetes' extended resource, such as huawei.com/Ascend910; left out: the usual one of the type."""
-    ray_resource: RayName | None = None
-    """Ray's resource, for Custom."""
-
-
-class NodeGroup(Model):
-    """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
-
-    model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM))
-
-    name: GroupName
-    """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
-    replicas: Annotated[int, Field(ge=1, le=100000)] = 1
-    """How many machines."""
-    cpu: Cpu = "1"
-    """CPUs of one machine."""
-    memory: Memory | None = None
-    """Memory of one machine; left out: not counted."""
-    shared_memory: Memory | None = None
-    """Size of /dev/shm of one machine; left out: the platform's."""
-    accelerator: NodeAccelerator | None = None
-    """Devices of one machine; left out: none."""
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels of its machines, in Ray and Kubernetes."""
-
-
-class Journal(Model):
-    """Where PrimeMaster's journal lives."""
-
-    path: Path | None = None
-    """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
-
-
-class Master(Model):
-    """PrimeMaster, the process that commands the job."""
-
-    cpu: Cpu = "500m"
-    """CPUs of PrimeMaster on Kubernetes, added to the head's."""
-    memory: Memory = "1Gi"
-    """Memory of PrimeMaster on Kubernetes, added to the head's."""
-    max_restarts: Attempts = 10
-    """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
-    create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
-    """How many seconds its creation may take."""
-    journal: Journal = Journal()
-    """The journal, from which a new PrimeMaster takes over."""
-
-
 class Backend(Model):
     """The distributed backend."""
 
@@ -258,22 +207,6 @@ class Backend(Model):
     """ray, or the name of an entry point in `dljob.backends`."""
     options: Config = Field(default_factory=dict)
     """Options of that backend."""
-
-
-class Code(Model):
-    """Where user code comes from when not in the image."""
-
-    working_dir: Path | None = None
-    """A folder, relative to the file; left out: the file's own folder."""
-
-
-class Head(Model):
-    """The head of the RayCluster; ranks never live there."""
-
-    cpu: Cpu = "1"
-    """CPUs that the head asks for on Kubernetes; it may use more when the machine has them to spare."""
-    memory: Memory = "4Gi"
-    """Memory of the head on Kubernetes."""
 
 
 class DLJobSpec(Model):
@@ -301,10 +234,17 @@ class DLJobSpec(Model):
     """The machines; left out: derived from the roles."""
     head: Head = Head()
     """The head of the RayCluster."""
+    ray_cluster_template: Config = Field(default_factory=dict)
+    """Part of a RayCluster (metadata.labels, metadata.annotations, spec), the last to be laid over it on Kubernetes;
+    worker groups are merged by groupName. What the platform needs is refused. A laptop ignores it."""
     master: Master = Master()
     """PrimeMaster."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """Budgets and rules of restarts."""
+    cleanup_policy: Literal["DeleteCluster", "Retain"] = "DeleteCluster"
+    """What becomes of the RayCluster on Kubernetes when the job has ended; retained, it goes on holding its quota."""
+    ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=31536000)] = None
+    """The DLJob deletes itself from Kubernetes so many seconds after its end; left out: it stays."""
     active_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None
     """The job fails when it has run for so many seconds."""
     pre_running_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None

@@ -75,6 +75,8 @@ class FaultTolerance(Model):
 
     max_restarts: Attempts = 10
     """Restarts of the whole job within the window before it fails."""
+    max_cluster_restarts: Attempts = 3
+    """New RayClusters on Kubernetes, each a new attempt from what the last one saved, before the job fails."""
     window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
     """Budgets count failures of the last so many seconds."""
     lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 30

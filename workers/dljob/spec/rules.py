@@ -9,6 +9,7 @@ from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.policy import Rule
+from dljob.spec.templates import TEMPLATE_RULES
 from dljob.spec.tree import Loc
 from dljob.spec.words import one_of
 
@@ -171,5 +172,6 @@ RULES: tuple[Check, ...] = (
     _rules,
     _backoff,
     *MACHINE_RULES,
+    *TEMPLATE_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

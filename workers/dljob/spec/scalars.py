@@ -19,6 +19,7 @@ LABEL_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 RAY_PATTERN = r"^[A-Za-z]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
 VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
+OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 TEXT_PATTERN = r"^[^\x00]*$"
 
 WORDS = {
@@ -29,6 +30,7 @@ WORDS = {
     QUALIFIED_PATTERN: 'a name such as "rack" or "example.com/rack"',
     RAY_PATTERN: "letters, digits, '-', '_', '.' and ':', a letter first",
     VERSION_PATTERN: 'a version such as "2.60.0"',
+    OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
     TEXT_PATTERN: "text without NUL characters",
 }
 """What a pattern means to a person."""
@@ -102,6 +104,10 @@ Text = Annotated[str, Field(max_length=32768, pattern=TEXT_PATTERN)]
 Name = Annotated[str, Field(max_length=63, pattern=NAME_PATTERN)]
 RoleName = Annotated[str, Field(max_length=24, pattern=NAME_PATTERN)]
 GroupName = Annotated[str, Field(max_length=20, pattern=NAME_PATTERN)]
+ObjectName = Annotated[str, Field(max_length=253, pattern=OBJECT_PATTERN)]
+Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=TEXT_PATTERN)]
+LabelKey = Annotated[str, Field(max_length=253, pattern=QUALIFIED_PATTERN)]
+RayName = Annotated[str, Field(max_length=63, pattern=RAY_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]
 Config = Annotated[dict[str, Any], AfterValidator(_json_only)]
 OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"enum": [False]})]

@@ -1,0 +1,106 @@
+"""The models of machines, head, master and code: what a job is made of on the side of Ray and Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from dljob.spec import cel, scalars
+from dljob.spec.policy import Attempts
+from dljob.spec.scalars import (
+    Config,
+    Cpu,
+    GroupName,
+    LabelKey,
+    LabelValue,
+    Memory,
+    Model,
+    ObjectName,
+    Path,
+    RayName,
+)
+
+AcceleratorType = Literal["GPU", "NPU", "TPU", "HPU", "Neuron", "Custom"]
+
+
+class NodeAccelerator(Model):
+    """The devices of one machine."""
+
+    type: AcceleratorType
+    """Kind of device; Custom needs resourceName and rayResource."""
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
+    """How many each machine has."""
+    resource_name: Annotated[str | None, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)] = None
+    """Kubernetes' extended resource, such as huawei.com/Ascend910; left out: the usual one of the type."""
+    ray_resource: RayName | None = None
+    """Ray's resource, for Custom."""
+
+
+class NodeGroup(Model):
+    """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM))
+
+    name: GroupName
+    """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
+    replicas: Annotated[int, Field(ge=1, le=100000)] = 1
+    """How many machines."""
+    cpu: Cpu = "1"
+    """CPUs of one machine."""
+    memory: Memory | None = None
+    """Memory of one machine; left out: not counted."""
+    shared_memory: Memory | None = None
+    """Size of /dev/shm of one machine; left out: the platform's."""
+    accelerator: NodeAccelerator | None = None
+    """Devices of one machine; left out: none."""
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
+    """Labels of its machines, in Ray and Kubernetes."""
+    template: Config = Field(default_factory=dict)
+    """Part of a PodTemplateSpec, laid over the pod of each machine on Kubernetes: containers (Ray's is `ray-worker`),
+    volumes, environment and ports are merged by name, mounts by path, mappings key by key, other lists are replaced,
+    null takes a value away. What the platform needs is refused. A laptop ignores it."""
+
+
+class Journal(Model):
+    """Where PrimeMaster's journal lives."""
+
+    path: Path | None = None
+    """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
+
+
+class Master(Model):
+    """PrimeMaster, the process that commands the job."""
+
+    cpu: Cpu = "500m"
+    """CPUs of PrimeMaster on Kubernetes, added to the head's."""
+    memory: Memory = "1Gi"
+    """Memory of PrimeMaster on Kubernetes, added to the head's."""
+    max_restarts: Attempts = 10
+    """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
+    create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
+    """How many seconds its creation may take."""
+    journal: Journal = Journal()
+    """The journal, from which a new PrimeMaster takes over."""
+
+
+class Code(Model):
+    """Where user code comes from when not in the image."""
+
+    config_map: ObjectName | None = None
+    """The ConfigMap with the user code on Kubernetes, in the job's namespace: each key is a file, `dljob-code.zip` a whole
+    folder. `dljob submit` makes one; on a laptop the folder counts."""
+    working_dir: Path | None = None
+    """The folder that `dljob run` and `dljob submit` take, relative to the file; left out: the file's own folder."""
+
+
+class Head(Model):
+    """The head of the RayCluster; ranks never live there."""
+
+    cpu: Cpu = "1"
+    """CPUs that the head asks for on Kubernetes; it may use more when the machine has them to spare."""
+    memory: Memory = "4Gi"
+    """Memory of the head on Kubernetes."""
+    template: Config = Field(default_factory=dict)
+    """Part of a PodTemplateSpec, laid over the head's pod as nodeGroups[].template over a machine's; Ray's container is
+    `ray-head`."""
