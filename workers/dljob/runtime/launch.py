@@ -98,6 +98,14 @@ class JobConnection:
             if status.get("phase") in FINAL:
                 return status
 
+    def final(self) -> dict[str, Any] | None:
+        """The final status; None while the job is not over."""
+        answer = self._call("wait", 0.0)
+        if answer is not None:
+            return answer
+        left = self._final()
+        return left if left.get("phase") in FINAL else None
+
     def kill(self) -> None:
         """End a master that does not answer. Its ranks end when their leases do."""
         settle(self._kill())
@@ -145,7 +153,7 @@ def launch(
     manifest: DLJobManifest,
     *,
     job_dir: Path,
-    code_dir: Path,
+    code_dir: Path | None,
     uid: str = "",
     backend: str | None = None,
 ) -> JobConnection:
@@ -154,7 +162,8 @@ def launch(
     Args:
         manifest: The job; it is frozen now.
         job_dir: Its folder: journal, logs, status, and what user code keeps there. Made when it is not there.
-        code_dir: The folder of user code, first on the workers' path and their working directory.
+        code_dir: The folder of user code, first on the workers' path and their working directory; None: the one that
+            each process is in when Ray starts it.
         uid: `new_uid()`, when the folder's name contains it; else one is made.
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
     """
@@ -164,7 +173,7 @@ def launch(
     options = dict(wanted.options) if wanted else {}
     made = factory(name)(options)
     uid = uid or new_uid()
-    order = MasterOrder(uid, str(job_dir), str(code_dir), NAMESPACE, name, options)
+    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, options)
     entry = JobEntry(uid, manifest.metadata.name, str(job_dir), time.time())
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
     try:
@@ -177,6 +186,15 @@ def launch(
         ) from error
     settle(_create(made, order, entry, text, spec.master.create_timeout_seconds))
     return JobConnection(made, entry)
+
+
+def find(manifest: DLJobManifest, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
+    """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
+    spec = manifest.spec.backend
+    made = factory(chosen(backend, spec.name if spec else None))(dict(spec.options) if spec else {})
+    if settle(made.lookup(master_name(uid))) is None and _read_status(job_dir).get("phase") not in FINAL:
+        return None
+    return JobConnection(made, JobEntry(uid, manifest.metadata.name, str(job_dir), time.time()))
 
 
 async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: str, timeout_s: float) -> None:

@@ -1,0 +1,200 @@
+"""Ends of ranks' logs, from whichever node they lie on: read there by a small task that holds no resources.
+
+A rank's log stays in the job's folder on the rank's node after its process, and after the job, for as long as the node
+lives. A budget of bytes is shared fairly, and what is kept is the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LEAST_BYTES = 512
+"""A tail shorter than this is of no use: rather fewer ranks."""
+AHEAD = 4
+"""How much more of each log is fetched than its equal share, for what ranks with short logs leave to others."""
+NODES_AT_ONCE = 32
+NODE_S = 20.0
+"""How long a node may take to answer: a worker process must start there."""
+
+Row = Mapping[str, Any]
+"""A rank in a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Text of a log; `offset` is the byte behind it, `size` that of the whole log."""
+
+    text: str
+    offset: int
+    size: int
+
+
+# -- pure
+
+
+def order(snapshot: Mapping[str, Any]) -> list[Row]:
+    """The ranks, those first whose logs matter most: what failed last, then what did not end well, then rank 0s."""
+    fault = (snapshot.get("lastFault") or {}).get("target", "")
+
+    def weight(row: Row) -> tuple[bool, bool, bool]:
+        name = f"{row['role']}/{row['rank']}"
+        return (name != fault and row["role"] != fault, row["phase"] != "Failed", row["rank"] != 0)
+
+    return sorted(snapshot["ranks"], key=weight)
+
+
+def share(sizes: Sequence[int], budget: int) -> list[int]:
+    """How many bytes each gets: small ones all of theirs, and the others equally much of what is left."""
+    given = [0] * len(sizes)
+    left = budget
+    for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
+        given[index] = min(sizes[index], left // (len(sizes) - count))
+        left -= given[index]
+    return given
+
+
+def last(data: bytes, limit: int) -> str:
+    """The last bytes of a log as text that takes no more than `limit` bytes of UTF-8; never half a character."""
+    text = _whole(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
+    kept = text.encode()
+    return text if len(kept) <= limit else _whole(kept[len(kept) - limit :]).decode("utf-8", "ignore")
+
+
+def _whole(data: bytes) -> bytes:
+    """Without the rest of a character whose beginning was cut off."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
+
+
+def complete(data: bytes) -> bytes:
+    """Without a last character that is still being written."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return data[:-back] if length > back else data
+    return data
+
+
+# -- on the node
+
+
+def read_ends(folder: str, names: Sequence[str], limit: int) -> list[tuple[int, bytes]]:
+    """(size, last bytes) of each of these logs in a job's folder; (-1, b"") when there is none."""
+    return [_read(Path(folder) / "logs" / f"{name}.log", None, limit) for name in names]
+
+
+def read_from(folder: str, name: str, offset: int | None, limit: int) -> tuple[int, bytes, int]:
+    """(size, bytes, where they begin) of a log from an offset; one behind its end, as of another log, is its start."""
+    path = Path(folder) / "logs" / f"{name}.log"
+    size, data = _read(path, offset, limit)
+    return size, data, max(0, size - len(data)) if offset is None else offset if offset <= size else 0
+
+
+def _read(path: Path, offset: int | None, limit: int) -> tuple[int, bytes]:
+    """Only plain files: what user code may have put in the log's place must not stop or mislead us."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return -1, b""
+    with os.fdopen(fd, "rb") as log:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return -1, b""
+        at = max(0, info.st_size - limit) if offset is None else offset if offset <= info.st_size else 0
+        log.seek(at)
+        return info.st_size, log.read(limit)
+
+
+# -- from all nodes
+
+
+async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict[str, Any]:
+    """{"logs": {"role/rank": tail}, "cut": [ranks without room]}; a log whose node is gone is a line that says so."""
+    ranks = order(snapshot)
+    room = max(1, budget // LEAST_BYTES)
+    chosen, cut = ranks[:room], ranks[room:]
+    each = max(LEAST_BYTES, AHEAD * budget // max(1, len(chosen)))
+    by_node: dict[str, list[str]] = {}
+    for row in chosen:
+        by_node.setdefault(row["node"], []).append(_file(row))
+    at_once = asyncio.Semaphore(NODES_AT_ONCE)
+
+    async def ask(node: str, names: list[str]) -> dict[str, bytes]:
+        async with at_once:
+            return await _ends(node, str(folder), names, min(each, budget))
+
+    found: dict[str, bytes] = {}
+    for answer in await asyncio.gather(*(ask(node, names) for node, names in by_node.items())):
+        found |= answer
+    data = [found.get(_file(row), b"") for row in chosen]
+    shares = share([len(one) for one in data], budget)
+    logs = {_name(row): last(one, given) for row, one, given in zip(chosen, data, shares, strict=True)}
+    return {"logs": {name: text for name, text in logs.items() if text}, "cut": [_name(row) for row in cut]}
+
+
+async def _ends(node: str, folder: str, names: list[str], limit: int) -> dict[str, bytes]:
+    try:
+        ends = await on_node(node, read_ends, folder, names, limit)
+    except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
+        return dict.fromkeys(names, _lost(node, error).encode())
+    return {name: data for name, (_, data) in zip(names, ends, strict=True)}
+
+
+async def read(folder: Path, row: Row, offset: int | None, limit: int) -> Part:
+    """A rank's log from an offset, or its end."""
+    try:
+        size, data, at = await on_node(row["node"], read_from, str(folder), _file(row), offset, limit)
+    except Exception as error:  # noqa: BLE001 - of whatever kind, the log cannot be had
+        return Part(_lost(row["node"], error), offset or 0, offset or 0)
+    if offset is None:
+        return Part(last(data, limit), at + len(data), size)
+    if at + len(data) < size or len(data) < limit:
+        whole = complete(data)
+        data = whole or data
+    return Part(data.decode("utf-8", "replace"), at + len(data), max(0, size))
+
+
+async def on_node(node: str, function: Any, *args: Any) -> Any:
+    """Run a function on a node, by a task that holds nothing of it; here, if that is where we are."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not node:
+        raise LookupError("it never had a node")
+    if node == ray.get_runtime_context().get_node_id():
+        return await asyncio.to_thread(function, *args)
+    task: Any = ray.remote(num_cpus=0, max_retries=1)(function)
+    ref = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args)
+    try:
+        async with asyncio.timeout(NODE_S):
+            return await ref
+    except TimeoutError:
+        with suppress(Exception):
+            ray.cancel(ref, force=True)
+        raise TimeoutError(f"no answer within {NODE_S:g} s") from None
+
+
+def _lost(node: str, error: Exception) -> str:
+    if not node:
+        return ""
+    words = str(error).strip().splitlines()
+    why = words[0][:200] if words else type(error).__name__
+    return f"[dljob] the log on node {node[:8]} cannot be had: {why}\n"
+
+
+def _file(row: Row) -> str:
+    return f"{row['role']}-{row['rank']}"
+
+
+def _name(row: Row) -> str:
+    return f"{row['role']}/{row['rank']}"
