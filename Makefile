@@ -11,10 +11,10 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup run test check verify fmt cov bench clean
+.PHONY: help setup run test check verify fmt cov bench kube-build kube-up kube-down clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.locked ## the locked environment in .venv (bootstraps uv by pip)
 
@@ -54,6 +54,17 @@ cov: setup ## branch coverage of the pure rooms, which must be whole
 
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+KUBE := PYTHONPATH=tests/kube $(BIN)/python -m cluster
+
+kube-build: setup ## the programs of a Kubernetes cluster, from Go modules: minutes, once
+	@$(KUBE) build
+
+kube-up: setup ## a Kubernetes with KubeRay and our CRD (NODE=1: with a real node; FAKE=n: with n fake ones; RUN=folder)
+	@$(KUBE) up $(if $(NODE),--node) $(if $(FAKE),--fake $(FAKE)) $(if $(RUN),--run $(RUN))
+
+kube-down: setup ## end what kube-up started (RUN=folder)
+	@$(KUBE) down $(if $(RUN),--run $(RUN))
 
 clean: ## remove the environment and every cache
 	rm -rf .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

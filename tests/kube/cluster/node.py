@@ -1,0 +1,154 @@
+"""A cluster with one real node, in namespaces of its own: network, mounts, processes, host name.
+
+One process is the first of those namespaces, so one SIGKILL ends all, containers too, and this machine keeps no mount
+and no rule. A link joins the two: from here, the API server, pods and Services are reached at their own addresses;
+from there, nothing outside is. The link has a fixed name and range, so one node runs at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster import build, cache, images, kuberay, processes, torch_volume
+from cluster.handle import Cluster, KubectlError
+from cluster.plane import SERVICES
+
+LINK = "dljob0"
+HOST, NODE, PODS, DNS = "10.254.0.1", "10.254.0.2", "10.244.0.0/16", "10.96.0.10"
+NAME = "node"
+CGROUP = "dljob-node"
+NAMESPACES = (
+    "--net",
+    "--mount",
+    "--uts",
+    "--ipc",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--propagation=private",
+)
+
+
+def able() -> None:
+    """Whether this machine can hold a real node.
+
+    Raises:
+        MissingError: it cannot, and what it would take.
+    """
+    if os.geteuid():
+        raise cache.MissingError("the real node needs root: it makes namespaces, mounts and a network link")
+    lacking = [tool for tool in ("unshare", "nsenter", "ip", "mount") if shutil.which(tool) is None]
+    if lacking:
+        raise cache.MissingError(f"the real node needs {', '.join(lacking)} on the PATH (Debian: util-linux, iproute2)")
+    probe = subprocess.run(["unshare", *NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        raise cache.MissingError(f"the real node needs CAP_SYS_ADMIN and CAP_NET_ADMIN: {probe.stderr.strip()}")
+    for program in build.PROGRAMS:
+        cache.program(program.name)
+
+
+def linked() -> bool:
+    """Whether the link of a node is there."""
+    return LINK in [name for _, name in socket.if_nameindex()]
+
+
+def ip(*args: str) -> None:
+    """Change the network of this machine.
+
+    Raises:
+        RuntimeError: it could not be; in the tool's words.
+    """
+    done = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+
+
+def start(run: Path) -> Cluster:
+    """Start a cluster with its node, the images of the cache, CoreDNS and KubeRay as pods; wait until all are ready."""
+    able()
+    processes.until(
+        lambda: not linked(), 20, f"the end of the node that runs already (link {LINK}; `make kube-down` ends ours)"
+    )
+    build.runtime()
+    images.ensure()
+    run.mkdir(parents=True, exist_ok=True)
+    # Not the caller's own PYTHONPATH: this is another program, and the folder above is all it needs.
+    env = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    outer = processes.start(
+        run, "node", ["unshare", *NAMESPACES, sys.executable, "-m", "cluster.inside", str(run / "node")], env
+    )
+    connect(first(run, outer))
+    cluster = Cluster(run / "node" / "pki" / "admin.kubeconfig", run)
+    processes.until((run / "node" / "ready").exists, 180, "the node's processes", run, ["node"])
+    processes.until(lambda: registered(cluster), 60, "the node to register", run, ["node"])
+    cluster.kubectl("wait", f"node/{NAME}", "--for=condition=Ready", "--timeout=60s")
+    cluster.apply(Path(__file__).parent / "coredns.yaml")
+    if (run / "node" / "torch").exists():
+        torch_volume.volume(cluster, "default")
+    kuberay.deploy(cluster)
+    cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+    return cluster
+
+
+def first(run: Path, outer: int) -> int:
+    """The first process of the namespaces, noted to be ended before the one that made them."""
+    children = Path(f"/proc/{outer}/task/{outer}/children")
+    processes.until(lambda: children.read_text().split(), 20, "the node's namespaces", run, ["node"])
+    pid = int(children.read_text().split()[0])
+    processes.note(run, "node-first", pid)
+    return pid
+
+
+def connect(pid: int) -> None:
+    """Join this machine and the namespaces of a process by a link, with routes to pods and Services."""
+    ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    ip("address", "add", f"{HOST}/30", "dev", LINK)
+    ip("link", "set", LINK, "up")
+    for network in (PODS, SERVICES):
+        ip("route", "add", network, "via", NODE)
+
+
+def registered(cluster: Cluster) -> bool:
+    """Whether the kubelet has made its node."""
+    try:
+        return NAME in cluster.kubectl("get", "nodes", "-o", "name")
+    except KubectlError:
+        return False
+
+
+def load(run: Path, archives: Sequence[Path]) -> None:
+    """Import images into a running node.
+
+    Raises:
+        RuntimeError: one could not be.
+    """
+    pid = processes.find(run, "node-first")
+    if not pid:
+        raise RuntimeError(f"no node runs in {run}")
+    for archive in archives:
+        enter = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid", "--ipc"]
+        code = "import sys; from cluster import inside; inside.load(sys.argv[1])"
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run(
+            [*enter, sys.executable, "-c", code, str(archive)], env=env, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"import of {archive}: {done.stderr.strip()[-1000:]}")
+
+
+def clear() -> None:
+    """Remove what outlives the node's processes: its end of the link, for a moment, and its cgroups."""
+    if linked():
+        subprocess.run(["ip", "link", "delete", LINK], capture_output=True, check=False)  # it may just have gone
+    for top in (*Path("/sys/fs/cgroup").glob(f"*/{CGROUP}"), Path("/sys/fs/cgroup") / CGROUP):
+        for folder in sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True) if top.exists() else []:
+            folder.rmdir()
+        if top.exists():
+            top.rmdir()

@@ -1,0 +1,123 @@
+"""The processes of one cluster: started with a log each, and ended by what the cluster's own folder says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+PORTS = range(20000, 32000)  # below what the kernel gives to outgoing connections
+
+
+def birth(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty when it is gone or only waits to be collected.
+
+    A pid alone is not enough to end a process by: the kernel gives it to another one later.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def start(run: Path, name: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> int:
+    """Start a process in a session of its own, with its output in `log/`; its pid.
+
+    The note of it is in `pid/` before this returns.
+    """
+    for folder in ("log", "pid"):
+        (run / folder).mkdir(parents=True, exist_ok=True)
+    with (run / "log" / name).open("ab") as log:
+        made = subprocess.Popen(
+            [str(c) for c in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )
+    note(run, name, made.pid)
+    return made.pid
+
+
+def note(run: Path, name: str, pid: int) -> None:
+    """Note a process as one of this cluster."""
+    (run / "pid" / name).write_text(json.dumps({"pid": pid, "birth": birth(pid)}))
+
+
+def find(run: Path, name: str) -> int:
+    """The pid of a process that was started here and lives; 0 for none."""
+    try:
+        note = json.loads((run / "pid" / name).read_text())
+    except (OSError, ValueError):
+        return 0
+    return note["pid"] if note["birth"] and birth(note["pid"]) == note["birth"] else 0
+
+
+def stop(run: Path, name: str, seconds: float = 20) -> None:
+    """End a process that was started here, and wait until it is gone.
+
+    It gets SIGKILL: nothing in a test cluster is worth a slow goodbye, and the first process of a namespace ignores
+    the rest.
+    """
+    if pid := find(run, name):
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not find(run, name), seconds, f"the end of {name} (pid {pid})")
+    (run / "pid" / name).unlink(missing_ok=True)
+
+
+def stop_all(run: Path) -> list[str]:
+    """End every process that was started here, the newest first; their names."""
+    notes = sorted((run / "pid").glob("*"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+    ended = [n.name for n in notes if find(run, n.name)]
+    for note in notes:
+        stop(run, note.name)
+    return ended
+
+
+def until(
+    check: Callable[[], object], seconds: float, what: str, run: Path | None = None, names: Sequence[str] = ()
+) -> None:
+    """Ask again and again until a check holds.
+
+    Raises:
+        RuntimeError: time is up, or one of the processes named has ended; with the end of the logs.
+    """
+    end = time.monotonic() + seconds
+    while not check():
+        dead = [n for n in names if run and not find(run, n)]
+        if dead or time.monotonic() > end:
+            why = f"{', '.join(dead)} ended" if dead else f"not after {seconds:.0f} s"
+            raise RuntimeError(f"waited for {what}: {why}\n{tails(run, dead or names) if run else ''}".rstrip())
+        time.sleep(0.05)
+
+
+def tails(run: Path, names: Sequence[str]) -> str:
+    """The last lines of logs."""
+    parts: list[str] = []
+    for name in names:
+        lines = (run / "log" / name).read_text(errors="replace").splitlines() if (run / "log" / name).exists() else []
+        parts.append(f"--- {run / 'log' / name}\n" + "\n".join(lines[-8:]))
+    return "\n".join(parts)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens on."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"no {count} free ports in {PORTS.start} to {PORTS.stop - 1}")

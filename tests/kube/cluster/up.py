@@ -1,0 +1,96 @@
+"""Boots and ends clusters. Each has a folder of its own, RUN, which says all that is needed to end it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster import cache, kuberay, node, processes
+from cluster.handle import Cluster
+from cluster.plane import NAMES, Plane
+
+CRD = "dljobs.dljob.io"
+RUNS = cache.ROOT / ".kube"
+
+
+def ours(cluster: Cluster) -> None:
+    """Apply the project's own CRD as it is in the tree, and wait until it is served."""
+    cluster.apply(cache.ROOT / "crds" / "dljob.io_dljobs.yaml")
+    cluster.crds(CRD)
+
+
+def plane(run: Path, *, operator: bool = True) -> Cluster:
+    """A control plane with our CRD and, unless not wanted, KubeRay as a process; one that runs in RUN already is kept.
+
+    Raises:
+        MissingError: a program is not built.
+    """
+    cluster = Cluster(run / "pki" / "admin.kubeconfig", run)
+    if all(processes.find(run, name) for name in NAMES):
+        ours(cluster)
+        return cluster
+    for name in ("kube", *(["kuberay"] if operator else [])):
+        cache.program(name)
+    down(run)
+    a, b, c, d, e = processes.free_ports(5)
+    with undone(run):
+        Plane(run, "127.0.0.1", (a, b, c, d, e)).start()
+        ours(cluster)
+        if operator:
+            kuberay.start(cluster, run)
+    return cluster
+
+
+def real(run: Path) -> Cluster:
+    """A cluster with a real node, KubeRay and our CRD; the one that runs in RUN already is kept.
+
+    Raises:
+        MissingError: this machine cannot hold one.
+    """
+    cluster = Cluster(run / "node" / "pki" / "admin.kubeconfig", run)
+    if processes.find(run, "node-first") and (run / "node" / "ready").exists():
+        ours(cluster)
+        return cluster
+    down(run)
+    with undone(run):
+        cluster = node.start(run)
+        ours(cluster)
+    return cluster
+
+
+@contextlib.contextmanager
+def undone(run: Path) -> Iterator[None]:
+    """End what was started when not all of it could be; the logs stay."""
+    try:
+        yield
+    except BaseException:
+        end(run)
+        raise
+
+
+def end(run: Path) -> list[str]:
+    """End every process of a cluster; their names."""
+    was_node = (run / "pid" / "node").exists()
+    ended = processes.stop_all(run)
+    if was_node:
+        node.clear()
+    return ended
+
+
+def down(run: Path) -> list[str]:
+    """End a cluster, and remove its folder; the names of the processes that were ended."""
+    ended = end(run)
+    if (run / "log").exists():  # a folder of ours, not one that was named by mistake
+        shutil.rmtree(run)
+    return ended
+
+
+def owned(name: str) -> Path:
+    """The folder of a cluster that is this process's own; clusters whose owners were killed are ended here."""
+    for left in RUNS.glob("of-*-*"):
+        if not processes.birth(int(left.name.split("-")[1])):
+            down(left)
+    return RUNS / f"of-{os.getpid()}-{name}"

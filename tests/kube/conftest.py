@@ -1,0 +1,89 @@
+"""Kubernetes for tests: a control plane, fake nodes, a real node; each boots once a session, or says what it lacks.
+
+With `DLJOB_E2E=1` the cluster of `KUBECONFIG` serves instead, with KubeRay in it; our CRD is applied there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cluster import cache, kuberay, up
+from cluster import kwok as fake
+from cluster.handle import Cluster
+
+TIERS = {"node": "node", "plane": "kube", "kwok": "kube"}  # fixture: marker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test here by the heaviest fixture it asks for, and give it the time that booting takes."""
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        fixtures = getattr(item, "fixturenames", ())
+        for marker in [m for f, m in TIERS.items() if f in fixtures][:1]:
+            item.add_marker(marker)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
+
+
+def foreign() -> Cluster | None:
+    """The existing cluster that the user lends to the tests."""
+    if os.environ.get("DLJOB_E2E") != "1":
+        return None
+    config = os.environ.get("KUBECONFIG", "")
+    if not config or not Path(config).exists():
+        pytest.fail(f"DLJOB_E2E=1 asks for the cluster of KUBECONFIG, which names no file: {config!r}")
+    cluster = Cluster(Path(config))
+    cluster.crds(*kuberay.CRDS)
+    up.ours(cluster)
+    return cluster
+
+
+def booted(name: str, boot: Callable[[Path], Cluster]) -> Iterator[Cluster]:
+    """A cluster for the time of the session, or a skip that says what this machine lacks."""
+    run = up.owned(name)
+    try:
+        cluster = foreign()
+        if cluster is not None:
+            yield cluster
+            return
+        cluster = boot(run)
+    except cache.MissingError as e:
+        pytest.skip(str(e))
+    try:
+        yield cluster
+    finally:
+        up.down(run)
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[Cluster]:
+    """A control plane with KubeRay as a process and our CRD; it has no node, so pods stay Pending."""
+    yield from booted("plane", up.plane)
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Cluster]:
+    """A cluster with a real node named `node`, KubeRay and our CRD; pods run, and are reached at their addresses."""
+    yield from booted("node", up.real)
+
+
+@pytest.fixture
+def kwok(plane: Cluster) -> Iterator[Callable[..., None]]:
+    """Adds fake nodes whose pods run at once: `kwok(count, prefix=..., resources=...)`. They go with the test."""
+    run = plane.run
+    if run is None:
+        pytest.skip("an existing cluster gets no fake nodes: unset DLJOB_E2E")
+    try:
+        cache.program("kwok")
+    except cache.MissingError as e:
+        pytest.skip(str(e))
+    yield lambda count, **options: fake.add(plane, run, count, **options)
+    plane.kubectl("delete", "nodes", "-l", fake.LABEL)
