@@ -6,7 +6,7 @@ ARG BASE=python:3.11-slim-bookworm
 
 # -- what builds, and is in no image
 FROM ${BASE} AS tools
-ENV UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=unchecked-hash
+ENV UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH
 RUN python3 -m venv /tools \
  && /tools/bin/pip install --quiet --no-cache-dir --disable-pip-version-check --only-binary :all: uv==0.13.8 hatchling==1.27.0
 
@@ -24,13 +24,15 @@ FROM tools AS operator-packages
 COPY --from=requirements /lock/operator.txt /
 RUN --mount=type=cache,target=/root/.cache/uv \
     python3 -m venv --without-pip /opt/dljob \
- && /tools/bin/uv pip install --quiet --python /opt/dljob --only-binary :all: --no-deps --require-hashes -r /operator.txt
+ && /tools/bin/uv pip install --quiet --python /opt/dljob --only-binary :all: --no-deps --require-hashes -r /operator.txt \
+ && rm /opt/dljob/.lock
 
 FROM tools AS runtime-packages
 COPY --from=requirements /lock/runtime.txt /
 RUN --mount=type=cache,target=/root/.cache/uv \
     python3 -m venv --without-pip /opt/dljob \
- && /tools/bin/uv pip install --quiet --python /opt/dljob --only-binary :all: --no-deps --require-hashes -r /runtime.txt
+ && /tools/bin/uv pip install --quiet --python /opt/dljob --only-binary :all: --no-deps --require-hashes -r /runtime.txt \
+ && rm /opt/dljob/.lock
 
 # Our own wheel, installed alone: the last, thin layer of both images.
 FROM tools AS wheel
@@ -41,7 +43,7 @@ COPY operator operator
 RUN /tools/bin/python -m hatchling build -t wheel -d /wheel \
  && python3 -m venv --without-pip /opt/dljob \
  && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheel/*.whl \
- && cd /opt/dljob && rm -rf pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
+ && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
 
 # -- the images
 
