@@ -6,11 +6,28 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dljob.api import registry
 from dljob.api.registry import JobRecord
+from dljob.cli.where import elsewhere
 from dljob.errors import NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
+
+
+def local(verb: str, job: str) -> JobRecord:
+    """A job of this machine, for a command.
+
+    Raises:
+        NotFoundError: there is none; says where else it may be.
+    """
+    try:
+        return registry.find(job)
+    except NotFoundError as error:
+        other = elsewhere(verb, job)
+        if not other:
+            raise
+        raise NotFoundError(f"{error.message} on this machine", hint=f"{error.hint}\n  {other}") from None
 
 
 @contextmanager

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 DEBUG = "--debug"
 COMMANDS = {
-    "run": "Run a job on this machine, on a Ray that is started for it and gone with it.",
-    "submit": "Start a job on a Ray that runs already, and return when its PrimeMaster has it in hand.",
+    "run": "Run a job and watch it to its end: on this machine, or on Kubernetes.",
+    "submit": "Start a job on Kubernetes, or on a Ray that runs already, and return when it is in hand there.",
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
     "validate": "Check job files: unknown fields, wrong values, roles or a plan that do not fit together.",
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
@@ -27,17 +27,22 @@ COMMANDS = {
     "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
     "restart": "Restart a running job, one of its roles, or one rank.",
     "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
+    "doctor": "Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.",
     "crd": "Print the CustomResourceDefinition: every field of a job, described.",
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> the first line of its docstring, said here so that the help imports no command."""
+ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "restart", "stop", "doctor")
+"""Commands that can be about a cluster; under `kubectl dljob` they are."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.
 
 Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; --debug, anywhere, shows tracebacks.
 
+Commands are about this machine, unless --kubernetes, --namespace or --context says that they are about a cluster.
+
 Exit codes: 0 done, 1 the job failed, 2 wrong usage or a wrong spec or a plan that does not fit, 3 not found,
-4 Ray not reachable, 5 timed out, 130 interrupted.
+4 Ray or Kubernetes not reachable or not allowed, 5 timed out, 130 interrupted.
 """
 
 
@@ -66,6 +71,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         sys.exit(code)
     os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+
+
+def kubectl_main() -> NoReturn:
+    """`kubectl dljob ...`: the same commands, about the cluster of the kubeconfig."""
+    main(on_kubernetes(sys.argv[1:]))
+
+
+def on_kubernetes(words: Sequence[str]) -> list[str]:
+    """The words of a command with the flag that says that it is about a cluster."""
+    at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
+    if at is None or any(not word.startswith("-") for word in words[:at]):
+        return list(words)
+    return [*words[: at + 1], "--kubernetes", *words[at + 1 :]]
 
 
 def run(words: Sequence[str], *, debug: bool = False) -> int:

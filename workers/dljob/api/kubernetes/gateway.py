@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
+CHUNK = 1024 * 1024
+"""Bytes of a log in one answer, at most."""
+
+
 class SilentError(UnreachableError):
     """The job's head cannot be asked now: it is not up yet, is gone, or does not answer."""
 
@@ -31,8 +35,8 @@ class Chunk:
     text: str
     offset: int
     """Where the next piece begins, in bytes."""
-    end: int
-    """The log's length at that moment, in bytes."""
+    end: bool
+    """Nothing more comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Gateway:
 
     async def chunk(self, role: str, rank: int, at: int) -> Chunk:
         """A rank's log from an offset on, as much as fits into an answer."""
-        answer = await self._json("logs", role=role, rank=rank, follow=1, **{"from": at})
-        return Chunk(str(answer.get("text") or ""), int(answer.get("offset", at)), int(answer.get("end", 0)))
+        answer = await self._json("logs", role=role, rank=rank, follow=1, bytes=CHUNK, **{"from": at})
+        return Chunk(str(answer.get("text") or ""), int(answer.get("offset", at)), bool(answer.get("end")))
 
     async def _json(self, what: str, **query: str | int) -> Json:
         reply = await self._ask(what, **query)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from dljob.api.kubernetes import jobs, logs, orders, submit
 from dljob.api.kubernetes.connect import ask
 from dljob.api.kubernetes.package import pack
+from dljob.api.kubernetes.timeline import Timeline
 from dljob.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ class KubernetesJob:
     def status(self) -> Json:
         """The DLJob's `.status`: phase, conditions, roles, restarts, progress."""
         return jobs.status_of(self._asked(self._now))
+
+    def events(self) -> list[Json]:
+        """The timeline: Events about the job and, while it lives, PrimeMaster's notes, by time."""
+
+        async def news(kube: Kube) -> list[Json]:
+            return await Timeline().news(kube, await self._now(kube))
+
+        return self._asked(news)
 
     def wait(self, timeout: float | None = None) -> Json:
         """The final status.

@@ -97,6 +97,11 @@ async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
     return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
 
 
+def passing(status: int) -> bool:
+    """Whether an API server that answers so, or not at all (0), may answer better a little later."""
+    return status in (0, 429) or status >= 500
+
+
 async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
     """The job as it is, and after every change, until it has ended.
 
@@ -120,10 +125,10 @@ async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
                     if ended(found):
                         return
         except ApiError as error:
-            if 400 <= error.status < 500 or away >= PATIENCE_S:
+            away += POLL_S
+            if not passing(error.status) or away > PATIENCE_S:
                 raise
-            away += 2.0
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(POLL_S)
 
 
 async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
@@ -131,19 +136,24 @@ async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
 
     Raises:
         NotFoundError: it was deleted.
+        ApiError: the API server was away for longer than PATIENCE_S, or refuses.
     """
-    from dljob.kube.api import DLJOBS, NotThereError
+    from dljob.kube.api import DLJOBS, ApiError, NotThereError
 
-    meta = job["metadata"]
+    meta, away = job["metadata"], 0.0
     while True:
         yield job
         if ended(job):
             return
         await asyncio.sleep(POLL_S)
         try:
-            job = await kube.get(DLJOBS, meta["name"], meta["namespace"])
+            job, away = await kube.get(DLJOBS, meta["name"], meta["namespace"]), 0.0
         except NotThereError:
             raise NotFoundError(f"job {place_of(job)} was deleted") from None
+        except ApiError as error:
+            away += POLL_S
+            if not passing(error.status) or away > PATIENCE_S:
+                raise
         if job["metadata"]["uid"] != meta["uid"]:
             raise NotFoundError(f"job {place_of(job)} was deleted, and another made")
 

@@ -144,7 +144,7 @@ async def _whole(gateway: gate.Gateway, key: Rank) -> str:
     while True:
         piece = await gateway.chunk(*key, at)
         parts.append(piece.text)
-        if piece.offset <= at or piece.offset >= piece.end:
+        if piece.end or piece.offset <= at:
             return "".join(parts)
         at = piece.offset
 
@@ -186,12 +186,12 @@ class Follower:
         lines: list[Line] = []
         while True:
             piece = await gateway.chunk(*self.key, self.at)
-            if piece.offset < self.at or piece.end < self.at:  # a new head, or a log that begins anew
+            if piece.offset < self.at:  # a new attempt, whose logs begin anew
                 self.at = 0
                 continue
             grown, self.at = piece.offset > self.at, piece.offset
             lines += self.take(piece.text)
-            if not grown or piece.offset >= piece.end:
+            if piece.end or not grown:
                 return lines
 
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.jobs import changes, ended, phase_of, place_of, role_sizes, status_of
+from dljob.api.kubernetes.jobs import changes, ended, items, phase_of, place_of, role_sizes, status_of
 from dljob.api.values import suggestion
 from dljob.control import names
 from dljob.errors import DeadlineError, NotFoundError
@@ -51,8 +51,7 @@ def annotations_for(kind: Kind, target: str, at: str) -> dict[str, str]:
 
 def taken(status: Mapping[str, Any], kind: Kind, at: str) -> bool:
     """Whether the operator has handed on the order of that moment."""
-    last = cast("Mapping[str, object]", status.get("lastCommands") or {})
-    return last.get(kind) == at
+    return any(at in one.values() and one.get("kind", kind) == kind for one in items(status, "lastCommands"))
 
 
 async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: float = TAKEN_S) -> None:

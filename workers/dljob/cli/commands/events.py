@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import output
-from dljob.cli.attach import attached
+from dljob.cli.attach import attached, local
+from dljob.cli.where import HERE, Where
 from dljob.errors import UnreachableError
 
 _POLL_S = 10.0
@@ -19,6 +20,7 @@ def events(
     job: str,
     /,
     *,
+    where: Where = HERE,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
@@ -26,10 +28,16 @@ def events(
 
     Args:
         job: name or uid.
+        where: on which side.
         follow: go on until the job is over.
         form: table, json (one line each) or yaml.
     """
-    record = registry.find(job)
+    if where.remote:
+        from dljob.cli.kubernetes.events import events as remote
+
+        remote(job, where, form, follow=follow)
+        return
+    record = local("events", job)
     begin = record.started
     for note in _notes(record, follow=follow):
         if form == "table":

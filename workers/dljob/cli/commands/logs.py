@@ -7,14 +7,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.api import logs as reader
-from dljob.api import registry
 from dljob.cli import output
+from dljob.cli.attach import local
+from dljob.cli.where import HERE, Where
 
 
 def logs(
     job: str,
     /,
     *,
+    where: Where = HERE,
     role: str | None = None,
     rank: int | None = None,
     tail: int | None = None,
@@ -24,12 +26,18 @@ def logs(
 
     Args:
         job: name or uid.
+        where: on which side.
         role: only of this role.
         rank: only of this rank.
         tail: only the last so many lines of each rank.
         follow: go on until the job is over.
     """
-    record = registry.find(job)
+    if where.remote:
+        from dljob.cli.kubernetes.logs import logs as remote
+
+        remote(job, where, role=role, rank=rank, tail=tail, follow=follow)
+        return
+    record = local("logs", job)
     if not follow:
         for line in reader.read(record.folder, role=role, rank=rank, tail=tail):
             output.data(str(line))

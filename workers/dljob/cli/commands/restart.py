@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dljob.api import registry
 from dljob.cli import output
-from dljob.cli.attach import attached
+from dljob.cli.attach import attached, local
+from dljob.cli.where import HERE, Where
 
 
-def restart(job: str, target: str = "job", /) -> None:
+def restart(job: str, target: str = "job", /, *, where: Where = HERE) -> None:
     """Restart a running job, one of its roles, or one rank.
 
     Args:
         job: name or uid.
         target: job, a role such as rollout, or a rank such as rollout/2.
+        where: on which side.
     """
-    record = registry.find(job)
+    if where.remote:
+        from dljob.cli.kubernetes.orders import restart as remote
+
+        remote(job, target, where)
+        return
+    record = local("restart", job)
     with attached(record) as handle:
         _check(target, handle.status())
         handle.restart(target)

@@ -1,4 +1,4 @@
-"""`dljob run`: a job on a Ray of its own, watched to its end."""
+"""`dljob run`: a job watched to its end, on a Ray of its own or on a cluster."""
 
 from __future__ import annotations
 
@@ -8,28 +8,46 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
+from dljob.cli.where import HERE, Where
+from dljob.errors import UsageError
 
 
 def run(
     file: Path,
     /,
     *,
+    where: Where = HERE,
     faults: Path | None = None,
     pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    upload: bool = True,
+    stop_on_interrupt: Annotated[bool, Parameter(negative="")] = False,
     form: Annotated[output.DataFormat, Parameter(name=("--output", "-o"))] = "json",
 ) -> int:
-    """Run a job on this machine, on a Ray that is started for it and gone with it.
+    """Run a job and watch it to its end: on this machine, or on Kubernetes.
 
-    One raylet is started for each machine of the plan, at most 8. The file's folder is the working directory of the
-    ranks and on their path. The last line on stdout is the job's result with seconds and restarts, as JSON. Ctrl-C
-    stops the job.
+    Here, a Ray is started for it and gone with it: one raylet for each machine of the plan, at most 8. The file's
+    folder is the working directory of the ranks and on their path, and Ctrl-C stops the job. On Kubernetes the folder
+    goes along, the ranks' lines are shown, and after Ctrl-C the job goes on; a second one stops it. The last line on
+    stdout is the job's result with seconds and restarts, as JSON.
 
     Args:
         file: YAML or JSON file.
-        faults: YAML list of faults to inflict: {when: {step: 15}, target: rollout/1 or master, fault: kill}.
-        pretend: devices that every raylet declares though this machine has none, such as NPU=8; may be repeated.
+        where: on which side.
+        faults: here: YAML list of faults to inflict: {when: {step: 15}, target: rollout/1 or master, fault: kill}.
+        pretend: here: devices that every raylet declares though this machine has none, such as NPU=8; may be repeated.
+        upload: on Kubernetes: send the folder along; not for code that is in the image.
+        stop_on_interrupt: on Kubernetes: the first Ctrl-C stops the job.
         form: json or yaml, of the result.
     """
+    if where.remote:
+        if faults is not None or pretend:
+            raise UsageError("--faults and --pretend are for a run on this machine")
+        from dljob.cli.kubernetes.run import run as remote
+        from dljob.cli.kubernetes.submit import given
+
+        return remote(given(file, upload=upload), where, form, stop_on_interrupt=stop_on_interrupt)
+    if stop_on_interrupt or not upload:
+        raise UsageError("--stop-on-interrupt and --no-upload are for a run on Kubernetes", hint="add --kubernetes")
     from dljob.cli.runner import Runner
 
     return Runner(file, faults, pretend, form).run()

@@ -8,23 +8,44 @@ from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import output
+from dljob.cli.attach import local
+from dljob.cli.where import HERE, Where
+from dljob.errors import UsageError
 
 Row = tuple[str, ...]
 
 
 def status(
-    job: str | None = None, /, *, form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table"
+    job: str | None = None,
+    /,
+    *,
+    where: Where = HERE,
+    everywhere: Annotated[bool, Parameter(name=("--all-namespaces", "-A"), negative="")] = False,
+    watch: Annotated[bool, Parameter(name=("--watch", "-w"), negative="")] = False,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
     """Show all jobs, or one job: phase, roles, step, restarts, the last fault.
 
     Args:
         job: name or uid; left out: all jobs.
+        where: on which side.
+        everywhere: of all namespaces of the cluster.
+        watch: on Kubernetes, go on with a row for every change.
         form: table, json or yaml.
     """
+    if where.remote or everywhere:
+        if everywhere and (job is not None or where.namespace is not None):
+            raise UsageError("--all-namespaces is for the list of all jobs", hint="leave out JOB and --namespace")
+        from dljob.cli.kubernetes.status import status as remote
+
+        remote(job, where, form, everywhere=everywhere, watch=watch)
+        return
+    if watch:
+        raise UsageError("--watch is for jobs on Kubernetes", hint="here: dljob events JOB --follow")
     if job is None:
         _all(form)
         return
-    record = registry.find(job)
+    record = local("status", job)
     found = current(record)
     if form != "table":
         output.structured({**found, "dir": record.dir}, form)

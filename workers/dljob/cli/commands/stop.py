@@ -6,19 +6,25 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dljob.api import registry
 from dljob.cli import output
-from dljob.cli.attach import attached
+from dljob.cli.attach import attached, local
+from dljob.cli.where import HERE, Where
 
 
-def stop(job: str, /, *, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
+def stop(job: str, /, *, where: Where = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
     """End a running job; its journal, logs and what it saved stay in its folder.
 
     Args:
         job: name or uid.
+        where: on which side.
         wait: return when nothing of it is left.
     """
-    record = registry.find(job)
+    if where.remote:
+        from dljob.cli.kubernetes.orders import stop as remote
+
+        remote(job, where, wait=wait)
+        return
+    record = local("stop", job)
     with attached(record) as handle:
         handle.stop()
         if wait:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_kube import FakeKube
+
+
+@pytest.fixture
+def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
+    """What every connection reaches; contexts that were asked for are in `contexts`."""
+    from dljob.api.kubernetes import connect, jobs
+
+    made = FakeKube()
+    made.contexts = []  # type: ignore[attr-defined]
+
+    async def reach(context: str | None = None) -> FakeKube:
+        made.contexts.append(context)  # type: ignore[attr-defined]
+        return made
+
+    monkeypatch.setattr(connect, "connect", reach)
+    monkeypatch.setattr(jobs, "POLL_S", 0.01)
+    monkeypatch.setenv("NO_COLOR", "1")
+    return made

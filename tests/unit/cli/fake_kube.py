@@ -1,0 +1,221 @@
+"""A cluster in memory with the methods of `dljob.kube.api.Kube` that the command uses, and a head that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import itertools
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, SECRETS, ApiError, NotThereError, Reply, Resource
+
+Json = dict[str, Any]
+TOKEN = "a-token"
+HEAD = "hello-1a2b3-head-x"
+CLUSTER = "hello-1a2b3"
+
+
+def merged(into: Json, patch: Json) -> Json:
+    """JSON merge patch."""
+    made = dict(into)
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        elif isinstance(value, dict):
+            made[key] = merged(made.get(key) or {}, value)
+        else:
+            made[key] = value
+    return made
+
+
+class FakeTransport:
+    """Answers POSTs of DLJobs as the server would: with the object, or with what `refuse` holds."""
+
+    server = "https://cluster.test:6443"
+
+    def __init__(self, kube: FakeKube) -> None:
+        self._kube = kube
+
+    async def request(self, method: str, path: str, body: Any = None, *, query: Any = None) -> Reply:
+        assert (method, path.rsplit("/", 1)[-1]) == ("POST", "dljobs")
+        assert query["fieldValidation"] == "Strict", "what the server does not know must not be dropped"
+        if self._kube.refuse:
+            status, answer = self._kube.refuse
+            return Reply(status, json.dumps({"kind": "Status", "apiVersion": "v1", **answer}).encode())
+        made = await self._kube.create(DLJOBS, body, path.split("/")[5])
+        return Reply(201, json.dumps(made).encode())
+
+
+class FakeKube:
+    """Objects by kind, namespace and name."""
+
+    def __init__(self) -> None:
+        self.namespace = "team"
+        self.manager = "dljob"
+        self.transport = FakeTransport(self)
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        self.refuse: tuple[int, Json] | None = None
+        self.forbidden: set[str] = set()
+        self.calls: dict[str, Any] = {}
+        """Path -> answer of `call`; an exception is raised."""
+        self.head: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        """Last part of the path -> what the gateway answers: bytes, JSON, or an exception."""
+        self.on_patch: Callable[[Json], None] = lambda _job: None
+        self.changed = asyncio.Event()
+        self.closed = 0
+        self._number = itertools.count(1)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    def put(self, resource: Resource, body: Json, namespace: str = "team") -> Json:
+        """Keep an object, and wake the watches."""
+        meta = {"namespace": namespace, "creationTimestamp": "2026-01-01T00:00:00Z", **body["metadata"]}
+        number = next(self._number)
+        meta = {"uid": f"{number:08x}-0000-0000-0000-000000000000", **meta, "resourceVersion": str(number)}
+        made = {"apiVersion": resource.api_version, "kind": resource.kind, **copy.deepcopy(body), "metadata": meta}
+        self.objects[resource.plural, namespace, meta["name"]] = made
+        self.changed.set()
+        return copy.deepcopy(made)
+
+    def one(self, resource: Resource, name: str, namespace: str = "team") -> Json:
+        return self.objects[resource.plural, namespace, name]
+
+    def update(self, name: str, namespace: str = "team", **status: Any) -> Json:
+        """Write a DLJob's status, as the operator does."""
+        body = self.one(DLJOBS, name, namespace)
+        return self.put(DLJOBS, {**body, "status": {**(body.get("status") or {}), **status}}, namespace)
+
+    def _right(self, verb: str, resource: Resource) -> None:
+        if f"{verb} {resource.plural}" in self.forbidden:
+            raise ApiError(403, "Forbidden", f'{resource.plural} is forbidden: User "u" cannot {verb} it')
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        self._right("get", resource)
+        key = (resource.plural, namespace or ("" if not resource.namespaced else self.namespace), name)
+        if key not in self.objects:
+            raise NotThereError(404, "NotFound", f'{resource.plural} "{name}" not found')
+        return copy.deepcopy(self.objects[key])
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[Json]:
+        self._right("list", resource)
+        found = [o for (plural, place, _), o in self.objects.items() if plural == resource.plural
+                 and (not resource.namespaced or namespace in (None, place))]  # fmt: skip
+        if fields.startswith("regarding.uid="):
+            found = [o for o in found if o["regarding"]["uid"] == fields.partition("=")[2]]
+        for term in filter(None, labels.split(",")):
+            key, _, value = term.partition("=")
+            found = [o for o in found if o["metadata"].get("labels", {}).get(key) == value]
+        return copy.deepcopy(found)
+
+    async def create(self, resource: Resource, body: Json, namespace: str | None = None) -> Json:
+        self._right("create", resource)
+        if (resource.plural, namespace, body["metadata"]["name"]) in self.objects:
+            raise ApiError(409, "AlreadyExists", f'{resource.plural} "{body["metadata"]["name"]}" already exists')
+        return self.put(resource, body, namespace or self.namespace)
+
+    async def patch(self, resource: Resource, name: str, namespace: str | None, patch: Json, **_: Any) -> Json:
+        self._right("patch", resource)
+        there = await self.get(resource, name, namespace)
+        made = self.put(resource, merged(there, patch), namespace or self.namespace)
+        if resource is DLJOBS:
+            self.on_patch(made)
+        return made
+
+    async def delete(self, resource: Resource, name: str, namespace: str | None = None, *, uid: str = "") -> None:
+        there = await self.get(resource, name, namespace)
+        assert uid == there["metadata"]["uid"]
+        del self.objects[resource.plural, namespace or self.namespace, name]
+        self.changed.set()
+
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, fields: str = ""
+    ) -> AsyncGenerator[tuple[str, Json], None]:
+        name = fields.removeprefix("metadata.name=")
+        seen: dict[str, Json] = {}
+        while True:
+            self.changed.clear()
+            now = {o["metadata"]["uid"]: o for o in await self.list(resource, namespace)
+                   if not name or o["metadata"]["name"] == name}  # fmt: skip
+            for uid in [uid for uid in seen if uid not in now]:
+                yield "DELETED", seen.pop(uid)
+            for uid, one in now.items():
+                if uid not in seen or seen[uid]["metadata"]["resourceVersion"] != one["metadata"]["resourceVersion"]:
+                    kind = "MODIFIED" if uid in seen else "ADDED"
+                    seen[uid] = one
+                    yield kind, one
+            await self.changed.wait()
+
+    async def call(self, method: str, path: str, body: Any = None) -> Json:
+        answer = self.calls.get(
+            path, NotThereError(404, "NotFound", "the server could not find the requested resource")
+        )
+        answer = answer(body) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def proxy_get(self, pod: str, port: int, path: str, namespace: str | None, **options: Any) -> Reply:
+        assert (pod, port, options["headers"]) == (HEAD, 8266, {"x-ray-authorization": f"Bearer {TOKEN}"})
+        answer = self.head.get(path.rsplit("/", 1)[-1])
+        if answer is None:
+            raise ApiError(503, "ServiceUnavailable", "error trying to reach service: connection refused")
+        said = answer(options["query"])
+        if isinstance(said, Reply):
+            return said
+        return Reply(200, said.encode() if isinstance(said, str) else json.dumps(said).encode())
+
+
+ROLES = [{"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}}]
+
+
+def add_job(kube: FakeKube, name: str = "hello", namespace: str = "team", **status: Any) -> Json:
+    """A DLJob; with a status, one that an operator has seen."""
+    body: Json = {"metadata": {"name": name}, "spec": {"roles": ROLES}}
+    return kube.put(DLJOBS, {**body, "status": status} if status else body, namespace)
+
+
+def add_head(kube: FakeKube, name: str = "hello") -> None:
+    """Let a job have a head that can be asked."""
+    kube.update(name, rayCluster={"name": CLUSTER, "headPod": HEAD})
+    kube.put(
+        SECRETS,
+        {"metadata": {"name": f"{CLUSTER}-token"}, "data": {"auth_token": base64.b64encode(TOKEN.encode()).decode()}},
+    )
+
+
+def add_event(kube: FakeKube, job: Json, reason: str, note: str, at: str, **more: Any) -> None:
+    kube.put(EVENTS, {
+        "metadata": {"name": f"{job['metadata']['name']}.{reason.lower()}"},
+        "regarding": {"uid": job["metadata"]["uid"]},
+        "type": "Normal", "reason": reason, "note": note, "eventTime": at, **more,
+    })  # fmt: skip
+
+
+def logs_of(texts: dict[tuple[str, int], str]) -> Callable[[dict[str, Any]], Any]:
+    """A gateway's answers about logs that are as long as they are."""
+
+    def answer(query: dict[str, Any]) -> Any:
+        key = (query["role"], int(query["rank"]))
+        if key not in texts:
+            return Reply(404, b'{"error": "no output yet"}')
+        data = texts[key].encode()
+        if not query.get("follow"):
+            return data[-int(query["bytes"]) :].decode()
+        start = min(int(query["from"]), len(data))
+        piece = data[start : start + int(query["bytes"])]
+        return {"text": piece.decode(), "offset": start + len(piece), "end": False}
+
+    return answer
+
+
+def add_saved_logs(kube: FakeKube, job: Json, **texts: str) -> None:
+    owner = {"kind": "DLJob", "uid": job["metadata"]["uid"]}
+    meta = {"name": f"{job['metadata']['name']}-logs", "ownerReferences": [owner]}
+    data = {f"{key.replace('_', '-')}.log": text for key, text in texts.items()}
+    kube.put(CONFIG_MAPS, {"metadata": meta, "data": data})

@@ -1,0 +1,55 @@
+"""`dljob events` on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from dljob.api.kubernetes import jobs, timeline
+from dljob.cli import output
+from dljob.cli.commands.events import line
+from dljob.cli.kubernetes.place import about
+from dljob.cli.where import Where
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+
+
+def events(job: str, where: Where, form: output.TableFormat, *, follow: bool) -> None:
+    """The job's timeline."""
+
+    async def asked(kube: Kube, found: Json) -> None:
+        begin = timeline.unix(found["metadata"].get("creationTimestamp")) or 0.0
+        if follow:
+            async with aclosing(timeline.follow(kube, found)) as notes:
+                async for note in notes:
+                    _print(note, begin, form)
+            return
+        whole = timeline.Timeline()
+        shown = await whole.news(kube, found)
+        for note in shown:
+            _print(note, begin, form)
+        if not shown:
+            output.say("no events; Kubernetes keeps them for an hour")
+        if whole.silent and not jobs.ended(found):
+            output.say(f"without PrimeMaster's own notes: {whole.silent}")
+
+    about(where, job, asked)
+
+
+def entry(note: Mapping[str, Any], begin: float) -> str:
+    """A line of the timeline; a Warning says so, and a repeated Event how often."""
+    count = f" (x{note['count']})" if note.get("count") else ""
+    warning = "Warning: " if note.get("type") == "Warning" else ""
+    flat = " ".join(f"{warning}{note['message']}".split())
+    return line({**note, "message": flat}, begin) + count
+
+
+def _print(note: Json, begin: float, form: output.TableFormat) -> None:
+    if form == "table":
+        output.data(entry(note, begin))
+    else:
+        output.structured(note if form == "json" else [note], form, indent=None)

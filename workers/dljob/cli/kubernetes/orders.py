@@ -1,0 +1,44 @@
+"""`dljob restart` and `dljob stop` on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dljob.api.kubernetes import jobs
+from dljob.api.kubernetes import orders as order
+from dljob.cli import output
+from dljob.cli.kubernetes.place import about
+from dljob.cli.where import Where
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+
+
+def restart(job: str, target: str, where: Where) -> None:
+    """Order a restart, and see it taken."""
+
+    async def asked(kube: Kube, found: Json) -> None:
+        await order.order(kube, found, "restart", target)
+        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
+        what = "" if target == "job" else f" of {target}"
+        output.say(
+            f"restart{what} of job {jobs.place_of(found)} ordered; see dljob events {name} {where.flags(namespace)}"
+        )
+
+    about(where, job, asked)
+
+
+def stop(job: str, where: Where, *, wait: bool) -> None:
+    """Order the end, and see it taken, or come."""
+
+    async def asked(kube: Kube, found: Json) -> None:
+        await order.order(kube, found, "stop")
+        if wait:
+            found = await jobs.wait(kube, found)
+        said = "stopped" if wait else "is being stopped"
+        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
+        output.say(f"job {jobs.place_of(found)} {said}; its logs: dljob logs {name} {where.flags(namespace)}")
+
+    about(where, job, asked)

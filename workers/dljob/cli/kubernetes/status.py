@@ -1,0 +1,108 @@
+"""`dljob status` on a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from dljob.api.kubernetes import jobs
+from dljob.cli import output
+from dljob.cli.kubernetes import show
+from dljob.cli.kubernetes.place import on
+from dljob.cli.where import Where
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+
+
+def status(job: str | None, where: Where, form: output.TableFormat, *, everywhere: bool, watch: bool) -> None:
+    """All jobs of a namespace or of all, or one job; with `watch`, a row for every change."""
+
+    async def asked(kube: Kube, namespace: str) -> None:
+        if job is None:
+            await _all(kube, None if everywhere else namespace, form, watch=watch)
+        else:
+            await _one(kube, await jobs.find(kube, job, namespace), form, watch=watch)
+
+    on(where, asked)
+
+
+async def _one(kube: Kube, job: Json, form: output.TableFormat, *, watch: bool) -> None:
+    if not watch:
+        _print(job, form)
+        return
+    rows = Rows(form, namespaced=False)
+    async with aclosing(jobs.changes(kube, job)) as changed:
+        async for now in changed:
+            rows.add([now])
+
+
+def _print(job: Json, form: output.TableFormat) -> None:
+    if form != "table":
+        output.structured(show.data(job), form)
+        return
+    output.data("\n".join(show.detail(job, time.time())))
+
+
+async def _all(kube: Kube, namespace: str | None, form: output.TableFormat, *, watch: bool) -> None:
+    found = await jobs.list_all(kube, namespace)
+    rows = Rows(form, namespaced=namespace is None)
+    if not watch:
+        if found or form != "table":
+            rows.whole(found)
+        else:
+            place = "in any namespace" if namespace is None else f"in namespace {namespace}"
+            output.say(f"no jobs {place}")
+        return
+    from dljob.kube.api import DLJOBS
+
+    rows.add(found)
+    known = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in found}
+    async with aclosing(kube.watch(DLJOBS, namespace)) as heard:
+        async for kind, one in heard:
+            meta = one["metadata"]
+            if kind != "DELETED" and known.get(meta["uid"]) != meta["resourceVersion"]:
+                rows.add([one])
+            known[meta["uid"]] = meta["resourceVersion"]
+
+
+class Rows:
+    """Rows that come one after the other under one heading; a row that says nothing new is not repeated."""
+
+    def __init__(self, form: output.TableFormat, *, namespaced: bool) -> None:
+        self._form: output.TableFormat = form
+        self._namespaced = namespaced
+        self._widths: list[int] = []
+        self._last: dict[str, show.Row] = {}
+
+    def whole(self, found: Sequence[Json]) -> None:
+        """All at once."""
+        if self._form == "table":
+            output.data("\n".join(show.aligned(show.rows(found, namespaced=self._namespaced))))
+        else:
+            output.structured([show.data(one) for one in found], self._form)
+
+    def add(self, found: Sequence[Json]) -> None:
+        """Some more."""
+        for one in found:
+            cells = show.row(one, namespaced=self._namespaced)
+            if self._last.get(one["metadata"]["uid"]) == cells:
+                continue
+            self._last[one["metadata"]["uid"]] = cells
+            if self._form != "table":
+                output.structured(show.data(one) if self._form == "json" else [show.data(one)], self._form, indent=None)
+                continue
+            if not self._widths:
+                self._begin(found)
+            output.data("  ".join(c.ljust(w) for c, w in zip(cells, self._widths, strict=True)).rstrip())
+
+    def _begin(self, found: Sequence[Json]) -> None:
+        shown = show.rows(found, namespaced=self._namespaced)
+        self._widths = [max(len(cells[i]) for cells in shown) for i in range(len(shown[0]))]
+        phase = shown[0].index("PHASE")
+        self._widths[phase] = max(self._widths[phase], len("Provisioning"))
+        output.data("  ".join(c.ljust(w) for c, w in zip(shown[0], self._widths, strict=True)).rstrip())
