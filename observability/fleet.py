@@ -17,7 +17,7 @@ def fleet() -> str:
         "DLJob / Fleet",
         "All DLJobs: how many are where, what fails, how long a start takes.",
         (choice("namespace", "Namespace", "label_values(dljob_jobs, namespace)", many=True),),
-        (_now(), _time(), _start(), _which()),
+        (_now(), _time(), _start(), _list_row()),
     )
 
 
@@ -74,8 +74,8 @@ def _start() -> Row:
     )
 
 
-def _which() -> Row:
-    return Row("Which", (_list(), _alerts()))
+def _list_row() -> Row:
+    return Row("DLJobs and alerts", (_list(), _alerts()))
 
 
 def _list():  # noqa: ANN202 - the builder of a panel
@@ -97,7 +97,7 @@ def _list():  # noqa: ANN202 - the builder of a panel
             Column("Value #B", "Step", "none"),
             Column("Value #C", "Restarts", "none"),
             Column("Value #D", "Ranks ready", "percentunit"),
-            Column("Value #E", "Runs since", "dtdurations"),
+            Column("Value #E", "Running for", "dtdurations"),
         ),
         "One line a DLJob; one whose PrimeMaster is not reached has only its phase.",
         width=15,

@@ -33,7 +33,7 @@ def _now() -> Row:
             number("Step", Query(f"max(dljob_step{{{_OF}}})"), "Of the first driver role.", unit="none"),
             number("Ranks ready", Query(ready), "Ready or done, of all.", unit="percentunit"),
             number("Restarts", Query(restarts), "At all levels, in this attempt.", unit="none"),
-            number("Runs since", Query(seconds), "The start of this attempt.", unit="dtdurations"),
+            number("Running for", Query(seconds), "Since the start of this attempt.", unit="dtdurations"),
             number("Ray", Query(f"dljob_info{{{_OF}}}", "{{ray_version}}"), "Ray's version on the head.", name=True),
         ),
     )

@@ -23,6 +23,8 @@ STEP_S = 30.0
 """Between scrapes."""
 SHOWN = {"namespace": "research", "dljob": "grpo-math"}
 """The job of the job dashboard."""
+FLAGS = (f"--query.lookback-delta={STEP_S - 1:.0f}s",)
+"""For a Prometheus over it: what is recorded has no marks of series that end, as scrapes have."""
 TARGET = {"job": "dljob-metrics", "instance": "10.244.0.7:8080"}
 """Labels that Prometheus gives the operator's series."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import preview
 import pytest
 import real_prometheus
 import scenario
+from drawn_panels import Span
 from queries import asked, load, panels, variable_queries
 
 pytestmark = pytest.mark.slow
@@ -22,7 +24,7 @@ VALUES = {
 def server(promtool, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
     real_prometheus.backfill(scenario.recording(), folder / "data")
-    with real_prometheus.serving(folder) as running:
+    with real_prometheus.serving(folder, flags=scenario.FLAGS) as running:
         yield running
 
 
@@ -39,6 +41,16 @@ def test_every_panel_gets_data(server, root, name):
             if not found:
                 empty.append(f"{query.panel} {query.ref}: {query.expr}")
     assert not empty
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_panel_can_be_drawn(server, root, name):
+    text = (root / f"charts/dljob/observability/dashboards/{name}.json").read_text()
+    span = Span(BEGIN, scenario.END, 30)
+    html, _ = preview.page(text, server, VALUES[name], span)
+    assert html.count('class="panel"') == sum(1 for _ in panels(load(text)))
+    assert 'class="none"' not in html
+    assert "NaN" not in html
 
 
 @pytest.mark.parametrize("name", VALUES)
