@@ -22,12 +22,17 @@ def everything() -> DLJobManifest:
         DLJobBuilder()
         .name("all").namespace("ml").label("team", "a").annotation("note", "b")
         .image("example/image:1").ray_version("2.60.0").working_dir("src").code_config_map("code")
+        .image_pull("Always", secrets=["pull"])
+        .env_from(config_map="c", prefix="P_").env_from(secret="s", optional=True)
+        .runtime_env({"pip": ["einops"]}).checkpoint("/ckpt", claim="ckpt").managed_by("kueue.x-k8s.io/multikueue")
+        .scheduling(queue="research", priority_class="high", labels={"volcano.sh/queue-name": "q"})
         .backend("other", option=1)
         .config({"lr": 1}).global_env({"A": "1"})
         .node_group("big", replicas=4, cpu=32, memory="64Gi", shared_memory="8Gi", labels={"rack": "r1"},
                     accelerator=CHIP, template=POD)
         .head(cpu=2, memory="8Gi", template=POD).ray_cluster_template({"metadata": {"labels": {"team": "rl"}}})
-        .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60, journal_path="/journal")
+        .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60,
+                journal_path="/journal", journal_claim="journal")
         .fault_tolerance(max_restarts=5, max_cluster_restarts=1, window_seconds=600, lease_seconds=20)
         .backoff(initial_seconds=2, multiplier=3, max_seconds=30)
         .spares(processes_per_node=1, nodes=1)

@@ -212,6 +212,58 @@ def test_without_an_operator_it_has_the_jobs_own_name():
     assert plan(DLJobManifest.model_validate(data)).manifest["metadata"]["namespace"] == "research"
 
 
+def test_labels_of_queues_are_passed_on_and_no_others():
+    data = job(role("a"), scheduling={"queueName": "gold", "labels": {"volcano.sh/queue-name": "v"}}).model_dump()
+    own = {
+        "kueue.x-k8s.io/queue-name": "overridden",
+        "kueue.x-k8s.io/priority-class": "high",
+        "yunikorn.apache.org/queue": "y",
+        "kai.scheduler/queue": "k",
+        "ray.io/gang-scheduling-enabled": "true",
+        "ray.io/cluster": "not-mine",
+        "app.kubernetes.io/instance": "argo",
+    }
+    data["metadata"]["labels"] = own
+    labels = plan(DLJobManifest.model_validate(data)).manifest["metadata"]["labels"]
+    assert labels == {
+        **{name: value for name, value in own.items() if name not in ("ray.io/cluster", "app.kubernetes.io/instance")},
+        "kueue.x-k8s.io/queue-name": "gold",
+        "volcano.sh/queue-name": "v",
+        "app.kubernetes.io/managed-by": "dljob",
+        "dljob.io/name": "job",
+    }
+
+
+def test_images_environment_and_claims():
+    made = full(
+        role("a"),
+        imagePullPolicy="Never",
+        imagePullSecrets=[{"name": "pull"}],
+        envFrom=[{"prefix": "P_", "secretRef": {"name": "s", "optional": True}}, {"configMapRef": {"name": "c"}}],
+        checkpoint={"path": "/ckpt", "claimName": "ckpt"},
+        master={"journal": {"path": "/journal", "claimName": "journal"}},
+    )
+    head, worker = head_of(made), made["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    for pod in (head, worker):
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert {one["imagePullPolicy"] for one in (*pod["containers"], *pod["initContainers"])} == {"Never"}
+        (container,) = pod["containers"]
+        assert container["envFrom"] == [
+            {"prefix": "P_", "secretRef": {"name": "s", "optional": True}},
+            {"configMapRef": {"name": "c"}},
+        ]
+        assert env(container)["DLJOB_CHECKPOINT"] == "/ckpt"
+        assert {"name": "dljob-checkpoint", "mountPath": "/ckpt"} in container["volumeMounts"]
+        claim = {"name": "dljob-checkpoint", "persistentVolumeClaim": {"claimName": "ckpt"}}
+        assert claim in pod["volumes"]
+    assert {"name": "dljob-journal", "mountPath": "/journal"} in head["containers"][0]["volumeMounts"]
+    assert all(volume["name"] != "dljob-journal" for volume in worker["volumes"])
+    assert list(unknown(made)) == []
+    only_path = full(role("a"), checkpoint={"path": "/ckpt"})
+    assert env(head_of(only_path)["containers"][0])["DLJOB_CHECKPOINT"] == "/ckpt"
+    assert [volume["name"] for volume in head_of(only_path)["volumes"]] == ["dljob", "dljob-spec"]
+
+
 def test_what_is_only_in_the_pods_changes_no_digest():
     assert plan(job(role("a"))).digest == plan(job(role("a"), image="example/x:1")).digest
     assert plan(job(role("a"))) != plan(job(role("a"), image="example/x:1"))

@@ -30,6 +30,7 @@ DERIVED: dict[str, Any] = {
     "metadata": {"name": "j"},
     "spec": {
         "env": [{"name": "A", "value": "1"}],
+        "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}],
         "roles": [
             {
                 "name": "elastic",
@@ -94,14 +95,22 @@ ROWS: dict[str, Plan | Code] = {
     "kind": Code("dljob.spec.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"),
     "metadata.name": Plan("metadata.name", "other"),
     "metadata.namespace": Plan("metadata.namespace", "research"),
-    "metadata.labels": Plan("metadata.labels", {"team": "rl"}),
+    "metadata.labels": Plan("metadata.labels", {"kueue.x-k8s.io/queue-name": "research"}),
     "metadata.annotations": Code(
         "dljob.spec.load", "manifest.model_dump", "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations"
     ),
     "spec.image": Plan("spec.image", "example/x:1"),
     "spec.rayVersion": Plan("spec.rayVersion", "2.61.0"),
+    "spec.imagePullPolicy": Plan("spec.imagePullPolicy", "Always"),
+    "spec.imagePullSecrets[].name": Plan("spec.imagePullSecrets", [{"name": "pull"}]),
     "spec.env[].name": Plan("spec.env.0.name", "OTHER"),
     "spec.env[].value": Plan("spec.env.0.value", "2"),
+    "spec.envFrom[].prefix": Plan("spec.envFrom.0.prefix", "MY_"),
+    "spec.envFrom[].configMapRef.name": Plan("spec.envFrom.0.configMapRef.name", "other"),
+    "spec.envFrom[].configMapRef.optional": Plan("spec.envFrom.0.configMapRef.optional", True),
+    "spec.envFrom[].secretRef.name": Plan("spec.envFrom.1.secretRef.name", "other"),
+    "spec.envFrom[].secretRef.optional": Plan("spec.envFrom.1.secretRef.optional", True),
+    "spec.runtimeEnv": Code("dljob.control.submit", "spec.runtime_env"),
     "spec.config": Plan("spec.config", {"lr": 1}),
     "spec.code.configMap": Plan("spec.code", {"configMap": "code"}),
     "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
@@ -174,6 +183,7 @@ ROWS: dict[str, Plan | Code] = {
     ),
     "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "master.create_timeout_seconds"),
     "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
+    "spec.master.journal.claimName": Plan("spec.master", {"journal": {"path": "/journal", "claimName": "journal"}}),
     "spec.faultTolerance.maxRestarts": Code(
         "dljob.master.budget",
         "fault_tolerance.max_restarts",
@@ -243,6 +253,12 @@ ROWS: dict[str, Plan | Code] = {
         "rule.counts_towards_limit",
         f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
     ),
+    "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
+    "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
+    "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
+    "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
+    "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),
+    "spec.managedBy": Code("dljob.control.accept", "spec.managed_by"),
     "spec.cleanupPolicy": Code("dljob.control.accept", "spec.cleanup_policy"),
     "spec.ttlSecondsAfterFinished": Code("dljob.control.accept", "spec.ttl_seconds_after_finished"),
     "spec.activeDeadlineSeconds": Code(

@@ -6,7 +6,7 @@ DLJobBuilder().role("worker").train("train.Model").nnodes(2).nproc_per_node(8).r
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Self
 
@@ -178,6 +178,39 @@ class DLJobBuilder:
         """The runtime image."""
         return self._put("image", image)
 
+    def image_pull(self, policy: str | None = None, *, secrets: Sequence[str] = ()) -> Self:
+        """When Kubernetes pulls images (Always, IfNotPresent, Never), and with which Secrets."""
+        if policy is not None:
+            self._put("imagePullPolicy", policy)
+        return self._put("imagePullSecrets", [{"name": name} for name in secrets]) if secrets else self
+
+    def env_from(self, *, config_map: str = "", secret: str = "", prefix: str = "", optional: bool = False) -> Self:
+        """Environment of every role from a ConfigMap or a Secret of the job's namespace; may be called again."""
+        source = {"name": config_map or secret, "optional": optional or None}
+        entry = {"prefix": prefix or None, "configMapRef" if config_map else "secretRef": pruned(source)}
+        self._spec.setdefault("envFrom", []).append(pruned(entry))
+        return self
+
+    def runtime_env(self, environment: Mapping[str, object]) -> Self:
+        """Ray's runtime environment of the job on Kubernetes."""
+        return self._put("runtimeEnv", dict(environment))
+
+    def checkpoint(self, path: str, *, claim: str | None = None) -> Self:
+        """Where user code saves, and the PersistentVolumeClaim that is mounted there."""
+        return self._put("checkpoint", pruned({"path": path, "claimName": claim}))
+
+    def scheduling(
+        self, *, queue: str | None = None, priority_class: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> Self:
+        """The queue of the RayCluster, its priority there, and further labels that its scheduler reads."""
+        return self._merge(
+            "scheduling", queueName=queue, priorityClassName=priority_class, labels=labels and dict(labels)
+        )
+
+    def managed_by(self, controller: str) -> Self:
+        """Whose job it is on Kubernetes: dljob.io/operator or kueue.x-k8s.io/multikueue."""
+        return self._put("managedBy", controller)
+
     def ray_version(self, version: str) -> Self:
         """Ray's version in the image."""
         return self._put("rayVersion", version)
@@ -217,15 +250,17 @@ class DLJobBuilder:
         max_restarts: int | None = None,
         create_timeout_seconds: int | None = None,
         journal_path: str | None = None,
+        journal_claim: str | None = None,
     ) -> Self:
-        """PrimeMaster's size, budget, patience, and where its journal lives."""
+        """PrimeMaster's size, budget, patience, and where its journal lives, be it on a PersistentVolumeClaim."""
+        journal = {k: v for k, v in {"path": journal_path, "claimName": journal_claim}.items() if v is not None}
         return self._merge(
             "master",
             cpu=None if cpu is None else cpus(cpu, ".master()"),
             memory=memory,
             maxRestarts=max_restarts,
             createTimeoutSeconds=create_timeout_seconds,
-            journal=None if journal_path is None else {"path": journal_path},
+            journal=journal or None,
         )
 
     def fault_tolerance(

@@ -15,6 +15,11 @@ DEFAULT_RAY_VERSION = "2.60.0"
 """When neither the spec nor an operator names one."""
 DEFAULT_IMAGE = "rayproject/ray:{rayVersion}-py311"
 """When neither the spec nor an operator names one."""
+QUEUES = (
+    *("kueue.x-k8s.io/", "volcano.sh/", "yunikorn.apache.org/", "kai.scheduler/"),
+    *("ray.io/gang-scheduling-enabled", "ray.io/priority-class-name"),
+)
+"""Prefixes of the labels by which Kueue, and the gang schedulers that KubeRay serves, are told what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,18 @@ def _metadata(manifest: DLJobManifest, dress: Dress) -> Object:
         "annotations": dict(dress.annotations),
     }
     found = {key: value for key, value in optional.items() if value}
-    return {"name": dress.name, **found, "labels": {**manifest.metadata.labels, **dress.labels}}
+    return {"name": dress.name, **found, "labels": {**queue_labels(manifest), **dress.labels}}
+
+
+def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
+    """What a queue or gang scheduler reads: the job's own labels under their prefixes, spec.scheduling over them."""
+    scheduling = manifest.spec.scheduling
+    own = {name: value for name, value in manifest.metadata.labels.items() if name.startswith(QUEUES)}
+    named = {
+        "kueue.x-k8s.io/queue-name": scheduling.queue_name,
+        "kueue.x-k8s.io/priority-class": scheduling.priority_class_name,
+    }
+    return {**own, **scheduling.labels, **{name: value for name, value in named.items() if value}}
 
 
 def _head(spec: DLJobSpec, dress: Dress) -> Object:

@@ -36,6 +36,9 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
     pod = _pod(spec, container, init_image)
     if spec_map:
         _mount(pod, container, {"name": "dljob-spec", "configMap": {"name": spec_map}}, pods.SPEC_DIR, read_only=True)
+    journal = spec.master.journal
+    if journal.claim_name and journal.path:
+        _mount(pod, container, _claim("dljob-journal", journal.claim_name), journal.path)
     return pod
 
 
@@ -99,10 +102,16 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
     }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
     _mount(pod, container, {"name": "dljob", "emptyDir": {}}, pods.ROOT)
+    if spec.checkpoint:
+        container["env"].append({"name": "DLJOB_CHECKPOINT", "value": spec.checkpoint.path})
+        if spec.checkpoint.claim_name:
+            _mount(pod, container, _claim("dljob-checkpoint", spec.checkpoint.claim_name), spec.checkpoint.path)
     code = spec.code.config_map
     if init_image or code:
-        init = _init_container(init_image or spec.image or "")
+        init = {**_init_container(init_image or spec.image or ""), **_pull(spec)}
         pod["initContainers"] = [init]
         if code:
             _mount(pod, init, {"name": "dljob-code", "configMap": {"name": code}}, pods.CODE_SOURCE, read_only=True)
@@ -126,6 +135,7 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
     container: Object = {
         "name": name,
         "image": spec.image,
+        **_pull(spec),
         "env": [
             {"name": "DLJOB_HOME", "value": pods.HOME},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -134,6 +144,10 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
         "resources": {"requests": dict(requests), "limits": dict(limits)},
         "securityContext": _restricted(),
     }
+    if spec.env_from:
+        container["envFrom"] = [
+            source.model_dump(mode="json", by_alias=True, exclude_defaults=True) for source in spec.env_from
+        ]
     version = tuple(int(part) for part in (spec.ray_version or "").split(".")[:2])
     if version >= HEALTH_SINCE:
         container["readinessProbe"] = {
@@ -141,6 +155,14 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
         }  # fmt: skip
         container["livenessProbe"] = dict(ALIVE)
     return container
+
+
+def _pull(spec: DLJobSpec) -> Object:
+    return {"imagePullPolicy": spec.image_pull_policy} if spec.image_pull_policy else {}
+
+
+def _claim(name: str, claim: str) -> Object:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
 
 
 def _restricted() -> Object:

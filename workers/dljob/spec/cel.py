@@ -51,6 +51,10 @@ TYPE_IMMUTABLE = Rule(
     "self.roles.all(r, oldSelf.roles.all(o, o.name != r.name || o.type == r.type))",
     "roles[].type is immutable",
 )
+MANAGED_BY = Rule(
+    "has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+    "managedBy is immutable",
+)
 RESERVED_ROLE = Rule("!(self.name in ['job', 'master', 'node'])", "reserved name")
 GROUP_SIZE = Rule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
 COMM_ELASTIC = Rule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
@@ -58,6 +62,8 @@ ENTRYPOINT = Rule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
 )
+ENV_FROM = Rule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
+JOURNAL = Rule("!has(self.claimName) || has(self.path)", "claimName needs path")
 COUNT = Rule("double(self.count) > 0.0", "count must be above 0")
 RESERVED_GROUP = Rule("!(self.name in ['head', 'headgroup'])", "reserved name")
 CUSTOM = Rule(
@@ -67,7 +73,10 @@ CUSTOM = Rule(
 )
 ESCALATION = Rule("!has(self.escalateTo) || has(self.maxAttempts)", "escalateTo needs maxAttempts")
 
-SPEC = (DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP, TYPE_IMMUTABLE)
+SPEC = (
+    *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
+    *(TYPE_IMMUTABLE, MANAGED_BY),
+)
 ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC)
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from dljob.spec import cel, scalars
 from dljob.spec.policy import Attempts
 from dljob.spec.scalars import (
+    AbsolutePath,
     Config,
     Cpu,
     GroupName,
@@ -65,8 +66,12 @@ class NodeGroup(Model):
 class Journal(Model):
     """Where PrimeMaster's journal lives."""
 
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.JOURNAL))
+
     path: Path | None = None
     """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
+    claim_name: ObjectName | None = None
+    """The PersistentVolumeClaim that is mounted at path, in the head's pod on Kubernetes; a laptop ignores it."""
 
 
 class Master(Model):
@@ -88,8 +93,8 @@ class Code(Model):
     """Where user code comes from when not in the image."""
 
     config_map: ObjectName | None = None
-    """The ConfigMap with the user code on Kubernetes, in the job's namespace: each key is a file, `dljob-code.zip` a whole
-    folder. `dljob submit` makes one; on a laptop the folder counts."""
+    """The ConfigMap with the user code on Kubernetes, in the job's namespace: each key is a file, `dljob-code.zip` a
+    whole folder. `dljob submit` makes one; on a laptop the folder counts."""
     working_dir: Path | None = None
     """The folder that `dljob run` and `dljob submit` take, relative to the file; left out: the file's own folder."""
 
@@ -104,3 +109,54 @@ class Head(Model):
     template: Config = Field(default_factory=dict)
     """Part of a PodTemplateSpec, laid over the head's pod as nodeGroups[].template over a machine's; Ray's container is
     `ray-head`."""
+
+
+class ObjectRef(Model):
+    """An object of the job's namespace."""
+
+    name: ObjectName
+    """Its name."""
+
+
+class EnvObject(Model):
+    """A ConfigMap or Secret whose keys become environment variables."""
+
+    name: ObjectName
+    """Its name, in the job's namespace."""
+    optional: bool = False
+    """Whether pods start without it."""
+
+
+class EnvFrom(Model):
+    """Environment from a ConfigMap or a Secret: exactly one of configMapRef and secretRef."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.ENV_FROM))
+
+    prefix: Annotated[str, Field(max_length=256, pattern=scalars.ENV_PATTERN)] | None = None
+    """Put before each key."""
+    config_map_ref: EnvObject | None = None
+    """The ConfigMap."""
+    secret_ref: EnvObject | None = None
+    """The Secret."""
+
+
+class Checkpoint(Model):
+    """Where user code saves what must outlive processes, pods and RayClusters."""
+
+    path: AbsolutePath
+    """An absolute path, the same in every pod; processes find it in DLJOB_CHECKPOINT."""
+    claim_name: ObjectName | None = None
+    """The PersistentVolumeClaim that is mounted there in every Ray pod, ReadWriteMany for more than one machine; left
+    out: a template mounts something, or the image has the path."""
+
+
+class Scheduling(Model):
+    """What a queue or gang scheduler reads from the labels of the RayCluster."""
+
+    queue_name: Annotated[str, Field(max_length=63, pattern=scalars.LABEL_PATTERN)] | None = None
+    """Kueue's LocalQueue: label kueue.x-k8s.io/queue-name."""
+    priority_class_name: Annotated[str, Field(max_length=63, pattern=scalars.LABEL_PATTERN)] | None = None
+    """Kueue's WorkloadPriorityClass: label kueue.x-k8s.io/priority-class."""
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
+    """Further labels of the RayCluster, such as those of Volcano, YuniKorn or KAI. Those that the DLJob itself carries
+    under their prefixes are passed on anyway."""

@@ -9,12 +9,17 @@ from pydantic import ConfigDict, Field
 from dljob.spec import cel, scalars
 from dljob.spec.cluster import (
     AcceleratorType,
+    Checkpoint,
     Code,
+    EnvFrom,
+    EnvObject,
     Head,
     Journal,
     Master,
     NodeAccelerator,
     NodeGroup,
+    ObjectRef,
+    Scheduling,
 )
 from dljob.spec.policy import (
     Backoff,
@@ -50,6 +55,7 @@ __all__ = [
     "AcceleratorType",
     "Backend",
     "Backoff",
+    "Checkpoint",
     "Code",
     "Collocation",
     "CollocationLevel",
@@ -58,6 +64,8 @@ __all__ = [
     "DLJobSpec",
     "Dependency",
     "Entrypoint",
+    "EnvFrom",
+    "EnvObject",
     "EnvVar",
     "FaultTolerance",
     "Head",
@@ -67,6 +75,7 @@ __all__ = [
     "Model",
     "NodeAccelerator",
     "NodeGroup",
+    "ObjectRef",
     "RestartLevel",
     "RestartPolicy",
     "Role",
@@ -77,6 +86,7 @@ __all__ = [
     "Rule",
     "RuleAction",
     "RuleReason",
+    "Scheduling",
     "Spares",
 ]
 
@@ -218,8 +228,17 @@ class DLJobSpec(Model):
     """The runtime image; left out: the configured one."""
     ray_version: Annotated[str | None, Field(max_length=32, pattern=scalars.VERSION_PATTERN)] = None
     """Ray's version in the image, x.y.z; left out: the configured one."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When Kubernetes pulls the images; left out: its own rule, Always for the tag latest, else IfNotPresent."""
+    image_pull_secrets: Annotated[tuple[ObjectRef, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    """Secrets with which Kubernetes pulls the images."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()
     """Environment of every role."""
+    env_from: Annotated[tuple[EnvFrom, ...], Field(max_length=32)] = ()
+    """Environment of the Ray containers on Kubernetes, which every role inherits under its own; a laptop ignores it."""
+    runtime_env: Config = Field(default_factory=dict)
+    """Ray's runtime environment of the whole job on Kubernetes: pip, env_vars, working_dir (a URI) and so on, as Ray
+    takes it. A laptop ignores it."""
     config: Config = Field(default_factory=dict)
     """Free object that every role reads as `current_worker().config`."""
     code: Code = Code()
@@ -241,6 +260,12 @@ class DLJobSpec(Model):
     """PrimeMaster."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """Budgets and rules of restarts."""
+    checkpoint: Checkpoint | None = None
+    """Where user code saves; a laptop ignores it."""
+    scheduling: Scheduling = Scheduling()
+    """Queue and gang scheduling of the RayCluster; a laptop ignores it."""
+    managed_by: Literal["dljob.io/operator", "kueue.x-k8s.io/multikueue"] | None = None
+    """Whose job it is on Kubernetes; left out: dljob.io/operator. With another the operator leaves it alone."""
     cleanup_policy: Literal["DeleteCluster", "Retain"] = "DeleteCluster"
     """What becomes of the RayCluster on Kubernetes when the job has ended; retained, it goes on holding its quota."""
     ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=31536000)] = None

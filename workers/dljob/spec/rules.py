@@ -8,6 +8,7 @@ from dljob.spec import cel
 from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
+from dljob.spec.outside import OUTSIDE_RULES
 from dljob.spec.policy import Rule
 from dljob.spec.templates import TEMPLATE_RULES
 from dljob.spec.tree import Loc
@@ -172,6 +173,7 @@ RULES: tuple[Check, ...] = (
     _rules,
     _backoff,
     *MACHINE_RULES,
+    *OUTSIDE_RULES,
     *TEMPLATE_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

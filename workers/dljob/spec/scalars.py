@@ -20,6 +20,7 @@ QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9
 RAY_PATTERN = r"^[A-Za-z]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
 VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
 
 WORDS = {
@@ -31,6 +32,7 @@ WORDS = {
     RAY_PATTERN: "letters, digits, '-', '_', '.' and ':', a letter first",
     VERSION_PATTERN: 'a version such as "2.60.0"',
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
+    ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
 }
 """What a pattern means to a person."""
@@ -106,6 +108,7 @@ RoleName = Annotated[str, Field(max_length=24, pattern=NAME_PATTERN)]
 GroupName = Annotated[str, Field(max_length=20, pattern=NAME_PATTERN)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=OBJECT_PATTERN)]
 Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=TEXT_PATTERN)]
+AbsolutePath = Annotated[str, Field(max_length=1024, pattern=ABSOLUTE_PATTERN)]
 LabelKey = Annotated[str, Field(max_length=253, pattern=QUALIFIED_PATTERN)]
 RayName = Annotated[str, Field(max_length=63, pattern=RAY_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]

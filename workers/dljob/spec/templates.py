@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 from dljob.spec.findings import Check, Finding
 from dljob.spec.machines import KUBERNETES
 from dljob.spec.model import DLJobSpec, NodeGroup
+from dljob.spec.outside import inside, is_ours
 from dljob.spec.tree import Loc
 from dljob.spec.words import did_you_mean, one_of
 
@@ -21,8 +22,6 @@ Object: TypeAlias = Mapping[str, Any]
 HEAD, WORKER = "ray-head", "ray-worker"
 PORTS = {"gcs-server": 6379, "client": 10001, "dashboard": 8265, "metrics": 8080, "dljob": 8266}
 _INIT_CONTAINERS = ("dljob-init", "wait-gcs-ready")
-_PLACES = ("/dljob", "/etc/dljob")
-_LABELS = ("ray.io/cluster", "ray.io/node-type", "ray.io/group")
 
 
 def _names(text: str) -> frozenset[str]:
@@ -76,6 +75,8 @@ _SAID_ELSEWHERE = {
 class _Sheet:
     """The findings about one template, collected on the way down."""
 
+    mounted: Mapping[str, str]
+    """Path in Ray's container -> the field of the spec that mounts something there."""
     found: list[Finding] = field(default_factory=list[Finding])
 
     def say(self, loc: Loc, message: str, hint: str = "", *, key: bool = False) -> None:
@@ -117,7 +118,7 @@ class _Sheet:
         self.known(here, metadata, ("labels", "annotations"), "labels and annotations may be named, nothing else")
         for section in ("labels", "annotations"):
             for name, text in self.mapping(here, metadata, section).items():
-                if name.startswith("dljob.io/") or name in _LABELS:
+                if is_ours(name):
                     self.say((*here, section, name), f"{name} is set by the platform", "choose another", key=True)
                 elif not isinstance(text, str):
                     self.say((*here, section, name), "must be a text", "write it in quotes")
@@ -168,10 +169,12 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
     """What is wrong with a container; `platform`: it is the one in which Ray runs."""
     sheet.known(loc, container, _CONTAINER)
     for at, mount in sheet.items(loc, container, "volumeMounts", "mountPath"):
-        path = str(mount["mountPath"]).rstrip("/")
-        place = next((place for place in _PLACES if path == place or path.startswith(f"{place}/")), "")
+        path = str(mount["mountPath"])
+        place = inside(path)
         if place:
             sheet.say((*at, "mountPath"), f"{path} lies in {place}, which is the platform's", "mount it elsewhere")
+        elif platform and path.rstrip("/") in sheet.mounted:
+            sheet.say((*at, "mountPath"), f"{path} is mounted already", sheet.mounted[path.rstrip("/")])
     for at, variable in sheet.items(loc, container, "env"):
         name = str(variable["name"])
         if platform and (name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME"):
@@ -249,8 +252,15 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
         _pod(sheet, (*at, "template"), sheet.mapping(at, group, "template"), groups[name])
 
 
+def _mounted(spec: DLJobSpec) -> Iterator[tuple[str, str]]:
+    if spec.checkpoint and spec.checkpoint.claim_name:
+        yield spec.checkpoint.path.rstrip("/"), "spec.checkpoint says it"
+    if spec.master.journal.claim_name and spec.master.journal.path:
+        yield spec.master.journal.path.rstrip("/"), "spec.master.journal says it"
+
+
 def _templates(spec: DLJobSpec) -> Iterator[Finding]:
-    sheet = _Sheet()
+    sheet = _Sheet(dict(_mounted(spec)))
     _pod(sheet, ("spec", "head", "template"), spec.head.template, None)
     for index, group in enumerate(spec.node_groups):
         _pod(sheet, ("spec", "nodeGroups", index, "template"), group.template, group)
