@@ -167,11 +167,13 @@ class Engine:
         return self.buildah("build", *flags, *arguments, str(context))
 
     def save(self, image: str, archive: Path) -> None:
-        """Write an image as an OCI archive, whole or not at all; layers of an earlier one are not compressed again."""
+        """Write an image as an OCI archive, whole or not at all."""
         layout = self.folder / "layout"
-        self.buildah("push", image, f"oci:{layout}:{image}")
+        self.buildah("push", "--compression-format=zstd", "--compression-level=1", image, f"oci:{layout}:{image}")
         index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
-        blobs = {top["annotations"][REFERENCE]: (top, closure(layout, top)) for top in index["manifests"]}
+        named = [top for top in index["manifests"] if "annotations" in top]  # an image of before has lost its name
+        (layout / "index.json").write_text(json.dumps(index | {"manifests": named}), encoding="utf-8")
+        blobs = {top["annotations"][REFERENCE]: (top, closure(layout, top)) for top in named}
         top, mine = blobs[image]
         top["annotations"]["io.containerd.image.name"] = image
         part = archive.with_suffix(".part")
