@@ -13,10 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from dljob.control import reasons
+from dljob.control.forbidden import forbidden
 from dljob.control.model import Object, Settings
 from dljob.control.placement import placement_plan
 from dljob.errors import PlacementError, SpecError
-from dljob.plan.dress import effective
+from dljob.plan.dress import Dress, dressed, effective
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.words import resource_text
@@ -83,6 +84,11 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         return Refused(reasons.INVALID_SPEC, str(error))
     except PlacementError as error:
         return Refused(reasons.DOES_NOT_FIT, str(error))
+    metadata = made.manifest.metadata
+    cluster = dressed(made.plan, made.manifest, Dress(metadata.name, metadata.namespace or ""))
+    wrong = forbidden(cluster, settings.service_account)
+    if wrong:
+        return Refused(reasons.FORBIDDEN_POD, wrong)
     spec = made.manifest.spec
     return Terms(
         hash=_hash(made.manifest),
@@ -91,12 +97,12 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         roles=tuple((role.name, role.replicas) for role in spec.roles),
         accelerators=_accelerators(made.plan),
         plan_hash=placement_plan(made.plan)[1],
-        max_cluster_restarts=3,
+        max_cluster_restarts=spec.fault_tolerance.max_cluster_restarts,
         lease_seconds=spec.fault_tolerance.lease_seconds,
         active_deadline=spec.active_deadline_seconds,
         pre_running_deadline=spec.pre_running_deadline_seconds,
-        ttl=None,
-        retain=False,
+        ttl=spec.ttl_seconds_after_finished,
+        retain=spec.cleanup_policy == "Retain",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dljob.control import reasons
 from dljob.control.accept import Refused
-from dljob.control.case import Case
+from dljob.control.case import PATIENCE_SECONDS, Case
 from dljob.control.model import Delete
 from dljob.control.steps import NewAttempt, Step, Verdict
 
@@ -16,6 +16,7 @@ TOO_OFTEN = 20
 """A submission refused so often in a row has failed."""
 ORPHAN_SECONDS = 60.0
 """PrimeMaster may be silent for so long after its launcher went away."""
+DEFAULT_LEASE = 30
 ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
 
 
@@ -35,22 +36,40 @@ def lost(case: Case) -> Step | None:
     return Step(f"attempt {case.attempt} is lost: {found.reason}", change=found)
 
 
+def patience(case: Case) -> float | None:
+    """Seconds until a silence of PrimeMaster's means more than it does now."""
+    master = case.observed.master
+    if not case.submitted or master is None or not master.error:
+        return None
+    left = [limit - master.age for limit in (PATIENCE_SECONDS, ORPHAN_SECONDS) if limit > master.age]
+    return min(left) if left else None
+
+
 def leftover(case: Case) -> Step | None:
     """Delete the RayCluster of the last attempt, and wait for its pods as long as they may hold what the next needs."""
     if not case.replaced:
         return None
     old = case.leftover
-    if old is not None and old["metadata"].get("deletionTimestamp"):
-        return Step("the last attempt's RayCluster is leaving")
-    if old is not None:
+    if old is not None and not old["metadata"].get("deletionTimestamp"):
         meta = old["metadata"]
         return Step("the last attempt's RayCluster goes first", (Delete("RayCluster", meta["name"], meta["uid"]),))
-    lease = 0 if isinstance(case.terms, Refused) else case.terms.lease_seconds
+    left = clearing(case)
+    return None if left is None else Step("the last attempt's RayCluster and its pods are leaving", requeue=left)
+
+
+def clearing(case: Case) -> float | None:
+    """Seconds that what is left of the last attempt is to be waited for at most; None: not at all.
+
+    Its ranks may still write where the next attempt reads, until their lease is over.
+    """
+    if not case.replaced:
+        return None
     # MasterReady went False when the attempt was lost, if there was a PrimeMaster whose ranks may still live.
+    lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
     left = case.since("MasterReady") + lease - case.now
-    if case.observed.pods and left > 0:
-        return Step("the last attempt's pods are leaving", requeue=left)
-    return None
+    if case.leftover is not None:
+        return max(left, 1.0)
+    return left if case.observed.pods and left > 0 else None
 
 
 def _cluster_lost(case: Case) -> NewAttempt | None:
@@ -58,7 +77,7 @@ def _cluster_lost(case: Case) -> NewAttempt | None:
         return None
     if case.cluster is None or case.cluster["metadata"]["uid"] != case.recorded["uid"]:
         return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.recorded['name']} was deleted")
-    if case.suspended and case.submitted:
+    if case.suspended and case.queued and case.submitted:
         message = f"RayCluster {case.recorded['name']} was suspended while the job ran"
         return NewAttempt(reasons.PREEMPTED, message, counted=False)
     return None
@@ -85,7 +104,7 @@ def _submission_lost(case: Case) -> NewAttempt | None:
     if view is None or view.status not in ENDED:
         return None
     said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
-    if not case.told and view.status != "SUCCEEDED":
+    if not case.told and view.status != "SUCCEEDED" and view.exit_code != 1:
         return NewAttempt(reasons.SUBMISSION_FAILED, said)
     master = case.observed.master
     if master is not None and master.error and master.age >= ORPHAN_SECONDS:

@@ -13,6 +13,8 @@ from dljob.control.accept import Refused, Terms
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Trouble
 
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""The label of a RayCluster that Kueue suspends until there is room."""
 PATIENCE_SECONDS = 10.0
 """PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
 
@@ -169,8 +171,8 @@ class Case:
 
     @property
     def queued(self) -> bool:
-        """Whether a queue decides about the RayCluster."""
-        return bool(queue_labels(self.labels))
+        """Whether a queue decides about the RayCluster. The DLJob's labels are the RayCluster's too."""
+        return QUEUE in self.labels or QUEUE in part(self.cluster, "metadata", "labels")
 
     @property
     def head_ready(self) -> bool:
@@ -213,6 +215,12 @@ class Case:
         master = self.observed.master
         return self.submitted and master is not None and bool(master.error) and master.age >= PATIENCE_SECONDS
 
+    @property
+    def reachable(self) -> bool:
+        """Whether PrimeMaster answered the last question, so that it takes commands."""
+        master = self.observed.master
+        return bool(self.snapshot) and master is not None and not master.error and bool(self.address)
+
     # -- memory of the status
 
     @cached_property
@@ -236,11 +244,6 @@ class Case:
     def trouble(self, prefix: str) -> Trouble | None:
         """The first failure of actions of a kind."""
         return next((trouble for trouble in self.observed.troubles if trouble.action.startswith(prefix)), None)
-
-
-def queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels by which a queue that suspends RayClusters takes them."""
-    return {key: value for key, value in labels.items() if key == "kueue.x-k8s.io/queue-name"}
 
 
 def stamp(at: float) -> str:

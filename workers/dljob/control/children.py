@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 
-from dljob.control import accept, names
+from dljob.control import accept, names, reasons
 from dljob.control.accept import Blueprint, Refused
 from dljob.control.case import Case
-from dljob.control.model import Create, CreateToken, Object
+from dljob.control.model import Create, CreateToken, Event, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
 from dljob.plan.dress import Dress, dressed
 from dljob.plan.pods import SPEC_KEY
-
-QUEUE_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "yunikorn.apache.org/", "kai.scheduler/", "ray.io/")
-"""Labels of a DLJob by which queues and gang schedulers find the RayCluster."""
 
 
 def missing(case: Case) -> Step | None:
@@ -26,9 +23,11 @@ def missing(case: Case) -> Step | None:
     if isinstance(case.terms, Refused):
         return Step(f"waits for a better spec: {case.terms.reason}")
     made = accept.blueprint(case.source, case.settings)
-    cluster = ray_cluster(case, made)
+    cluster = ray_cluster(case, made, case.terms.hash)
+    message = f"attempt {case.attempt}: RayCluster {case.cluster_name}"
     return Step(
         f"attempt {case.attempt} has no RayCluster",
+        events=(Event("Normal", reasons.CLUSTER_CREATED, message, "CreateCluster"),),
         actions=(
             CreateToken(names.token_secret(case.cluster_name), case.cluster_name, case.owner, labels(case)),
             Create("ConfigMap", spec_map(case, made)),
@@ -60,20 +59,17 @@ def spec_map(case: Case, made: Blueprint) -> Object:
     }
 
 
-def ray_cluster(case: Case, made: Blueprint) -> Object:
+def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
     """The RayCluster of the attempt."""
     text, digest = placement_plan(made.plan)
-    queues = {key: value for key, value in case.labels.items() if key.startswith(QUEUE_PREFIXES)}
     dress = Dress(
         name=case.cluster_name,
         namespace=case.meta["namespace"],
         owner=case.owner,
         labels=labels(case),
-        annotations={names.PLAN: text, names.PLAN_HASH: digest},
+        annotations={names.PLAN: text, names.PLAN_HASH: digest, names.SPEC_HASH: spec_hash},
         token_secret=names.token_secret(case.cluster_name),
         spec_map=names.spec_map(case.cluster_name),
         init_image=case.settings.init_image,
     )
-    body = dressed(made.plan, made.manifest, dress)
-    body["metadata"]["labels"] = {**queues, **body["metadata"]["labels"]}
-    return body
+    return dressed(made.plan, made.manifest, dress)

@@ -7,22 +7,20 @@ stopped, and why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case, bounded, stamp
 from dljob.control.fields import field, items, part, text
-from dljob.control.model import Event, Object
+from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Said, Verdict
+from dljob.telemetry.reasons import NO_ROOM
 
 ORDER = (
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
     *("Recovering", "Complete", "Failed"),
 )
-QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
-"""Reasons that say nothing a user needs an Event for."""
 
 
 def conditions(case: Case, change: Change | None) -> list[dict[str, Any]]:
@@ -34,22 +32,6 @@ def conditions(case: Case, change: Change | None) -> list[dict[str, Any]]:
         for kind in ORDER
         if kind in said or kind in kept
     ]
-
-
-def events(old: Sequence[Object], new: Sequence[Object]) -> tuple[Event, ...]:
-    """An Event for each condition whose status or reason is another one now."""
-    before = {one["type"]: (one["status"], one["reason"]) for one in old}
-    turned = [one for one in new if before.get(one["type"]) != (one["status"], one["reason"])]
-    return tuple(_event(one) for one in turned if one["reason"] not in QUIET)
-
-
-def _event(condition: Object) -> Event:
-    reason = condition["reason"]
-    bad = reason in reasons.WARNINGS or (
-        condition["type"] in ("Failed", "Recovering") and condition["status"] == "True"
-    )
-    message = condition["message"] or f"{condition['type']} is {condition['status']}"
-    return Event("Warning" if bad else "Normal", reason, message, condition["type"])
 
 
 def _dropped(kind: str, change: Change | None) -> bool:
@@ -97,7 +79,7 @@ def _standing(case: Case) -> list[Said]:
     snapshot = case.snapshot
     said = [*_first(case), _master(case)]
     if snapshot:
-        said += [_placement(snapshot), _roles(snapshot)]
+        said += [_placement(case, snapshot), _roles(snapshot)]
         said += _recovering(case, snapshot)
     elif not case.told and not case.replaced:
         said += [Said(kind, "False", reasons.WAITS_FOR_MASTER) for kind in ("PlacementReady", "RolesReady")]
@@ -144,17 +126,17 @@ def _master(case: Case) -> Said:
     return Said("MasterReady", "False", reason)
 
 
-def _placement(snapshot: Object) -> Said:
+def _placement(case: Case, snapshot: Object) -> Said:
     units, ready = field(snapshot, "placement", "units"), field(snapshot, "placement", "ready")
     if units is not None and units == ready:
         return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")
     waiting = items(snapshot, "placement", "notReady")
     whys = [f"{unit.get('name')}: {unit.get('why')}" for unit in waiting[:3] if unit.get("why")]
-    reason = "NoRoom" if snapshot.get("reason") == "NoRoom" else reasons.UNITS_PENDING
-    message = "; ".join([f"{ready or 0} of {units or 0} units", *whys])
-    if reason == "NoRoom":
-        message = f"{message}; {snapshot.get('message')}"
-    return Said("PlacementReady", "False", reason, message)
+    nowhere = [f"pod {pod.name}: {pod.trouble}" for pod in case.observed.pods if pod.trouble_reason == "Unschedulable"]
+    no_room = text(snapshot, "reason") == NO_ROOM
+    reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
+    words = [*whys, *nowhere[:1], *([text(snapshot, "message")] if no_room else [])]
+    return Said("PlacementReady", "False", reason, "; ".join([f"{ready or 0} of {units or 0} units", *words]))
 
 
 def _roles(snapshot: Object) -> Said:

@@ -25,7 +25,7 @@ def edits(case: Case) -> str:
         return ""
     if text(case.old, "attemptSpecHash") != case.terms.hash:
         return ""
-    made = children.ray_cluster(case, accept.blueprint(case.source, case.settings))
+    made = children.ray_cluster(case, accept.blueprint(case.source, case.settings), case.terms.hash)
     return "; ".join(islice(_differences(made["spec"], cluster["spec"], "spec"), SHOWN))
 
 

@@ -13,7 +13,7 @@ from dljob.control.steps import Step, Verdict
 
 NO_DLJOB = "No module named dljob"
 """What Python says in an image without dljob. Source: CPython, Modules/main.c and Lib/runpy.py."""
-LOGS_SECONDS = 120.0
+LOGS_SECONDS = 60.0
 """The RayCluster waits for its logs to be saved for so long after the end."""
 LOGS_TRIES = 5
 
@@ -34,9 +34,12 @@ def _masters(case: Case) -> Verdict | None:
     if phase not in ("Succeeded", "Failed"):
         return None
     success = phase == "Succeeded"
-    reason = case.snapshot.get("reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
     at = seconds(text(case.snapshot, "completionTime")) or case.now
-    return Verdict(success, reason, case.snapshot.get("message") or "", at)
+    stopped = case.conditions.get("Failed")
+    if stopped is not None and not success:
+        return Verdict(success, stopped["reason"], text(stopped, "message"), at)
+    reason = text(case.snapshot, "reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
+    return Verdict(success, reason, text(case.snapshot, "message"), at)
 
 
 def _launchers(case: Case) -> Verdict | None:
@@ -65,14 +68,18 @@ def _launchers(case: Case) -> Verdict | None:
 
 def _logs(case: Case) -> Step | None:
     """The tails of the ranks' logs, while the head can give them."""
-    if case.observed.logs_saved or not case.told or not case.head_ready:
+    if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
-    if case.now > ended(case) + LOGS_SECONDS or (trouble is not None and trouble.count >= LOGS_TRIES):
+    left = ended(case) + LOGS_SECONDS - case.now
+    if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
         return None
+    if not case.head_ready:
+        return Step("the head is not ready to give the ended job's logs", requeue=left)
     name = names.logs_map(case.name)
     action = SaveLogs(name, case.cluster_name, case.address, case.owner, labels(case))
-    return Step("the ended job's logs are to be kept", (action,))
+    event = Event("Normal", reasons.LOGS_SAVED, f"ConfigMap {name} has the last lines of each rank's log", "SaveLogs")
+    return Step("the ended job's logs are to be kept", (action,), events=(event,), requeue=left)
 
 
 def _cluster(case: Case) -> Step | None:

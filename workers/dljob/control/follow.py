@@ -45,8 +45,6 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         "recentFaults": faults,
         "progress": _progress(part(snapshot, "progress"), at),
     }
-    if snapshot.get("lastFault"):
-        found["lastFault"] = _fault(snapshot["lastFault"])
     if snapshot.get("placement"):
         found["placement"] = _placement(snapshot["placement"])
     return found

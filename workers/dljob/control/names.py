@@ -15,6 +15,8 @@ LABEL_MANAGED = "app.kubernetes.io/managed-by"
 
 PLAN = "dljob.io/placement-plan"
 PLAN_HASH = "dljob.io/placement-plan-hash"
+SPEC_HASH = "dljob.io/spec-hash"
+"""On a RayCluster: what its attempt is made of, as `status.attemptSpecHash` says."""
 RESTART = "dljob.io/restart"
 RESTART_TARGET = "dljob.io/restart-target"
 STOP = "dljob.io/stop"

@@ -15,8 +15,6 @@ OF_MASTER = {
     "Running": "Running",
     "Recovering": "Recovering",
     "Stopping": "Stopping",
-    "Succeeded": "Stopping",
-    "Failed": "Stopping",
 }
 """PrimeMaster's phase -> the job's; its end becomes ours by a verdict."""
 

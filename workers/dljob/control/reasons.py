@@ -29,14 +29,15 @@ WORKERS_PENDING = "WorkersPending"  # the head is ready, not all worker pods are
 CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
 CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
 CLUSTER_LEAVING = "ClusterLeaving"  # a RayCluster is being deleted
-OLD_CLUSTER_LEAVING = "OldClusterLeaving"  # the last attempt's pods must be gone before the next one begins
 CLUSTER_DELETED = "ClusterDeleted"  # the job ended and its RayCluster was deleted
 CLUSTER_KEPT = "ClusterKept"  # the job ended; cleanupPolicy keeps its RayCluster
+
+CLUSTER_CREATED = "ClusterCreated"  # an Event: the RayCluster of an attempt was ordered
 
 # A new attempt; also counted in restarts.cluster.
 CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
 HEAD_LOST = "HeadLost"  # the head came back without its memory
-PREEMPTED = "Preempted"  # the queue took the machines back; not counted
+PREEMPTED = "Preempted"  # the queue took the machines back; this one is not counted
 SUBMISSION_FAILED = "SubmissionFailed"  # the launcher could not be started, or died before PrimeMaster answered
 MASTER_LOST = "MasterLost"  # the launcher is gone and PrimeMaster does not answer
 CLUSTER_RESTARTS_EXHAUSTED = "ClusterRestartsExhausted"  # faultTolerance.maxClusterRestarts are used up: the job failed
@@ -72,12 +73,12 @@ STOPPED = "StoppedByUser"  # the annotation dljob.io/stop
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
 PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
 IMAGE_WITHOUT_DLJOB = "ImageWithoutDLJob"  # the head's Python cannot import dljob
+LOGS_SAVED = "LogsSaved"  # the tails of the ranks' logs are in a ConfigMap that outlives the RayCluster
 LOGS_LOST = "LogsLost"  # the tails of the logs could not be had in time; the RayCluster goes without them
 
 # Phases before PrimeMaster speaks.
 PROVISIONING = "Provisioning"  # the pods are being made
 STARTING = "Starting"  # PrimeMaster is being started
-STOPPING = "Stopping"  # PrimeMaster was asked to end the job
 
 WARNINGS = frozenset(
     {

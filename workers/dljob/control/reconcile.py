@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dljob.control import attempts, children, conditions, finish, names
+from dljob.control import annotate, attempts, children, commands, finish, names, stopping, telling
 from dljob.control import status as statuses
 from dljob.control.case import Case
-from dljob.control.fields import items
 from dljob.control.model import Observed, Outcome, Settings
 from dljob.control.steps import Step
 from dljob.control.submit import submission, watch
@@ -20,10 +19,13 @@ Policy = Callable[[Case], Step | None]
 
 POLICIES: tuple[Policy, ...] = (
     finish.verdict,
+    stopping.stop,
     attempts.lost,
     attempts.leftover,
     children.missing,
     submission,
+    commands.restart,
+    annotate.pods,
 )
 """Asked in this order; one step a pass."""
 
@@ -38,8 +40,10 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
     step = finish.after(case) if case.finished else _step(case)
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
-    events = (*step.events, *conditions.events(items(case.old, "conditions"), new["conditions"]))
-    waits = [seconds for seconds in (step.requeue, later) if seconds is not None]
+    if not write and not step.actions:
+        step = annotate.plans(case) or step
+    events = (*step.events, *telling.events(case.old, new))
+    waits = [seconds for seconds in (step.requeue, later, *_waits(case)) if seconds is not None]
     return Outcome(
         step.reason,
         actions=step.actions,
@@ -56,3 +60,10 @@ def _step(case: Case) -> Step:
         if step is not None:
             return step
     return Step("everything is as it should be")
+
+
+def _waits(case: Case) -> tuple[float | None, ...]:
+    """Seconds until something is to be looked at again for no other reason than that time passes."""
+    if case.finished:
+        return ()
+    return stopping.wait(case), attempts.patience(case)

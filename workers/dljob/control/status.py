@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.control import conditions, phases
+from dljob.control import conditions, names, phases
 from dljob.control.accept import Refused
+from dljob.control.attempts import clearing
 from dljob.control.case import Case, bounded, seconds, stamp
-from dljob.control.fields import items, part, text
-from dljob.control.follow import pieces, placement_state, ready_text, roles_state
+from dljob.control.fields import items, number, part, text
+from dljob.control.follow import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
 from dljob.control.model import Object
-from dljob.control.steps import Change, NewAttempt, Noted, Order, Verdict
+from dljob.control.steps import Change, Intent, NewAttempt, Noted, Order, Verdict
 
 KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators")
 """What outlives an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
-    *("restarts", "restartsTotal", "progress"),
+    *("restarts", "restartsTotal", "progress", "nodes"),
 )
 """What is told anew in each attempt."""
 MAX_COMMANDS = 10
+CLUSTER = "Cluster"
+"""Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
 
 
 def status(case: Case, change: Change | None) -> dict[str, Any]:
@@ -41,10 +44,11 @@ def status(case: Case, change: Change | None) -> dict[str, Any]:
         "conditions": conditions.conditions(case, change),
     }
     made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
+    made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
     made |= _beginning(case)
     made |= _cluster(case)
     made |= _spoken(case)
-    made |= _changed(case, change, made)
+    made |= _changed(case, change)
     return {key: value for key, value in made.items() if value not in ({}, None)}
 
 
@@ -72,7 +76,7 @@ def _state(status: Object) -> tuple[object, ...]:
     rest = {
         key: value
         for key, value in status.items()
-        if key not in ("message", "progress", "roles", "rolesReady", "placement", "conditions")
+        if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions")
     }
     told = [
         (one["type"], one["status"], one["reason"], one["observedGeneration"]) for one in status.get("conditions") or ()
@@ -96,12 +100,14 @@ def _beginning(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
-    if "attemptSpecHash" not in case.old and not case.replaced:
-        found["attemptSpecHash"] = case.terms.hash
+    if "uid" not in case.recorded or case.replaced:
+        # Until the RayCluster is seen the spec may change; then what it was made of counts.
+        made_of = text(case.cluster, "metadata", "annotations", names.SPEC_HASH)
+        found["attemptSpecHash"] = made_of or case.terms.hash
         found["effective"] = {"image": case.terms.image, "rayVersion": case.terms.ray_version}
     if not case.told:
         roles = [_blank(name, desired) for name, desired in case.terms.roles]
-        found |= {"roles": roles, "rolesReady": ready_text(roles)}
+        found |= {"roles": roles, "rolesReady": ready_text(roles), "restartsTotal": case.restarted}
     return found
 
 
@@ -111,7 +117,7 @@ def _blank(name: str, desired: int) -> dict[str, Any]:
 
 def _cluster(case: Case) -> dict[str, Any]:
     """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
-    if case.replaced and (case.leftover is not None or case.observed.pods):
+    if clearing(case) is not None:
         return {}
     found: dict[str, str] = {} if case.replaced else dict(case.recorded)
     found["name"] = case.cluster_name
@@ -123,7 +129,9 @@ def _cluster(case: Case) -> dict[str, Any]:
         found.setdefault("sessionName", case.ray_job.session)
     if case.address:
         found["dashboardURL"] = f"http://{case.address}:8265"
-    return {"rayCluster": found}
+    status = part(case.cluster, "status")
+    nodes = {"desired": number(status, "desiredWorkerReplicas"), "ready": number(status, "readyWorkerReplicas")}
+    return {"rayCluster": found, "nodes": nodes}
 
 
 def _spoken(case: Case) -> dict[str, Any]:
@@ -134,32 +142,48 @@ def _spoken(case: Case) -> dict[str, Any]:
     state = "Unreachable" if case.silent else "Ready"
     found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
-    return found
+    return {**found, **_faults(case, found)}
 
 
-def _changed(case: Case, change: Change | None, made: Mapping[str, Any]) -> dict[str, Any]:
+def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
+    """PrimeMaster's faults and those before it, which are over when the job runs again."""
+    back = case.snapshot.get("phase") == "Running"
+    before = [
+        fault if "recoveredAt" in fault or not back else {**fault, "recoveredAt": stamp(case.now)}
+        for fault in items(case.old, "recentFaults")
+        if fault["level"] == CLUSTER
+    ]
+    every = sorted([*before, *told["recentFaults"]], key=lambda fault: fault["detectedAt"])[-MAX_FAULTS:]
+    return {"recentFaults": every, "lastFault": every[-1]} if every else {}
+
+
+def _changed(case: Case, change: Change | None) -> dict[str, Any]:
     match change:
         case Order():
             return {"submissionId": case.submission}
         case Verdict():
             return {"completionTime": stamp(change.at)}
-        case Noted():
+        case Noted() | Intent():
             commands = [*items(case.old, "lastCommands"), *change.commands]
-            return {"lastCommands": commands[-MAX_COMMANDS:]}
+            return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
         case NewAttempt():
-            return _next_attempt(case, change, made)
+            return _next_attempt(case, change)
         case _:
             return {}
 
 
-def _next_attempt(case: Case, change: NewAttempt, made: Mapping[str, Any]) -> dict[str, Any]:
+def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
     gone = dict.fromkeys(OF_ATTEMPT)
+    at = stamp(case.now)
+    fault = {"level": CLUSTER, "reason": change.reason, "target": case.cluster_name, "detectedAt": at}
+    fault["firstCause"] = bounded(change.message, 512)
     return {
         **gone,
         "attempt": case.attempt + 1,
-        "rayCluster": {"name": case.recorded.get("name", case.cluster_name), "uid": case.recorded.get("uid", "")},
-        "roles": made.get("roles"),
+        "rayCluster": {key: case.recorded[key] for key in ("name", "uid") if key in case.recorded},
+        "lastFault": fault,
+        "recentFaults": [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:],
         "restarts": {"cluster": clusters},
         "restartsTotal": clusters,
     }

@@ -50,6 +50,8 @@ class Intent:
 
     reason: str
     message: str
+    commands: tuple[Object, ...] = ()
+    """The command that says so."""
 
 
 @dataclass(frozen=True, slots=True)

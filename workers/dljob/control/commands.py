@@ -1,0 +1,70 @@
+"""Restarts by annotation: `dljob.io/restart: <when>` with `dljob.io/restart-target: <target>`.
+
+The value and the target together are the command's id, so that a command happens once: PrimeMaster knows the ids that
+it took, and the status those that are settled.
+"""
+
+from __future__ import annotations
+
+from dljob.control import names, reasons
+from dljob.control.case import Case, bounded, stamp
+from dljob.control.fields import items
+from dljob.control.model import Command, Event, Object
+from dljob.control.steps import Noted, Step
+
+SIZE = 64
+REFUSED = 400
+"""What the gateway answers to a command that makes no sense."""
+
+
+def restart(case: Case) -> Step | None:
+    """Pass on a restart that was not settled yet."""
+    when = case.annotations.get(names.RESTART)
+    if not when:
+        return None
+    target = bounded(case.annotations.get(names.RESTART_TARGET) or "job", SIZE)
+    id_ = command_id("restart", target, when)
+    if any(known.get("id") == id_ for known in items(case.old, "lastCommands")):
+        return None
+    settled = _settled(case, id_, target)
+    if settled is not None:
+        state, reason, message = settled
+        noted = Noted((entry(case, "restart", target, when, state, message),))
+        kind = "Warning" if reason in reasons.WARNINGS else "Normal"
+        event = Event(kind, reason, f"restart of {target}: {bounded(message, 512)}", "Command")
+        return Step(f"the restart of {target} is settled: {reason}", change=noted, events=(event,))
+    if not case.reachable:
+        return None
+    action = Command(id_, case.cluster_name, case.address, "restart", target, "annotation")
+    return Step(f"somebody ordered a restart of {target}", (action,))
+
+
+def command_id(kind: str, target: str, when: str) -> str:
+    """What PrimeMaster and the status know a command by."""
+    return f"{kind}/{target}/{bounded(when, SIZE)}"
+
+
+def entry(case: Case, kind: str, target: str, when: str, state: str, message: str) -> Object:  # noqa: PLR0917
+    """A settled command, as `status.lastCommands` keeps it."""
+    return {
+        "id": command_id(kind, target, when),
+        "kind": kind,
+        "target": target,
+        "at": bounded(when, SIZE),
+        "state": state,
+        "message": bounded(message, 256),
+        "time": stamp(case.now),
+    }
+
+
+def _settled(case: Case, id_: str, target: str) -> tuple[str, str, str] | None:
+    """(state, reason, message) of a command that needs no more doing."""
+    if not case.submitted:
+        return "Ignored", reasons.COMMAND_IGNORED, "nothing of the job runs yet"
+    if id_ in case.observed.commands:
+        return "Sent", reasons.COMMAND_SENT, "PrimeMaster took it"
+    trouble = case.trouble("Command")
+    # A trouble stays until a command goes well; only one that names this target is about this command.
+    if trouble is not None and trouble.code == REFUSED and repr(target) in trouble.message:
+        return "Refused", reasons.COMMAND_REFUSED, trouble.message
+    return None

@@ -1,0 +1,90 @@
+"""Ending a job before its end: by the annotation `dljob.io/stop`, or by a deadline.
+
+The intent is written first, as the condition Failed=False with its reason. Then PrimeMaster is asked to stop, and when
+it has, or cannot, or takes too long, the job has failed for that reason; unless it ended well in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.control import commands, names, reasons
+from dljob.control.accept import Refused
+from dljob.control.attempts import ENDED
+from dljob.control.case import Case, bounded, seconds
+from dljob.control.fields import text
+from dljob.control.model import Command
+from dljob.control.steps import Intent, Step, Verdict
+
+STOP_SECONDS = 60.0
+"""PrimeMaster may take so long to end the job's processes, before the RayCluster goes anyway."""
+BEFORE_RUNNING = ("", "Pending", "Provisioning", "Scheduling")
+
+
+def stop(case: Case) -> Step | None:
+    """Stop a job that is to be stopped."""
+    if "Failed" in case.conditions:
+        return _carry_out(case)
+    wanted = _annotated(case) or _overdue(case)
+    if wanted is None:
+        return None
+    if not case.submitted or case.cluster is None:
+        verdict = Verdict(success=False, reason=wanted.reason, message=wanted.message, at=case.now)
+        return Step(f"nothing runs that could be stopped: {wanted.reason}", change=verdict)
+    return Step(f"the job is to be stopped: {wanted.reason}", change=wanted)
+
+
+def wait(case: Case) -> float | None:
+    """Seconds until the next deadline; None without one."""
+    left = [at - case.now for at, _ in _deadlines(case) if at > case.now]
+    return min(left) if left else None
+
+
+def command_id(case: Case) -> str:
+    """The id of the stop in this attempt."""
+    return f"stop/{case.attempt}"
+
+
+def _annotated(case: Case) -> Intent | None:
+    value = case.annotations.get(names.STOP)
+    if not value:
+        return None
+    entry = commands.entry(case, "stop", "job", value, "Sent", "the job is being stopped")
+    return Intent(reasons.STOPPED, f"annotation {names.STOP}: {bounded(value, 64)}", (entry,))
+
+
+def _overdue(case: Case) -> Intent | None:
+    return next((intent for at, intent in _deadlines(case) if at <= case.now), None)
+
+
+def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
+    """(unix seconds, what happens then)."""
+    start = seconds(text(case.old, "startTime"))
+    if start is None or isinstance(case.terms, Refused):
+        return
+    active, before = case.terms.active_deadline, case.terms.pre_running_deadline
+    if active is not None:
+        message = f"activeDeadlineSeconds of {active} passed since {text(case.old, 'startTime')}"
+        yield start + active, Intent(reasons.DEADLINE_EXCEEDED, message)
+    if before is not None and text(case.old, "phase") in BEFORE_RUNNING and case.snapshot.get("phase") != "Running":
+        why = text(case.old, "message") or text(case.old, "reason")
+        message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
+        yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _carry_out(case: Case) -> Step:
+    failing = case.conditions["Failed"]
+    verdict = Verdict(success=False, reason=failing["reason"], message=text(failing, "message"), at=case.now)
+    left = case.since("Failed") + STOP_SECONDS - case.now
+    over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
+    if left <= 0 or over or case.cluster is None:
+        return Step(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
+    id_ = command_id(case)
+    if case.reachable and id_ not in case.observed.commands:
+        action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
+        return Step("PrimeMaster is asked to stop the job", (action,), requeue=left)
+    return Step("PrimeMaster is stopping the job", requeue=left)
+
+
+def _who(reason: str) -> str:
+    return "annotation" if reason == reasons.STOPPED else reason

@@ -1,0 +1,48 @@
+"""Events: what turned between two states of the status, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.control import reasons
+from dljob.control.fields import items, part, text
+from dljob.control.model import Event, Object
+
+QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
+"""Reasons of conditions that say nothing a user needs an Event for."""
+
+
+def events(old: Object, new: Object) -> tuple[Event, ...]:
+    """An Event for each condition whose status or reason is another one now, and for a new fault."""
+    return (*_faults(old, new), *_conditions(old, new))
+
+
+def _faults(old: Object, new: Object) -> Iterator[Event]:
+    known = {_key(fault) for fault in items(old, "recentFaults")}
+    for fault in items(new, "recentFaults"):
+        if _key(fault) not in known:
+            message = f"{text(fault, 'target')}: {text(fault, 'firstCause')}; restarted at level {text(fault, 'level')}"
+            yield Event("Warning", text(fault, "reason"), message, "Recovering")
+
+
+def _key(fault: Object) -> tuple[str, str]:
+    return text(fault, "detectedAt"), text(fault, "target")
+
+
+def _conditions(old: Object, new: Object) -> Iterator[Event]:
+    before = {one["type"]: one for one in items(old, "conditions")}
+    lost = part(new, "lastFault") != part(old, "lastFault") and text(new, "lastFault", "level") == "Cluster"
+    for one in items(new, "conditions"):
+        was = part(before, one["type"])
+        if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
+            continue
+        # A fault's own Event says why something is recovering, or why the attempt is lost.
+        if (one["type"], one["status"]) == ("Recovering", "True") or (lost and one["reason"] == new["reason"]):
+            continue
+        yield _event(one)
+
+
+def _event(condition: Object) -> Event:
+    kind, status, reason = condition["type"], condition["status"], condition["reason"]
+    bad = reason in reasons.WARNINGS or (kind == "Failed" and status == "True" and reason != reasons.STOPPED)
+    return Event("Warning" if bad else "Normal", reason, condition["message"] or f"{kind} is {status}", kind)
