@@ -13,7 +13,7 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.status import brief_of
@@ -220,7 +220,7 @@ def pods_of_nodes() -> dict[str, str]:
     """Ray node -> pod: KubeRay gives the pod's name to Ray as RAY_CLOUD_INSTANCE_ID; else the host's name stands in."""
     from ray._private import worker
 
-    client: Any = worker.global_worker.gcs_client
+    client = cast("Any", worker.global_worker).gcs_client
     rows = client.get_all_node_info(timeout=GRACE_S)
     return {node.hex(): info.instance_id or info.node_manager_hostname for node, info in rows.items()}
 
@@ -245,7 +245,7 @@ def about() -> dict[str, str]:
     from ray._private import worker
 
     here = versions.found()
-    node: Any = worker.global_worker.node
+    node = cast("Any", worker.global_worker).node
     return {
         "dljob": here.dljob or "",
         "ray": here.ray or "",
