@@ -63,6 +63,10 @@ class Cluster:
         """Wait until custom resources are served."""
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{n}" for n in names))
 
+    def settle(self) -> None:
+        """Wait until pods can be made: the controllers give the default namespace its service account."""
+        self.kubectl("wait", "serviceaccount/default", "-n", "default", "--for=create", "--timeout=60s")
+
     def declare(self, node: str, resource: str, count: int) -> None:
         """Give a node devices, as a device plugin would: pods that ask for them are then scheduled there."""
         at = f"/status/capacity/{resource.replace('/', '~1')}"

@@ -89,6 +89,7 @@ def start(run: Path) -> Cluster:
     processes.until((run / "node" / "ready").exists, 180, "the node's processes", run, ["node"])
     processes.until(lambda: registered(cluster), 60, "the node to register", run, ["node"])
     cluster.kubectl("wait", f"node/{NAME}", "--for=condition=Ready", "--timeout=60s")
+    cluster.settle()
     cluster.apply(Path(__file__).parent / "coredns.yaml")
     if (run / "node" / "torch").exists():
         torch_volume.volume(cluster, "default")
@@ -143,12 +144,37 @@ def load(run: Path, archives: Sequence[Path]) -> None:
             raise RuntimeError(f"import of {archive}: {done.stderr.strip()[-1000:]}")
 
 
+def cgroups() -> list[Path]:
+    """The node's groups: one in each hierarchy of cgroup v1, or the one of v2."""
+    root = Path("/sys/fs/cgroup")
+    return [p for p in (*root.glob(f"*/{CGROUP}"), root / CGROUP) if p.is_dir()]
+
+
 def clear() -> None:
-    """Remove what outlives the node's processes: its end of the link, for a moment, and its cgroups."""
+    """Remove what outlives the node's processes: its end of the link, for a moment, and its cgroups.
+
+    Raises:
+        RuntimeError: something of the node is still on this machine.
+    """
     if linked():
         subprocess.run(["ip", "link", "delete", LINK], capture_output=True, check=False)  # it may just have gone
-    for top in (*Path("/sys/fs/cgroup").glob(f"*/{CGROUP}"), Path("/sys/fs/cgroup") / CGROUP):
-        for folder in sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True) if top.exists() else []:
+    for top in cgroups():
+        for folder in (*sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True), top):
             folder.rmdir()
-        if top.exists():
-            top.rmdir()
+    processes.until(lambda: not traces(), 10, "the node to leave this machine as it was")
+
+
+def traces() -> list[str]:
+    """What of a node is on this machine, outside its namespaces."""
+    routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout.split()
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [
+        *([f"link {LINK}"] if linked() else []),
+        *(f"route {network}" for network in (PODS, SERVICES) if network in routes),
+        *(f"cgroup {CGROUP}" for _ in cgroups()[:1]),
+        *(
+            f"mount {at}"
+            for at in mounts
+            if "/node/" in at and ("containerd" in at or "kubelet" in at or "overlay" in at)
+        ),
+    ]

@@ -38,6 +38,7 @@ def plane(run: Path, *, operator: bool = True) -> Cluster:
     a, b, c, d, e = processes.free_ports(5)
     with undone(run):
         Plane(run, "127.0.0.1", (a, b, c, d, e)).start()
+        cluster.settle()
         ours(cluster)
         if operator:
             kuberay.start(cluster, run)
