@@ -178,12 +178,15 @@ class Kube:
         *,
         uid: str = "",
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
-    ) -> None:
-        """DELETE an object; with `uid`, only that one (409 when it is another). Raises NotThereError when gone."""
+    ) -> Json:
+        """DELETE an object; with `uid`, only that one (409 when it is another). Raises NotThereError when gone.
+
+        Returns the object when something holds it back, which has a deletionTimestamp then; else a Status.
+        """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
-        await self.call("DELETE", self._path(resource, namespace, name), options)
+        return await self.call("DELETE", self._path(resource, namespace, name), options)
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from kubernetes.aio.client.configuration import Configuration
 from dljob.kube.errors import ApiError
 
 config: Any = _config  # its functions have no types
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its service account."""
 
 Refresh: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -74,8 +77,18 @@ class _Loader(Protocol):
     current_context: dict[str, Any]
 
 
+def own_account(folder: Path = ACCOUNT) -> str:
+    """`namespace/name` of this pod's service account, as its token says; empty outside of pods."""
+    try:
+        claims = (folder / "token").read_text().split(".")[1]
+        subject: str = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
+    except (OSError, ValueError, LookupError):
+        return ""
+    return subject.removeprefix("system:serviceaccount:").replace(":", "/")
+
+
 def _own_namespace() -> str:
-    return _NAMESPACE_FILE.read_text().strip() or "default"
+    return (ACCOUNT / "namespace").read_text().strip() or "default"
 
 
 def _existing(files: str) -> str:

@@ -1,0 +1,6 @@
+"""`python -m dljob_operator`."""
+
+from dljob_operator.main import main
+
+if __name__ == "__main__":
+    main()

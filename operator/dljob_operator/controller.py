@@ -1,0 +1,171 @@
+"""The workers: take a key, observe, decide (purely), execute, write the status; again on news, later on failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dljob.control.model import Object, Observed, Outcome, Settings, Submit, Trouble
+from dljob.control.reconcile import reconcile
+from dljob.kube.api import ApiError
+from dljob.kube.head import HeadError
+from dljob_operator.events import Recorder
+from dljob_operator.execute import Hands, TakenError, label
+from dljob_operator.metrics import Metrics
+from dljob_operator.observe import Memory, Observer
+from dljob_operator.poller import Pollers
+from dljob_operator.startup import Startup
+from dljob_operator.workqueue import Key, WorkQueue
+
+log = logging.getLogger(__name__)
+
+RESTLESS = 25
+"""Passes in a row that each changed something and called for another: so many are a loop, and are slowed down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a pass works with."""
+
+    queue: WorkQueue
+    observer: Observer
+    hands: Hands
+    pollers: Pollers
+    recorder: Recorder
+    metrics: Metrics
+    startup: Startup
+
+
+class Controller:
+    """Runs passes. `decide` is `reconcile`, but for tests."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        settings: Settings,
+        *,
+        decide: Callable[[Observed, Settings, float], Outcome] = reconcile,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._decide = decide
+        self._clock = clock
+        self._said: dict[Key, str] = {}
+        self.since: dict[Key, float] = {}
+        """When each running pass began, on the monotonic clock."""
+
+    async def work(self) -> None:
+        """One worker, for ever."""
+        queue, metrics = self._parts.queue, self._parts.metrics
+        while True:
+            key = await queue.get()
+            began = self.since[key] = time.monotonic()
+            result = "error"
+            try:
+                result = await self.step(key)
+            except (ApiError, HeadError) as error:
+                delay = queue.retry(key)
+                log.warning("%s: %s; again in %.1f s", key, error.message, delay)
+            except Exception:  # a bug in one job's pass must not stop the others'
+                delay = queue.retry(key)
+                log.exception("%s: the pass failed; again in %.1f s", key, delay)
+            finally:
+                del self.since[key]
+                queue.done(key)
+                metrics.reconciled(result, time.monotonic() - began)
+
+    async def step(self, key: Key) -> str:
+        """One pass; returns its result as the metrics call it.
+
+        Raises:
+            ApiError: The API server refused what is not an action: the status, or a look at the logs.
+        """
+        parts = self._parts
+        observed = await parts.observer.observe(key)
+        if observed is None:
+            self._forget(key)
+            return "success"
+        seen, memory = observed
+        outcome = self._decide(seen, self._settings, self._clock())
+        self._log(key, outcome)
+        failed = await self._act(key, memory, outcome)
+        for event in outcome.events:
+            await parts.recorder.tell(key, seen.job, event)
+        submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
+        parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
+        stale = outcome.status is not None and not await self._write(key, seen, outcome.status)
+        if not failed:
+            parts.startup.passed(key, seen.cluster, outcome)
+        return self._again(key, memory, outcome, failed=failed, stale=stale)
+
+    async def _act(self, key: Key, memory: Memory, outcome: Outcome) -> bool:
+        """Make the actions come true until one fails; returns whether one did."""
+        for action in outcome.actions:
+            what = label(action)
+            try:
+                await self._parts.hands.perform(key, memory, action)
+            except (ApiError, HeadError, TakenError) as error:
+                before = memory.troubles.get(what)
+                trouble = Trouble(what, error.status, error.message, before.count + 1 if before else 1)
+                memory.troubles[what] = trouble
+                log.warning("%s: %s failed (%d in a row): %s", key, what, trouble.count, error.message)
+                return True
+            memory.troubles.pop(what, None)
+        return False
+
+    async def _write(self, key: Key, seen: Observed, status: Object) -> bool:
+        """Write the status; False when it was decided from what is not so any more."""
+        try:
+            await self._parts.hands.write_status(key, seen.job, status)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            await self._parts.hands.refresh(key)
+            return False
+        return True
+
+    def _again(self, key: Key, memory: Memory, outcome: Outcome, *, failed: bool, stale: bool) -> str:
+        """When the key comes back."""
+        queue = self._parts.queue
+        changed = bool(outcome.actions) or outcome.status is not None
+        memory.unrest = memory.unrest + 1 if changed and not failed else 0
+        if outcome.requeue is not None:
+            queue.add_after(key, outcome.requeue)
+        if failed:
+            queue.retry(key)
+            return "error"
+        if memory.unrest > RESTLESS:
+            log.error("%s: does not come to rest: %s", key, outcome.reason)
+            queue.retry(key)
+            return "error"
+        queue.forget(key)
+        if changed or stale:
+            queue.add(key)
+        return "success" if outcome.requeue is None else "requeue_after"
+
+    def _forget(self, key: Key) -> None:
+        """The DLJob is gone, and so is all that was remembered of it."""
+        parts = self._parts
+        parts.observer.forget(key)
+        parts.recorder.forget(key)
+        parts.startup.forget(key)
+        parts.pollers.follow(key, "", None)
+        parts.queue.drop(key)
+        self._said.pop(key, None)
+
+    def _log(self, key: Key, outcome: Outcome) -> None:
+        """Log why, when it is not what was said before."""
+        if self._said.get(key) != outcome.reason:
+            self._said[key] = outcome.reason
+            log.info("%s: %s", key, outcome.reason)
+
+
+async def run_workers(controller: Controller, count: int) -> None:
+    """So many workers, until cancelled; a worker that ends takes the others with it."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(controller.work(), name=f"worker {number}")

@@ -1,0 +1,230 @@
+"""The hands: each action of an Outcome as a call, and the status as a patch that a stale view cannot make.
+
+A call that was made before a crash is made again after it, and finds its work done: names are fixed, creations adopt
+what is there and ours, deletions name a uid, submissions and commands an id.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
+
+from dljob.control import names
+from dljob.control.fields import items, part
+from dljob.control.model import (
+    Action,
+    Annotate,
+    Command,
+    Create,
+    CreateToken,
+    Delete,
+    Object,
+    SaveLogs,
+    Submit,
+)
+from dljob.errors import UnreachableError
+from dljob.kube.api import (
+    CONFIG_MAPS,
+    DLJOBS,
+    PODS,
+    RAYCLUSTERS,
+    SECRETS,
+    ApiError,
+    Json,
+    Kube,
+    NotThereError,
+    Resource,
+)
+from dljob.kube.gateway import Tails
+from dljob.plan.pods import TOKEN_KEY
+from dljob_operator.cache import Cache
+from dljob_operator.heads import Heads
+from dljob_operator.observe import Memory
+from dljob_operator.workqueue import Key
+
+RESOURCES: Mapping[str, Resource] = {
+    "DLJob": DLJOBS,
+    "RayCluster": RAYCLUSTERS,
+    "ConfigMap": CONFIG_MAPS,
+    "Secret": SECRETS,
+    "Pod": PODS,
+}
+LOG_BYTES = 600 * 1024
+"""Of all tails together: a ConfigMap holds 1 MiB, and JSON makes the text longer."""
+
+
+class TakenError(UnreachableError):
+    """The name of a child is taken by an object that is not the job's."""
+
+    status = 409
+
+
+def label(action: Action) -> str:
+    """What an action is called where its failure is told."""
+    match action:
+        case Create() | Delete() | Annotate():
+            return f"{type(action).__name__}{action.kind}"
+        case CreateToken() | Submit() | Command() | SaveLogs():
+            return type(action).__name__
+
+
+class Hands:
+    """Performs actions, and keeps the caches up with what the answers say."""
+
+    def __init__(self, kube: Kube, cache: Cache, heads: Heads) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._heads = heads
+        self._keep: Mapping[str, Callable[[Object], Any]] = {
+            "DLJob": cache.put_job,
+            "RayCluster": cache.put_cluster,
+            "Pod": cache.put_pod,
+        }
+        self._drop: Mapping[str, Callable[[Key, str], Any]] = {
+            "DLJob": cache.drop_job,
+            "RayCluster": cache.drop_cluster,
+        }
+
+    async def perform(self, key: Key, memory: Memory, action: Action) -> None:
+        """Make one action come true.
+
+        Raises:
+            ApiError: The API server refused, or did not answer.
+            HeadError: The head did.
+            TakenError: The name belongs to somebody else.
+        """
+        match action:
+            case Create():
+                await self._create(key, memory.uid, action)
+            case CreateToken():
+                await self._create_token(key, memory.uid, action)
+            case Delete():
+                await self._delete(key, action)
+            case Annotate():
+                await self._annotate(key, action)
+            case Submit():
+                ray = self._heads.ray(memory.uid, action.cluster, action.address)
+                await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
+            case Command():
+                gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+                job = names.job_uid(memory.uid)
+                await gateway.command(job, id=action.id, kind=action.kind, target=action.target, by=action.by)
+                memory.commands = (*memory.commands, action.id)
+            case SaveLogs():
+                await self._save_logs(key, memory, action)
+            case _:
+                assert_never(action)
+
+    async def write_status(self, key: Key, seen: Object, status: Object) -> Json:
+        """Turn the status that was seen into another, if it is still what was seen.
+
+        Raises:
+            ApiError: 409 when the DLJob has changed meanwhile.
+        """
+        version = seen["metadata"]["resourceVersion"]
+        latest = self._cache.jobs.get(key)
+        if latest and _same_state(latest, seen):
+            version = latest["metadata"]["resourceVersion"]  # only our own annotations came between
+        patch = {"metadata": {"resourceVersion": version}, "status": difference(part(seen, "status"), status)}
+        made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch, sub="status")
+        self._cache.put_job(made)
+        return made
+
+    async def refresh(self, key: Key) -> None:
+        """Read a DLJob live, after its status could not be written."""
+        try:
+            self._cache.put_job(await self._kube.get(DLJOBS, key.name, key.namespace))
+        except NotThereError:
+            self._cache.drop_job(key)
+
+    async def _create(self, key: Key, uid: str, action: Create) -> None:
+        resource = RESOURCES[action.kind]
+        try:
+            made = await self._kube.create(resource, action.body, key.namespace)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            made = await self._adopt(resource, action.body["metadata"]["name"], key, uid)
+        if action.kind in self._keep:
+            self._keep[action.kind](made)
+
+    async def _adopt(self, resource: Resource, name: str, key: Key, uid: str) -> Json:
+        found = await self._kube.get(resource, name, key.namespace)
+        owners = items(found, "metadata", "ownerReferences")
+        if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
+            return found
+        whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
+        raise TakenError(f"{resource.kind} {name} exists already and belongs to {whose}")
+
+    async def _create_token(self, key: Key, uid: str, action: CreateToken) -> None:
+        token = self._heads.token(uid, action.cluster)
+        body = _child("Secret", action.name, action.labels, action.owner)
+        body |= {"type": "Opaque", "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()}}
+        try:
+            await self._kube.create(SECRETS, body, key.namespace)
+        except ApiError as error:
+            # Secrets are not read, so whose it is cannot be seen; the name holds a hash of the job's uid, and with a
+            # wrong token in it the head would refuse us, which says so.
+            if error.reason != "AlreadyExists":
+                raise
+
+    async def _delete(self, key: Key, action: Delete) -> None:
+        try:
+            left = await self._kube.delete(RESOURCES[action.kind], action.name, key.namespace, uid=action.uid)
+        except NotThereError:
+            left = {}
+        if left.get("kind") == action.kind and action.kind in self._keep:
+            self._keep[action.kind](left)  # a finalizer holds it; now it is known to be leaving
+        elif action.kind in self._drop:
+            self._drop[action.kind](Key(key.namespace, action.name), action.uid)
+
+    async def _annotate(self, key: Key, action: Annotate) -> None:
+        patch = {"metadata": {"annotations": dict(action.annotations)}}
+        try:
+            made = await self._kube.patch(RESOURCES[action.kind], action.name, key.namespace, patch)
+        except NotThereError:
+            if action.kind != "Pod":
+                raise
+            self._cache.drop_pod(Key(key.namespace, action.name))  # its successor is annotated when it holds units
+        else:
+            self._keep[action.kind](made)
+
+    async def _save_logs(self, key: Key, memory: Memory, action: SaveLogs) -> None:
+        gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+        tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
+        body = _child("ConfigMap", action.name, action.labels, action.owner)
+        body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
+        await self._kube.apply(CONFIG_MAPS, {**body, "data": _files(tails)}, key.namespace)
+        memory.logs_saved = True
+
+
+def difference(old: Object, new: Object) -> Json:
+    """The merge patch (RFC 7396) that turns one object into another."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = difference(part(old, key), part(new, key))
+            if inner:
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
+
+
+def _same_state(latest: Object, seen: Object) -> bool:
+    def state(body: Object) -> tuple[object, ...]:
+        meta = body["metadata"]
+        return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), body.get("status")
+
+    return state(latest) == state(seen)
+
+
+def _child(kind: str, name: str, labels: Mapping[str, str], owner: Object) -> Json:
+    meta = {"name": name, "labels": dict(labels), "ownerReferences": [dict(owner)]}
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta}
+
+
+def _files(tails: Tails) -> dict[str, str]:
+    return {f"{rank.replace('/', '-')}.log": text for rank, text in sorted(tails.logs.items())}

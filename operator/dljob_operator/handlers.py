@@ -1,0 +1,135 @@
+"""The glue to kopf: its watches fill the caches and bring keys up. kopf writes nothing, and decides nothing.
+
+An index is what kopf fills before it lets any event through, for all kinds: so the caches are filled there, and no
+DLJob is looked at before its RayCluster has been seen. Deletions come as events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import kopf
+
+from dljob.control import names
+from dljob.control.model import Object
+from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, Resource
+from dljob.kube.connection import Way
+from dljob_operator.cache import Cache, key_of
+from dljob_operator.workqueue import Key, WorkQueue
+
+Put: TypeAlias = Callable[[Object], Key | None]
+Drop: TypeAlias = Callable[[Key, str], Key | None]
+Act: TypeAlias = Callable[[], Awaitable[None]]
+
+SELECTORS: Mapping[str, str] = {
+    RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
+    PODS.plural: names.LABEL_UID,
+}
+"""What is asked of the server of each kind; DLJobs are seen all."""
+
+
+class Endless:
+    """Pauses that never run out: kopf ends the process when a list fails for longer than its pauses last."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1.0, 2.0, 5.0), itertools.repeat(10.0))
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Make kopf a reader that never gives up."""
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.server_timeout = 270
+    settings.watching.client_timeout = 330
+    settings.watching.chunk_size = 500
+    settings.networking.error_backoffs = Endless()  # pyright: ignore[reportAttributeAccessIssue] - any iterable serves
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    for plural, selector in SELECTORS.items():
+        settings.watching.label_selectors[plural] = selector
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else it logs a line for every event
+
+
+def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:
+    """Register the kinds that are watched; RayClusters only when they are served."""
+    kinds: list[tuple[Resource, Put, Drop]] = [
+        (DLJOBS, cache.put_job, cache.drop_job),
+        (PODS, cache.put_pod, cache.drop_pod),
+    ]
+    if kuberay:
+        kinds.append((RAYCLUSTERS, cache.put_cluster, cache.drop_cluster))
+    for resource, put, drop in kinds:
+        _watch(registry, resource, put, drop, queue)
+
+
+def _watch(registry: kopf.OperatorRegistry, resource: Resource, put: Put, drop: Drop, queue: WorkQueue) -> None:
+    which = (
+        (resource.group, resource.version, resource.plural) if resource.group else (resource.version, resource.plural)
+    )
+    concerned: dict[str, Key] = {}
+
+    @kopf.index(*which, id=f"{resource.plural}-seen", registry=registry)
+    def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        key = put(dict(body))
+        if key:
+            concerned[body["metadata"]["uid"]] = key
+
+    @kopf.on.event(*which, id=f"{resource.plural}-told", registry=registry)
+    async def told(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        body: Object = dict(event["object"])
+        uid: str = body["metadata"]["uid"]
+        key = concerned.pop(uid, None)
+        if event["type"] == "DELETED":
+            key = drop(key_of(body), uid) or key
+        if key:
+            queue.add(key)
+
+
+def login(ways: Callable[[], Awaitable[Way]], registry: kopf.OperatorRegistry) -> None:
+    """Let kopf go the way that our own client goes."""
+
+    @kopf.on.login(id="way", registry=registry)
+    async def enter(**_: object) -> kopf.ConnectionInfo:  # pyright: ignore[reportUnusedFunction]
+        return connection(await ways())
+
+
+def connection(way: Way) -> kopf.ConnectionInfo:
+    """A way to the cluster as kopf wants it told."""
+    found = way.configuration
+    scheme, _, token = str(found.api_key.get("BearerToken") or "").strip().partition(" ")
+    return kopf.ConnectionInfo(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        scheme=scheme.capitalize() or None,
+        token=token or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+        proxy_url=found.proxy,
+        default_namespace=way.namespace,
+    )
+
+
+def life(registry: kopf.OperatorRegistry, begin: Act, end: Act) -> None:
+    """What is done before the watches start, and after they have ended."""
+
+    @kopf.on.startup(id="begin", registry=registry)
+    async def started(**_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        await begin()
+
+    @kopf.on.cleanup(id="end", registry=registry)
+    async def ended(**_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        await end()
+
+
+def probes(registry: kopf.OperatorRegistry, checks: Sequence[tuple[str, Callable[[], object]]]) -> None:
+    """What /healthz tells; a check that raises makes it fail."""
+    for name, check in checks:
+
+        async def probe(check: Callable[[], object] = check, **_: object) -> object:
+            return check()
+
+        kopf.on.probe(id=name, registry=registry)(probe)

@@ -1,0 +1,47 @@
+"""The heads of RayClusters as the operator reaches them: by the pod network, with the token of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import aiohttp
+
+from dljob.kube import ray_jobs
+from dljob.kube.gateway import Gateway
+from dljob.kube.head import Ask, address, directly
+from dljob.kube.ray_jobs import RayJobs
+from dljob.kube.token_key import TokenKey
+from dljob.plan.pods import GATEWAY_PORT
+
+_KEEP_SECONDS = 75.0
+"""An idle connection is kept that long: longer than a poll waits, so that the next one finds it open."""
+
+
+class Heads:
+    """One pool of connections to all heads. `url` makes an address of host and port."""
+
+    def __init__(self, key: TokenKey, *, url: Callable[[str, int], str] = address) -> None:
+        self._key = key
+        self._url = url
+        self.on_call: Callable[[int], None] = lambda _status: None
+        """Told of every call's HTTP status, 0 for no answer."""
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS))
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        await self._session.close()
+
+    def token(self, uid: str, cluster: str) -> str:
+        """The token of a RayCluster of the DLJob with this uid (36 characters)."""
+        return self._key.token(uid, cluster)
+
+    def gateway(self, uid: str, cluster: str, host: str) -> Gateway:
+        """The gateway of a head."""
+        return Gateway(self._ask(uid, cluster, host, GATEWAY_PORT))
+
+    def ray(self, uid: str, cluster: str, host: str) -> RayJobs:
+        """Ray's Job API of a head."""
+        return RayJobs(self._ask(uid, cluster, host, ray_jobs.PORT))
+
+    def _ask(self, uid: str, cluster: str, host: str, port: int) -> Ask:
+        return directly(self._session, self._url(host, port), self.token(uid, cluster), self.on_call)

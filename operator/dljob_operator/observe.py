@@ -1,0 +1,94 @@
+"""Everything that is known of one DLJob at one moment, put together for `reconcile`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dljob.control import names
+from dljob.control.fields import items, part, text
+from dljob.control.model import Object, Observed, Trouble
+from dljob.kube.api import CONFIG_MAPS, Kube, NotThereError
+from dljob_operator.cache import Cache
+from dljob_operator.poller import Pollers
+from dljob_operator.workqueue import Key
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the operator remembers of a job and nobody else does; it may be lost."""
+
+    uid: str
+    attempt: int = 0
+    troubles: dict[str, Trouble] = field(default_factory=dict[str, Trouble])
+    commands: tuple[str, ...] = ()
+    logs_saved: bool | None = None
+    """None: not known."""
+    unrest: int = 0
+    """Passes in a row that changed something and were followed by another at once."""
+
+
+class Observer:
+    """Looks into the caches; asks the API server only for whether logs are saved, once a job."""
+
+    def __init__(self, cache: Cache, pollers: Pollers, kube: Kube) -> None:
+        self._cache = cache
+        self._pollers = pollers
+        self._kube = kube
+        self._memories: dict[Key, Memory] = {}
+        self.kuberay: Literal["", "missing", "old"] = ""
+
+    def memory(self, key: Key, uid: str, attempt: int) -> Memory:
+        """What is remembered; nothing of a namesake, and no troubles of an earlier attempt."""
+        found = self._memories.get(key)
+        if found is None or found.uid != uid:
+            found = self._memories[key] = Memory(uid, attempt)
+        if found.attempt != attempt:
+            found.attempt = attempt
+            found.troubles.clear()
+        return found
+
+    def forget(self, key: Key) -> None:
+        """The DLJob is gone."""
+        self._memories.pop(key, None)
+
+    async def observe(self, key: Key) -> tuple[Observed, Memory] | None:
+        """All there is to know; None when there is no such DLJob (any more). May raise ApiError."""
+        job = self._cache.jobs.get(key)
+        if job is None:
+            return None
+        meta, status = job["metadata"], part(job, "status")
+        attempt: int = status.get("attempt") or 1
+        memory = self.memory(key, meta["uid"], attempt)
+        if memory.logs_saved is None:
+            memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"])
+        name, cluster = self._cluster(key, job, attempt)
+        master, ray_job = self._pollers.views(key)
+        seen = Observed(
+            job=job,
+            cluster=cluster,
+            pods=self._cache.pods_of(Key(key.namespace, name)),
+            master=master,
+            ray_job=ray_job,
+            troubles=tuple(memory.troubles.values()),
+            logs_saved=memory.logs_saved,
+            kuberay=self.kuberay,
+            commands=memory.commands,
+        )
+        return seen, memory
+
+    def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Object | None]:
+        """The RayCluster to look at: the one in the status while anything of it is there, else the attempt's."""
+        own = names.cluster_name(key.name, job["metadata"]["uid"], attempt)
+        recorded = text(job, "status", "rayCluster", "name") or own
+        where = Key(key.namespace, recorded)
+        if recorded != own and self._cache.clusters.get(where) is None and not self._cache.pods_of(where):
+            recorded = own
+        return recorded, self._cache.clusters.get(Key(key.namespace, recorded))
+
+    async def _has_logs(self, key: Key, uid: str) -> bool:
+        try:
+            found = await self._kube.get(CONFIG_MAPS, names.logs_map(key.name), key.namespace)
+        except NotThereError:
+            return False
+        return any(owner.get("uid") == uid for owner in items(found, "metadata", "ownerReferences"))

@@ -1,0 +1,72 @@
+"""A Pod as decisions need it: its phase, its Ray container, and what keeps it from getting on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dljob.control.fields import items, number, part, text
+from dljob.control.model import Object, Pod
+
+_WAITS = frozenset({"", "PodInitializing", "ContainerCreating"})
+"""Reasons of a waiting container that are no trouble."""
+
+
+def digest(body: Object) -> Pod:
+    """The digest of a Pod of a RayCluster."""
+    meta, status = part(body, "metadata"), part(body, "status")
+    labels: Mapping[str, str] = part(meta, "labels")
+    ray = _ray_container(body)
+    reason, trouble = next(_troubles(status), ("", ""))
+    return Pod(
+        name=text(meta, "name"),
+        uid=text(meta, "uid"),
+        head=labels.get("ray.io/node-type") == "head",
+        group=labels.get("ray.io/group", ""),
+        phase=text(status, "phase") or "Pending",
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in items(status, "conditions")),
+        ip=text(status, "podIP"),
+        node=text(body, "spec", "nodeName"),
+        container=text(ray, "containerID"),
+        restarts=number(ray, "restartCount"),
+        leaving="deletionTimestamp" in meta,
+        trouble=f"{reason}: {trouble}" if trouble else reason,
+        trouble_reason=reason,
+        annotations={k: v for k, v in part(meta, "annotations").items() if k.startswith("dljob.io/")},
+    )
+
+
+def _ray_container(body: Object) -> Object:
+    """The status of the Ray container, which KubeRay takes to be the first."""
+    first = next((container["name"] for container in items(body, "spec", "containers")), "")
+    statuses = items(body, "status", "containerStatuses")
+    nothing: Object = {}
+    return next((status for status in statuses if status["name"] == first), nothing)
+
+
+def _troubles(status: Object) -> Iterator[tuple[str, str]]:
+    """(reason, message) of what is wrong, the gravest first."""
+    if status.get("phase") in ("Failed", "Unknown"):
+        yield text(status, "reason") or status["phase"], text(status, "message") or _ended(status)
+    for container in (*items(status, "initContainerStatuses"), *items(status, "containerStatuses")):
+        waiting, last = part(container, "state", "waiting"), part(container, "lastState", "terminated")
+        name = f"container {container['name']}"
+        if text(waiting, "reason") not in _WAITS:
+            before = f"; it ended with {_exit(last)}" if last else ""
+            yield waiting["reason"], f"{name}: {text(waiting, 'message')}{before}".rstrip(": ")
+        elif last and not container.get("ready"):
+            yield text(last, "reason") or "Error", f"{name} ended with {_exit(last)}"
+    for condition in items(status, "conditions"):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield text(condition, "reason") or "Unschedulable", text(condition, "message")
+
+
+def _ended(status: Object) -> str:
+    """What the containers of a failed pod ended with."""
+    ends = ((c["name"], part(c, "state", "terminated")) for c in items(status, "containerStatuses"))
+    return ", ".join(f"container {name} ended with {_exit(end)}" for name, end in ends if end)
+
+
+def _exit(end: Object) -> str:
+    reason = f" ({end['reason']})" if end.get("reason") not in (None, "Error") else ""
+    said = f": {text(end, 'message').strip()[-300:]}" if end.get("message") else ""
+    return f"exit code {end.get('exitCode')}{reason}{said}"
