@@ -16,6 +16,7 @@ from dljob.spec.crd import crd, crd_yaml, schema_of
 from dljob.spec.generate import generated, main
 from dljob.spec.load import load
 from dljob.spec.model import DLJobManifest
+from dljob.spec.status import COLUMNS, PHASES
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -132,9 +133,23 @@ def test_names_and_columns() -> None:
     version = made["spec"]["versions"][0]
     assert made["metadata"]["name"] == "dljobs.dljob.io"
     assert made["spec"]["names"]["shortNames"] == ["dlj"]
-    assert [column["name"] for column in version["additionalPrinterColumns"]] == ["Image", "Age"]
+    assert [column["name"] for column in version["additionalPrinterColumns"]] == [column["name"] for column in COLUMNS]
     assert version["subresources"] == {"status": {}}
     assert NODES[".status"][FREE] is True
+
+
+def test_the_status_is_typed_and_what_is_printed_is_in_it() -> None:
+    status = {path: node for path, node in NODES.items() if path.startswith(".status")}
+    for path, node in status.items():
+        assert len(node["description"]) > 4, path
+        assert node["type"] != "array" or node["maxItems"] <= 32
+        assert node["type"] != "string" or "enum" in node or "format" in node or node["maxLength"] <= 32768
+        assert node["type"] != "object" or node[FREE] is True, f"{path}: an older CRD must lose nothing"
+    for column in COLUMNS:
+        where = str(column["jsonPath"])
+        assert where.startswith(".metadata.") or NODES[where]["type"] == column["type"]
+    assert status[".status.conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+    assert status[".status.phase"]["enum"] == list(PHASES)
 
 
 def test_the_text_is_the_data() -> None:

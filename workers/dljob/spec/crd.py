@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from dljob.spec.emit import to_yaml
 from dljob.spec.model import DLJobManifest
+from dljob.spec.status import COLUMNS, status_schema
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -27,15 +28,11 @@ _KEEP_LISTS = ("minItems", "maxItems", "minProperties", "maxProperties", "requir
 
 def crd() -> Schema:
     """The CRD as data."""
-    columns: list[Schema] = [
-        {"name": "Image", "type": "string", "jsonPath": ".spec.image", "priority": 1},
-        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    ]
     version: Schema = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": columns,
+        "additionalPrinterColumns": list(COLUMNS),
         "schema": {"openAPIV3Schema": _root()},
         "subresources": {"status": {}},
     }
@@ -96,11 +93,7 @@ def _root() -> Schema:
         **words,
         "metadata": {"type": "object"},
         "spec": root["properties"]["spec"],
-        "status": {
-            "description": "What the operator observed.",
-            "type": "object",
-            "x-kubernetes-preserve-unknown-fields": True,
-        },
+        "status": status_schema(),
     }
     root["required"] = ["spec"]
     return root
