@@ -51,8 +51,9 @@ FROM ${BASE} AS base
 # Nothing in an image installs packages, and each user has a name: Ray and torch ask for it.
 RUN rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/local/lib/python3.*/site-packages/setuptools* \
       /usr/local/lib/python3.*/ensurepip/_bundled /usr/local/bin/pip* /usr/share/python-wheels \
- && useradd --uid 65532 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin dljob \
- && useradd --uid 1000 --user-group --create-home --shell /bin/bash ray
+ && groupadd --gid 65532 dljob && groupadd --gid 1000 ray \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin dljob \
+ && useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash ray
 ENV PATH=/opt/dljob/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 LABEL org.opencontainers.image.licenses=Apache-2.0
 
@@ -75,4 +76,4 @@ COPY --from=wheel /opt/dljob /opt/dljob
 ENV HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532
-ENTRYPOINT ["dljob-operator"]
+ENTRYPOINT ["python", "-m", "dljob_operator"]

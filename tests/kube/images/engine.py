@@ -137,7 +137,7 @@ class Engine:
         line = ["unshare", "--mount", "sh", "-c", over, str(self.folder), "buildah"]
         line += ["--root", f"{self.folder}/storage", "--runroot", f"{self.folder}/run"]
         line += ["--storage-driver", self.driver, command]
-        if command in ("build", "push"):
+        if command in ("build", "push", "from"):
             line += ["--signature-policy", f"{self.folder}/etc/policy.json"]
         done = subprocess.run(
             [*line, *arguments],
