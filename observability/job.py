@@ -80,6 +80,7 @@ def _ranks() -> Row:
 
 def _failures() -> Row:
     levels = "One process, a group of a role, a role, the whole job, or PrimeMaster itself."
+    healed = "From detection to all ranks ready again."
     restarts = Query(f"sum by (level) (increase(dljob_restarts_total{{{_OF}}}[$__rate_interval]))", "{{level}}")
     recovery = Query(f"max by (level) (dljob_last_recovery_seconds{{{_OF}}})", "{{level}}")
     lives = Query(f"max(dljob_master_epoch{{{_OF}}})", "lives")
@@ -87,15 +88,7 @@ def _failures() -> Row:
         "Failures",
         (
             lines("Restarts by level", (restarts,), levels, unit="none", width=8, bars=True),
-            lines(
-                "Last recovery, by level", (recovery,), "From detection to all ranks ready again.", unit="s", width=8
-            ),
-            lines(
-                "Lives of PrimeMaster",
-                (lives,),
-                "It comes back by itself; each return is a step.",
-                unit="none",
-                width=8,
-            ),
+            lines("Last recovery, by level", (recovery,), healed, unit="s", width=8, empty="no recovery yet"),
+            lines("Lives of PrimeMaster", (lives,), "It comes back by itself, as one more.", unit="none", width=8),
         ),
     )

@@ -24,7 +24,7 @@ def operator() -> str:
 
 def _now() -> Row:
     errors = f"sum(increase(controller_runtime_reconcile_errors_total{{{_PASS}}}[15m]))"
-    missed = f"sum(increase(dljob_missed_events_total{{{_US}}}[1h]))"
+    missed = f"sum(increase(dljob_missed_events_total{{{_US}}}[1h])) or vector(0)"
     version = Query(f"dljob_operator_build_info{{{_US}}}", "{{version}}")
     depth = Query(f"sum(workqueue_depth{{{_QUEUE}}})")
     return Row(
@@ -70,7 +70,9 @@ def _queue() -> Row:
         Query(f"sum(workqueue_depth{{{_QUEUE}}})", "waiting"),
         Query(f"60 * sum(rate(workqueue_retries_total{{{_QUEUE}}}[{_RATE}]))", "retries per minute"),
     )
-    missed = Query(f"sum by (kind) (increase(dljob_missed_events_total{{{_US}}}[1h]))", "{{kind}}")
+    # A kind has no series until something of it was missed.
+    none = 'or on () label_replace(vector(0), "kind", "nothing", "", "")'
+    missed = Query(f"sum by (kind) (increase(dljob_missed_events_total{{{_US}}}[1h])) {none}", "{{kind}}")
     return Row(
         "Queue",
         (

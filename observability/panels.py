@@ -100,8 +100,9 @@ def lines(
     stacked: bool = False,
     bars: bool = False,
     limit: float | None = None,
+    empty: str = "",
 ) -> timeseries.Panel:
-    """Values over time; `limit` draws a dashed red line."""
+    """Values over time; `limit` draws a dashed red line, `empty` is said where there are none."""
     panel = (
         timeseries.Panel()
         .title(title)
@@ -125,6 +126,8 @@ def lines(
         .tooltip(look.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
         .targets([_target(query, ref, instant=False) for ref, query in enumerate(queries)])
     )
+    if empty:
+        panel.no_value(empty)
     if stacked or bars:
         panel.stacking(look.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
     if limit is not None:

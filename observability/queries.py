@@ -80,6 +80,7 @@ _KNOWN = frozenset(
         "clamp_min",
         "histogram_quantile",
         "vector",
+        "label_replace",
         "max_over_time",
     )
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from dljob.telemetry.catalog import CATALOG, CONTROLLER, STARTUP_STAGES
 from dljob.telemetry.exposition import Sample, sample
-from dljob.telemetry.job_samples import fleet_samples, samples
+from dljob.telemetry.job_samples import samples
 
 END = 1_790_000_000.0
 """Unix seconds of the last sample."""
@@ -220,12 +220,15 @@ class Operator:
     def lines(self, t: float) -> Iterator[tuple[str, dict[str, str], float]]:
         """Its series now."""
         jobs = [(s.namespace, s.name, s.phase(t)) for s in STORIES if s.phase(t)]
+        counts = Counter((namespace, phase) for namespace, _, phase in jobs)
         told = [sample(name, labels, value) for (name, labels), value in self.counts.items()]
         told += [
             sample("workqueue_depth", (CONTROLLER,), self.depth),
             sample("dljob_operator_build_info", ("0.1.0",), 1),
         ]
-        yield from (_line(one) for one in (*told, *fleet_samples(jobs)))
+        told += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]
+        told += [sample("dljob_status_phase", labels, 1) for labels in jobs]
+        yield from map(_line, told)
         for histogram in (self.passes, self.waits, *self.stages.values()):
             yield from histogram.lines()
 

@@ -10,7 +10,7 @@ from dljob.master.state import Phase
 from dljob.master.status import status
 from dljob.telemetry.catalog import CATALOG, GATEWAY
 from dljob.telemetry.exposition import exposition, sample
-from dljob.telemetry.job_samples import MASTER_PHASES, fleet_samples, samples
+from dljob.telemetry.job_samples import MASTER_PHASES, samples
 
 
 def snapshot(world, progress=None):
@@ -112,15 +112,6 @@ def test_the_gateways_brief_snapshot_serves_as_well():
 
 def test_every_phase_of_the_master_has_its_series():
     assert tuple(phase.value for phase in Phase) == MASTER_PHASES
-
-
-def test_a_fleet_is_counted_and_listed():
-    jobs = [("a", "one", "Running"), ("a", "two", "Running"), ("b", "one", "")]
-    values = parsed(exposition(fleet_samples(jobs)))
-    assert values["dljob_jobs", frozenset({("namespace", "a"), ("phase", "Running")})] == 2
-    assert values["dljob_jobs", frozenset({("namespace", "b"), ("phase", "Pending")})] == 1
-    assert sum(v for (name, _), v in values.items() if name == "dljob_status_phase") == 3
-    assert len(values) == 5
 
 
 def test_families_come_together_and_values_are_escaped():

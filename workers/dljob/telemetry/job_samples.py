@@ -1,8 +1,7 @@
-"""What is measured of DLJobs: from PrimeMaster's snapshots in the gateway, from statuses in the operator."""
+"""What the gateway serves of a job, from PrimeMaster's snapshot."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,16 +29,6 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
         yield sample("dljob_units", (*of, state), count)
     yield sample("dljob_master_epoch", of, snapshot["epoch"])
     yield sample("dljob_running_seconds", of, snapshot["seconds"])
-
-
-def fleet_samples(jobs: Iterable[tuple[str, str, str]]) -> Iterator[Sample]:
-    """All DLJobs that the operator knows, each (namespace, name, phase of its status); an empty phase is Pending."""
-    known = [(namespace, name, phase or "Pending") for namespace, name, phase in jobs]
-    counts = Counter((namespace, phase) for namespace, _, phase in known)
-    for labels, count in sorted(counts.items()):
-        yield sample("dljob_jobs", labels, count)
-    for labels in known:
-        yield sample("dljob_status_phase", labels, 1)
 
 
 def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
