@@ -16,7 +16,10 @@ from dljob.errors import UsageError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
+    from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.spec.model import DLJobManifest
+
+Place = Literal["ray", "kubernetes"]
 
 DEFAULT_NAME = "dljob"
 """The name of a job that was given none."""
@@ -167,28 +170,57 @@ class DLJob:
         return parse(self.model_dump(name=name))
 
     @overload
-    def submit(self, name: str | None = None, *, blocking: Literal[True] = True, address: str | None = None) -> int: ...
-    @overload
-    def submit(self, name: str | None = None, *, blocking: Literal[False], address: str | None = None) -> JobHandle: ...
+    def submit(
+        self, name: str | None = None, *, blocking: Literal[True] = True, address: str | None = None, to: Place = "ray"
+    ) -> int: ...
     @overload
     def submit(
-        self, name: str | None = None, *, blocking: bool = True, address: str | None = None
-    ) -> int | JobHandle: ...
-    def submit(self, name: str | None = None, *, blocking: bool = True, address: str | None = None) -> int | JobHandle:
+        self,
+        name: str | None = None,
+        *,
+        blocking: Literal[False],
+        address: str | None = None,
+        to: Literal["ray"] = "ray",
+    ) -> JobHandle: ...
+    @overload
+    def submit(
+        self, name: str | None = None, *, blocking: Literal[False], address: None = None, to: Literal["kubernetes"]
+    ) -> KubernetesJob: ...
+    @overload
+    def submit(
+        self, name: str | None = None, *, blocking: bool = True, address: str | None = None, to: Place = "ray"
+    ) -> int | JobHandle | KubernetesJob: ...
+    def submit(
+        self, name: str | None = None, *, blocking: bool = True, address: str | None = None, to: Place = "ray"
+    ) -> int | JobHandle | KubernetesJob:
         """Run the job on a Ray: that of `address`, of RAY_ADDRESS, or the one this process is connected to.
+
+        With to="kubernetes" a DLJob is made in the cluster of the kubeconfig's current context, or the one that this
+        process runs in, in the draft's `metadata["namespace"]`, else the current one; the code goes along.
 
         Args:
             name: name of the job; left out: the one given to the builder, else "dljob".
             blocking: wait for the end and return the exit code (0 success, 1 failure); else return a handle at once.
             address: host:port of Ray's GCS.
+            to: ray or kubernetes.
 
         Raises:
             SpecError: the draft is wrong; all problems at once.
-            UnreachableError: there is no Ray; `dljob run` brings its own.
+            UsageError: an address and to="kubernetes"; a job of that name is there.
+            UnreachableError: there is no Ray (`dljob run` brings its own), or the cluster is not reached, or refuses.
         """
-        from dljob.api.handle import submit
+        if to not in ("ray", "kubernetes"):
+            raise UsageError(f"submit(to={to!r}): there is no such place", hint='to="ray" or to="kubernetes"')
+        if to == "kubernetes":
+            if address is not None:
+                raise UsageError("submit(address=...) is for to='ray'", hint="the kubeconfig says where the cluster is")
+            from dljob.api.kubernetes.handle import submit_job
 
-        handle = submit(self.manifest(name), address=address, code_dir=self._code_dir())
+            handle = submit_job(self.manifest(name), folder=self._code_dir())
+        else:
+            from dljob.api.handle import submit
+
+            handle = submit(self.manifest(name), address=address, code_dir=self._code_dir())
         return handle.wait_code() if blocking else handle
 
     def _code_dir(self) -> Path:

@@ -45,9 +45,15 @@ def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) ->
         finally:
             await kube.close()
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _inside_a_loop():
         return asyncio.run(main())
     with ThreadPoolExecutor(max_workers=1) as pool:  # a notebook has a loop of its own in this thread
         return pool.submit(asyncio.run, main()).result()
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

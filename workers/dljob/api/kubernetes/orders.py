@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dljob.api.kubernetes.jobs import changes, ended, items, phase_of, place_of, role_sizes, status_of
 from dljob.api.values import suggestion
 from dljob.control import names
-from dljob.errors import DeadlineError, NotFoundError
+from dljob.errors import DeadlineError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -49,9 +49,9 @@ def annotations_for(kind: Kind, target: str, at: str) -> dict[str, str]:
     return {_ANNOTATION[kind]: at, **extra}
 
 
-def taken(status: Mapping[str, Any], kind: Kind, at: str) -> bool:
-    """Whether the operator has handed on the order of that moment."""
-    return any(at in one.values() and one.get("kind", kind) == kind for one in items(status, "lastCommands"))
+def answer(status: Mapping[str, Any], kind: Kind, at: str) -> Json | None:
+    """What became of the order of that moment: `state` Sent, Refused or Ignored, and a message; None: nothing yet."""
+    return next((c for c in items(status, "lastCommands") if c.get("at") == at and c.get("kind", kind) == kind), None)
 
 
 async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: float = TAKEN_S) -> None:
@@ -66,6 +66,7 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
 
     Raises:
         NotFoundError: the job has ended, or has no such target.
+        UsageError: the operator or PrimeMaster refused it, in their words.
         DeadlineError: the operator did not take it in time; the order stands.
     """
     from dljob.kube.api import DLJOBS
@@ -77,17 +78,25 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
     patch = {"metadata": {"uid": meta["uid"], "annotations": annotations_for(kind, target, at)}}
     marked = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
     try:
-        await asyncio.wait_for(_arrival(kube, marked, kind, at), within)
+        said = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
     except TimeoutError:
         raise DeadlineError(
             f"the operator has not taken the {kind} of job {place_of(job)} within {within:g} s; the order stands",
             hint="is the operator up? see dljob doctor",
         ) from None
+    if said.get("state", "Sent") != "Sent":
+        what = kind if kind == "stop" else f"{kind} of {target}"
+        raise UsageError(f"{what} {str(said['state']).lower()}: {said.get('message')}")
 
 
-async def _arrival(kube: Kube, job: Json, kind: Kind, at: str) -> None:
-    """Return when the order was taken, or the job ended, which leaves nothing to order."""
+async def _answered(kube: Kube, job: Json, kind: Kind, at: str) -> Json:
+    """The answer; the end of the job is one to a stop."""
+    last = job
     async with aclosing(changes(kube, job)) as found:
-        async for one in found:
-            if taken(status_of(one), kind, at):
-                return
+        async for last in found:
+            said = answer(status_of(last), kind, at)
+            if said is not None:
+                return said
+    if kind == "stop":
+        return {}
+    raise NotFoundError(f"job {place_of(job)} ended before: {phase_of(last)}")
