@@ -132,9 +132,7 @@ async def _from_gateway(gateway: gate.Gateway, ranks: Sequence[Rank], tail: int 
             with contextlib.suppress(NotFoundError):  # it has not written anything yet
                 texts[key] = await (_whole(gateway, key) if tail is None else _tail(gateway, key, tail))
 
-    async with asyncio.TaskGroup() as group:
-        for key in ranks:
-            group.create_task(one(key))
+    await asyncio.gather(*(one(key) for key in ranks))
     return texts
 
 

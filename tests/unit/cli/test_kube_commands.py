@@ -1,0 +1,430 @@
+"""status, logs, events, restart and stop on a cluster, and which place a command means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kube import FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
+
+from dljob.cli import main
+from dljob.kube.api import DLJOBS, SECRETS, ApiError, Reply
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main.run(list(words))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+# -- which place
+
+
+@pytest.mark.parametrize("flags", [["-k"], ["-n", "team"], ["--context", "c"]])
+@pytest.mark.parametrize("command", ["status", "logs", "events", "restart", "stop"])
+def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube: FakeKube, dljob: Run) -> None:
+    code, _, err = dljob(command, "nope", *flags)
+    assert code == 3
+    assert "no job 'nope' in namespace team" in err
+    assert kube.contexts == ["c" if flags[0] == "--context" else None]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "events", "restart", "stop"])
+def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
+    command: str, kube: FakeKube, dljob: Run, home: Path
+) -> None:
+    add_job(kube, phase="Running")
+    code, _, err = dljob(command, "hello")
+    assert code == 3
+    assert "Kubernetes" not in err
+    (home / ".kube").mkdir()
+    (home / ".kube" / "config").write_text("{}")
+    code, _, err = dljob(command, "hello")
+    assert code == 3
+    assert "no job 'hello' on this machine" in err
+    assert f"on Kubernetes: dljob {command} hello --kubernetes" in err
+    assert kube.contexts == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["status"], ["status", "--kubernetes"]),
+        (["logs", "j", "-f"], ["logs", "--kubernetes", "j", "-f"]),
+        (["plan", "run"], ["plan", "run"]),
+        (["--help"], ["--help"]),
+        (["--debug", "stop", "j"], ["--debug", "stop", "--kubernetes", "j"]),
+        ([], []),
+    ],
+)
+def test_kubectl_dljob_is_about_the_cluster(words: list[str], made: list[str]) -> None:
+    assert main.on_kubernetes(words) == made
+
+
+def test_without_the_client_it_is_said_how_to_get_it() -> None:
+    script = (
+        "import sys; sys.modules['kubernetes'] = None; sys.modules['kubernetes.aio'] = None;"
+        "from dljob.cli import main; sys.exit(main.run(['status', '-k']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'dljob[kubernetes]'" in done.stderr
+
+
+# -- status
+
+
+def test_the_list(kube: FakeKube, dljob: Run) -> None:
+    assert dljob("status", "-k") == (0, "", "no jobs in namespace team\n")
+    assert dljob("status", "-A") == (0, "", "no jobs in any namespace\n")
+    assert json.loads(dljob("status", "-k", "-o", "json")[1]) == []
+    add_job(kube, phase="Running", rolesReady="2/2", progress={"step": 3})
+    add_job(kube, "other", "second")
+    code, out, _ = dljob("status", "-k")
+    assert code == 0
+    assert [line.split()[:6] for line in out.splitlines()] == [
+        ["NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP"],
+        ["hello", "00000001", "Running", "2/2", "0", "3"],
+    ]
+    _, out, _ = dljob("status", "-A")
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["NAMESPACE", "NAME"],
+        ["team", "hello"],
+        ["second", "other"],
+    ]
+    assert [job["name"] for job in json.loads(dljob("status", "-A", "-o", "json")[1])] == ["hello", "other"]
+
+
+def test_one_job_by_name_and_uid_and_a_misspelt_one(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Running", message="2 of 2", reason="Running")
+    for word in ("hello", job["metadata"]["uid"], job["metadata"]["uid"].replace("-", ""), "00000001"):
+        code, out, _ = dljob("status", word, "-k")
+        assert (code, out.splitlines()[0]) == (0, "hello (00000001) in namespace team: Running")
+    assert json.loads(dljob("status", "hello", "-k", "-o", "json")[1])["phase"] == "Running"
+    code, _, err = dljob("status", "helo", "-k")
+    assert (code, "did you mean 'hello'?" in err) == (3, True)
+
+
+def test_a_cluster_without_dljobs(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dljob.kube.api import NotThereError
+
+    async def nothing(*_: Any, **__: Any) -> Any:
+        raise NotThereError(404, "NotFound", "the server could not find the requested resource")
+
+    monkeypatch.setattr(kube, "list", nothing)
+    for words in (["status", "-k"], ["status", "hello", "-k"]):
+        code, _, err = dljob(*words)
+        assert (code, "this cluster does not serve DLJobs" in err) == (4, True)
+
+
+def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Pending")
+    loops: list[asyncio.AbstractEventLoop] = []
+    real = kube.watch
+
+    def watch(*words: Any, **named: Any) -> Any:
+        loops.append(asyncio.get_running_loop())
+        return real(*words, **named)
+
+    kube.watch = watch  # type: ignore[method-assign]
+
+    def operate() -> None:
+        for change in ({"phase": "Running"}, {"message": "says nothing new"}, {"phase": "Succeeded"}):
+            threading.Event().wait(0.05)
+            loops[0].call_soon_threadsafe(lambda c=change: kube.update("hello", **c))
+
+    threading.Timer(0.1, operate).start()
+    code, out, _ = dljob("status", "hello", "-k", "--watch")
+    assert code == 0
+    assert [line.split()[2] for line in out.splitlines()] == ["PHASE", "Pending", "Running", "Succeeded"]
+
+
+# -- logs
+
+
+def test_logs_of_a_living_job_come_from_its_head(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    big = "x" * 700_000
+    kube.head["logs"] = logs_of({("worker", 0): f"a\n{big}\n{big}\nb", ("worker", 1): "c\n"})
+    code, out, _ = dljob("logs", "hello", "-k")
+    assert code == 0
+    assert out.splitlines() == [
+        "[worker/0] a",
+        f"[worker/0] {big}",
+        f"[worker/0] {big}",
+        "[worker/0] b",
+        "[worker/1] c",
+    ]
+    assert dljob("logs", "hello", "-k", "--tail", "1")[1].splitlines() == ["[worker/0] b", "[worker/1] c"]
+    assert dljob("logs", "hello", "-k", "--tail", "2", "--rank", "0")[1].splitlines()[0] == f"[worker/0] {big}"
+    assert dljob("logs", "hello", "-k", "--tail", "0")[1] == ""
+    assert dljob("logs", "hello", "-k", "--role", "worker", "--rank", "1")[1] == "[worker/1] c\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--role", "wroker"], "did you mean 'worker'?"),
+        (["--rank", "7"], "ranks are 0 to 1"),
+        (["--role", "worker", "--rank", "2", "-f"], "ranks are 0 to 1"),
+    ],
+)
+def test_logs_of_whom(words: list[str], said: str, kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    code, _, err = dljob("logs", "hello", "-k", *words)
+    assert (code, said in err) == (3, True), err
+
+
+def test_logs_of_an_ended_job_come_from_what_was_kept(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Failed")
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "there is no ConfigMap hello-logs" in err) == (3, True)
+    add_saved_logs(kube, job, worker_0="a\nb\n")
+    assert dljob("logs", "hello", "-k") == (0, "[worker/0] a\n[worker/0] b\n", "")
+    assert dljob("logs", "hello", "-k", "-f") == (0, "[worker/0] a\n[worker/0] b\n", "")
+    code, _, err = dljob("logs", "hello", "-k", "--rank", "1")
+    assert (code, "there is output of: worker" in err) == (3, True)
+
+
+def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube: FakeKube, dljob: Run) -> None:
+    add_saved_logs(kube, {"metadata": {"name": "hello", "uid": "another"}}, worker_0="old\n")
+    add_job(kube, phase="Failed")
+    code, out, _ = dljob("logs", "hello", "-k")
+    assert (code, out) == (3, "")
+
+
+def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Provisioning")
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "has no head pod now" in err) == (4, True)
+    add_head(kube)
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "does not answer: error trying to reach service" in err) == (4, True)
+    kube.head["logs"] = lambda _query: Reply(503, b'{"error": "PrimeMaster is not there now"}')
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "answers 503: PrimeMaster is not there now" in err) == (4, True)
+    kube.forbidden.add("get secrets")
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "need the right to get secrets" in err) == (4, True)
+    kube.forbidden.clear()
+    del kube.objects["secrets", "team", "hello-1a2b3-token"]
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "hello-1a2b3-token with the token of the RayCluster is gone" in err) == (4, True)
+    kube.put(SECRETS, {"metadata": {"name": "hello-1a2b3-token"}, "data": {}})
+    assert "holds no token" in dljob("logs", "hello", "-k")[2]
+
+
+def test_following_sees_each_line_once_through_a_head_that_is_away(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    texts = {("worker", 0): "a\nb"}
+    asked = logs_of(texts)
+    turns = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += 1
+        if turns == 4:
+            texts["worker", 0] += "c\nd\n"
+        if turns == 8:
+            raise ApiError(503, "ServiceUnavailable", "connection refused")
+        if turns == 12:
+            texts["worker", 0] += "e\nend"
+            kube.update("hello", phase="Succeeded")
+        return asked(query)
+
+    kube.head["logs"] = head
+    code, out, _ = dljob("logs", "hello", "-k", "-f")
+    assert code == 0
+    assert out.splitlines() == [f"[worker/0] {line}" for line in ("a", "bc", "d", "e", "end")]
+
+
+def test_following_with_a_tail_begins_with_the_last_lines(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Succeeded")
+    add_head(kube)
+    kube.head["logs"] = logs_of({("worker", 0): "a\nb\nc\n"})
+    assert dljob("logs", "hello", "-k", "-f", "--tail", "1")[1] == "[worker/0] c\n"
+
+
+def test_thousands_of_ranks_are_not_followed(kube: FakeKube, dljob: Run) -> None:
+    kube.put(DLJOBS, {"metadata": {"name": "big"}, "spec": {"roles": [{"name": "a", "replicas": 3000}]}})
+    code, _, err = dljob("logs", "big", "-k", "-f")
+    assert (code, "take some with --role and --rank" in err) == (2, True)
+
+
+# -- events
+
+
+def test_events_and_notes_make_one_timeline(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Running")
+    add_head(kube)
+    add_event(kube, job, "PodsReady", "3 of 3", "2026-01-01T00:00:10.500000Z")
+    add_event(kube, job, "Restarting", "worker/1: killed, level Process", "2026-01-01T00:00:40Z", type="Warning")
+    add_event(kube, {"metadata": {"name": "other", "uid": "x"}}, "Foreign", "not ours", "2026-01-01T00:00:01Z")
+    notes = [
+        {"seq": 1, "time": 1767225620.0, "reason": "Admitted", "target": "job", "message": "2 units held"},
+        {"seq": 2, "time": 1767225640.0, "reason": "Restarting", "target": "worker/1", "message": "killed"},
+    ]  # fmt: skip
+    kube.head["events"] = lambda query: {"events": [n for n in notes if n["seq"] > query["after"]]}
+    code, out, err = dljob("events", "hello", "-k")
+    assert (code, err) == (0, "")
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "10.5s PodsReady job 3 of 3",
+        "20.0s Admitted job 2 units held",
+        "40.0s Restarting job Warning: worker/1: killed, level Process",
+    ]
+    shown = [json.loads(line) for line in dljob("events", "hello", "-k", "-o", "json")[1].splitlines()]
+    assert [note["reason"] for note in shown] == ["PodsReady", "Admitted", "Restarting"]
+
+
+def test_events_without_the_master_say_so(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Provisioning")
+    code, out, err = dljob("events", "hello", "-k")
+    assert (code, out) == (0, "")
+    assert "no events; Kubernetes keeps them for an hour" in err
+    assert "without PrimeMaster's own notes: job hello in namespace team has no head pod now" in err
+
+
+def test_following_events_shows_each_once(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = add_job(kube, phase="Running")
+    add_event(kube, job, "PodsReady", "3 of 3", "2026-01-01T00:00:10Z")
+    looks = 0
+    real = kube.get
+
+    async def get(resource: Any, name: str, namespace: str | None = None) -> Any:
+        nonlocal looks
+        looks += resource is DLJOBS
+        if looks == 3:
+            series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:20Z"}
+            add_event(kube, job, "PodsReady", "3 of 3", "2026-01-01T00:00:10Z", series=series,
+                      metadata={"name": "hello.podsready", "uid": "00000002-0000-0000-0000-000000000000"})  # fmt: skip
+        if looks == 5:
+            kube.update("hello", phase="Succeeded")
+        return await real(resource, name, namespace)
+
+    monkeypatch.setattr(kube, "get", get)
+    code, out, _ = dljob("events", "hello", "-k", "-f")
+    assert code == 0
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "10.0s PodsReady job 3 of 3",
+        "20.0s PodsReady job 3 of 3 (x2)",
+    ]
+
+
+# -- orders
+
+
+def operator(kube: FakeKube, state: str = "Sent", message: str = "PrimeMaster took it") -> None:
+    """Answers every order at once."""
+
+    def take(job: dict[str, Any]) -> None:
+        notes, status = job["metadata"].get("annotations", {}), job.get("status") or {}
+        known = status.get("lastCommands") or []
+        for kind in ("restart", "stop"):
+            at = notes.get(f"dljob.io/{kind}")
+            if at and not any(one["at"] == at for one in known):
+                entry = {"id": f"{kind}/{at}", "kind": kind, "at": at, "state": state, "message": message}
+                kube.update(job["metadata"]["name"], lastCommands=[*known, entry])
+
+    kube.on_patch = take
+
+
+@pytest.mark.parametrize("target", ["job", "worker", "worker/1"])
+def test_a_restart_is_an_annotation_that_the_operator_takes(target: str, kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    operator(kube)
+    code, out, err = dljob("restart", "hello", *([] if target == "job" else [target]), "-k")
+    assert (code, out) == (0, "")
+    assert "dljob events hello -n team" in err
+    notes = kube.one(DLJOBS, "hello")["metadata"]["annotations"]
+    assert notes["dljob.io/restart-target"] == target
+    at = notes["dljob.io/restart"]
+    assert (len(at), at[-1]) == (27, "Z"), "RFC 3339 with microseconds"
+    assert dljob("restart", "hello", "-k")[0] == 0
+    assert kube.one(DLJOBS, "hello")["metadata"]["annotations"]["dljob.io/restart"] > at, "another one is another order"
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("wroker", "did you mean 'worker'?"),
+        ("worker/2", "worker/0 to worker/1"),
+        ("worker/x", "worker/0 to worker/1"),
+        ("worker/-1", "worker/0"),
+        ("worker/", "worker/0 to worker/1"),
+        ("", "known: job, worker"),
+        ("node/n1", "known: job, worker"),
+    ],
+)
+def test_an_unknown_target_is_refused_before_anything_is_sent(
+    target: str, hint: str, kube: FakeKube, dljob: Run
+) -> None:
+    add_job(kube, phase="Running")
+    code, _, err = dljob("restart", "hello", target, "-k")
+    assert (code, hint in err) == (3, True), err
+    assert "annotations" not in kube.one(DLJOBS, "hello")["metadata"]
+
+
+@pytest.mark.parametrize("state", ["Refused", "Ignored"])
+def test_an_order_that_is_not_carried_out_is_an_error(state: str, kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Provisioning")
+    operator(kube, state, "nothing of the job runs yet")
+    code, _, err = dljob("restart", "hello", "worker", "-k")
+    assert (code, f"restart of worker {state.lower()}: nothing of the job runs yet" in err) == (2, True)
+
+
+def test_an_order_that_nobody_takes_times_out_and_stands(
+    kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dljob.api.kubernetes import orders
+
+    add_job(kube, phase="Running")
+    monkeypatch.setattr(orders.order, "__defaults__", ("job", 0.1))
+    code, _, err = dljob("restart", "hello", "-k")
+    assert (code, "has not taken the restart" in err, "dljob doctor" in err) == (5, True, True)
+    assert "dljob.io/restart" in kube.one(DLJOBS, "hello")["metadata"]["annotations"]
+
+
+def test_stop_and_wait(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    operator(kube)
+    code, _, err = dljob("stop", "hello", "-k")
+    assert (code, "job hello in namespace team is being stopped; its logs: dljob logs hello -n team" in err) == (
+        0,
+        True,
+    )
+    kube.on_patch = lambda job: kube.update("hello", phase="Failed", reason="StoppedByUser")
+    code, _, err = dljob("stop", "hello", "-k", "--wait")
+    assert (code, "job hello in namespace team stopped" in err) == (0, True)
+    code, _, err = dljob("stop", "hello", "-k")
+    assert (code, "has ended: Failed" in err) == (3, True)
+
+
+def test_a_restart_that_the_jobs_end_overtakes(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    kube.on_patch = lambda job: kube.update("hello", phase="Succeeded")
+    code, _, err = dljob("restart", "hello", "-k")
+    assert (code, "ended before: Succeeded" in err) == (3, True)
