@@ -50,6 +50,14 @@ def test_what_short_logs_leave_goes_to_long_ones() -> None:
     assert share([10, 1000, 1000], 610) == [10, 300, 300]
 
 
+@given(st.lists(st.integers(0, 2000), max_size=30), st.integers(0, 5000))
+def test_who_has_room_gets_a_tail_worth_reading(sizes: list[int], budget: int) -> None:
+    room = tails.fit(sizes, budget)
+    for got, size in zip(share(sizes[:room], budget), sizes, strict=False):
+        assert got >= min(size, tails.LEAST_BYTES)
+    assert room == len(sizes) or sum(min(size, tails.LEAST_BYTES) for size in sizes[: room + 1]) > budget
+
+
 # -- text
 
 
@@ -134,9 +142,12 @@ async def test_logs_of_all_ranks_and_a_word_for_those_whose_node_is_gone(nodes: 
 
 
 async def test_ranks_without_room_are_named(nodes: Path) -> None:
-    ranks = [row("a", rank) for rank in range(5)]
-    got = await tails.gather(nodes, {"ranks": ranks}, 2 * tails.LEAST_BYTES)
-    assert got["cut"] == ["a/2", "a/3", "a/4"]
+    for rank in range(5):
+        (nodes / "logs" / f"a-{rank}.log").write_text("x" * 10 if rank == 2 else "x" * 1000)
+    ranks = [row("a", rank) for rank in range(9)]
+    got = await tails.gather(nodes, {"ranks": ranks}, 2 * tails.LEAST_BYTES + 10)
+    assert {name: len(text) for name, text in got["logs"].items()} == {"a/0": 512, "a/1": 512, "a/2": 10}
+    assert got["cut"] == ["a/3", "a/4"], "who wrote nothing misses nothing"
 
 
 async def test_all_tails_together_keep_within_the_budget(nodes: Path) -> None:

@@ -60,6 +60,16 @@ def share(sizes: Sequence[int], budget: int) -> list[int]:
     return given
 
 
+def fit(sizes: Sequence[int], budget: int) -> int:
+    """How many, from the first, can have all of theirs or LEAST_BYTES."""
+    left = budget
+    for count, size in enumerate(sizes):
+        left -= min(size, LEAST_BYTES)
+        if left < 0:
+            return count
+    return len(sizes)
+
+
 def last(data: bytes, limit: int) -> str:
     """The last bytes of a log as text that takes no more than `limit` bytes of UTF-8; never half a character."""
     text = _whole(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
@@ -121,25 +131,24 @@ def _read(path: Path, offset: int | None, limit: int) -> tuple[int, bytes]:
 async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict[str, Any]:
     """{"logs": {"role/rank": tail}, "cut": [ranks without room]}; a log whose node is gone is a line that says so."""
     ranks = order(snapshot)
-    room = max(1, budget // LEAST_BYTES)
-    chosen, cut = ranks[:room], ranks[room:]
-    each = max(LEAST_BYTES, AHEAD * budget // max(1, len(chosen)))
+    limit = min(budget, max(LEAST_BYTES, AHEAD * budget // max(1, len(ranks))))
     by_node: dict[str, list[str]] = {}
-    for row in chosen:
+    for row in ranks:
         by_node.setdefault(row["node"], []).append(_file(row))
     at_once = asyncio.Semaphore(NODES_AT_ONCE)
 
     async def ask(node: str, names: list[str]) -> dict[str, bytes]:
         async with at_once:
-            return await _ends(node, str(folder), names, min(each, budget))
+            return await _ends(node, str(folder), names, limit)
 
     found: dict[str, bytes] = {}
     for answer in await asyncio.gather(*(ask(node, names) for node, names in by_node.items())):
         found |= answer
-    data = [found.get(_file(row), b"") for row in chosen]
-    shares = share([len(one) for one in data], budget)
-    logs = {_name(row): last(one, given) for row, one, given in zip(chosen, data, shares, strict=True)}
-    return {"logs": {name: text for name, text in logs.items() if text}, "cut": [_name(row) for row in cut]}
+    written = [(_name(row), found[_file(row)]) for row in ranks if found.get(_file(row))]
+    room = fit([len(data) for _, data in written], budget)
+    shares = share([len(data) for _, data in written[:room]], budget)
+    logs = {name: last(data, given) for (name, data), given in zip(written, shares, strict=False)}
+    return {"logs": logs, "cut": [name for name, _ in written[room:]]}
 
 
 async def _ends(node: str, folder: str, names: list[str], limit: int) -> dict[str, bytes]:

@@ -1,0 +1,282 @@
+"""The gateway between callers and masters that come, go, hang and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_backend import MemoryKeyValue
+from prometheus_client.parser import text_string_to_metric_families
+
+from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.runtime import gateway_jobs, tails
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef
+from dljob.runtime.gateway_app import Order
+from dljob.runtime.gateway_jobs import RayJobs, wrong
+from dljob.runtime.launch import REGISTRY, JobEntry
+
+UID = "0123456789abcdef" * 2
+
+
+def snapshot(phase: str = "Running", version: int = 1) -> dict[str, Any]:
+    role = {"name": "a", "desired": 2, "ready": 2, "running": 2, "succeeded": 0, "failed": 0, "restarts": 0}
+    return {
+        "name": "j",
+        "uid": UID,
+        "phase": phase,
+        "reason": phase,
+        "message": "",
+        "seconds": 1.5,
+        "epoch": 1,
+        "version": version,
+        "roles": [role],
+        "restarts": {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0},
+        "lastFault": None,
+        "recentFaults": [],
+        "progress": {"step": 3, "metrics": {}},
+        "result": "",
+        "ranks": [{"role": "a", "rank": rank, "phase": "Ready", "node": "n"} for rank in range(2)],
+        "units": [{"name": "a/0", "node": "n", "phase": "Held"}],
+    }
+
+
+class Master:
+    """PrimeMaster as far as the gateway knows it."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.calls: list[tuple[Any, ...]] = []
+        self.hangs = False
+
+    async def brief(self, after: int, timeout_s: float) -> dict[str, Any]:
+        return {k: v for k, v in snapshot(version=after + 1).items() if k not in ("ranks", "units")} | {
+            "placement": {"units": 1, "ready": 1, "pending": 0, "notReady": []}
+        }
+
+    async def status(self, after: int, timeout_s: float) -> dict[str, Any]:
+        return snapshot(version=after + 1)
+
+    async def notes(self, after: int, timeout_s: float) -> list[dict[str, Any]]:
+        return [{"seq": seq} for seq in range(after + 1, after + 4001)]
+
+    async def placement(self) -> dict[str, Any]:
+        return {"version": 7, "nodes": [{"node": "n", "units": ["a/0"], "roles": ["a"], "ranks": "a/0-1"}]}
+
+    async def command(self, *args: Any) -> None:
+        if args[2] == "a/1":
+            raise ActorCallError("it raised", error_type="X", remote_traceback="")
+
+
+class Cluster:
+    """A backend with one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kv = MemoryKeyValue()
+        self.master: Master | None = Master()
+        self.home = folder
+        self.dir = folder / "jobs" / f"j-{UID[:8]}"
+        self.dir.mkdir(parents=True)
+        self.kv.values[REGISTRY + UID] = json.dumps(asdict(JobEntry(UID, "j", str(self.dir), 1.0))).encode()
+        self.lookups = 0
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        self.lookups += 1
+        return ActorRef(name, self.master) if self.master and name == f"{UID[:8]}/master" else None
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        master: Master = ref.native
+        master.calls.append((method, *args))
+        while master.hangs and not master.dead:  # noqa: ASYNC110 - tests set both
+            await asyncio.sleep(0.01)
+        if master.dead:
+            raise ActorLostError("gone")
+        return await getattr(master, method)(*args)
+
+    def die(self) -> None:
+        assert self.master
+        self.master.dead, self.master = True, None
+
+    def end(self, phase: str = "Succeeded") -> None:
+        """As the master does it: the status first, then the keys, then itself."""
+        (self.dir / "status.json").write_text(json.dumps(snapshot(phase, version=9)))
+        (self.dir / "events.jsonl").write_text("".join(json.dumps({"seq": seq}) + "\n" for seq in range(1, 4)))
+        self.kv.values.clear()
+        self.die()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(gateway_jobs, "GRACE_S", 0.3)
+    monkeypatch.setattr(gateway_jobs, "pods_of_nodes", lambda: {"n": "pod-1"})
+    return Cluster(tmp_path)
+
+
+@pytest.fixture
+def jobs(cluster: Cluster) -> RayJobs:
+    return RayJobs(cluster, str(cluster.home))  # type: ignore[arg-type]
+
+
+async def test_a_living_master_is_asked_and_found_once(cluster: Cluster, jobs: RayJobs) -> None:
+    assert (await jobs.brief(UID, 4, 2.0))["version"] == 5
+    assert (await jobs.status(UID, 4, 2.0))["ranks"]
+    assert cluster.master
+    (first, after, left), *_ = cluster.master.calls
+    assert (first, after) == ("brief", 4)
+    assert 1.9 < left <= 2.0
+    assert cluster.lookups == 1
+
+
+async def test_a_master_that_dies_and_comes_back_is_asked_again_for_the_time_that_is_left(
+    cluster: Cluster, jobs: RayJobs
+) -> None:
+    first = cluster.master
+    assert first
+    first.hangs = True
+    question = asyncio.create_task(jobs.brief(UID, 4, 5.0))
+    while not first.calls:  # noqa: ASYNC110 - a few turns of the loop
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    cluster.die()
+    await asyncio.sleep(0.1)
+    cluster.master = Master()
+    assert (await question)["version"] == 5
+    assert cluster.master.calls[0][2] < 4.9
+
+
+async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster: Cluster, jobs: RayJobs) -> None:
+    cluster.die()
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="not there now"):
+        await jobs.brief(UID, 0, 0.2)
+    assert 0.4 < time.monotonic() - began < 2.0
+
+
+async def test_a_frozen_master_does_not_hold_the_caller(cluster: Cluster, jobs: RayJobs) -> None:
+    assert cluster.master
+    cluster.master.hangs = True
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="does not answer now"):
+        await jobs.brief(UID, 0, 0.2)
+    assert time.monotonic() - began < 2.0
+
+
+async def test_an_unknown_job_is_not_there_at_once(jobs: RayJobs) -> None:
+    began = time.monotonic()
+    for question in (jobs.brief("f" * 32, 0, 30.0), jobs.tails("f" * 32, 100), jobs.placement("f" * 32)):
+        with pytest.raises(NotFoundError, match="no job"):
+            await question
+    assert time.monotonic() - began < 1.0
+
+
+async def test_after_the_end_everything_comes_from_the_folder(cluster: Cluster, jobs: RayJobs) -> None:
+    await jobs.brief(UID, 0, 0.0)
+    cluster.end("Failed")
+    assert (await jobs.status(UID, 0, 30.0))["phase"] == "Failed"
+    short = await jobs.brief(UID, 0, 30.0)
+    assert (short["phase"], short["placement"]["units"], "ranks" in short) == ("Failed", 1, False)
+    assert [note["seq"] for note in await jobs.events(UID, 1, 30.0)] == [2, 3]
+    assert await jobs.placement(UID) == {"version": 9, "nodes": []}
+    await jobs.command(UID, Order("1", "stop", "job", ""))
+
+
+async def test_a_folder_of_another_job_with_the_same_eight_digits_is_not_it(cluster: Cluster, jobs: RayJobs) -> None:
+    cluster.end()
+    with pytest.raises(NotFoundError):
+        await jobs.brief(UID[:8] + "f" * 24, 0, 0.0)
+
+
+async def test_live_jobs_come_first_and_ended_ones_after(cluster: Cluster, jobs: RayJobs) -> None:
+    old = cluster.home / "jobs" / "old-ffffffff"
+    old.mkdir()
+    (old / "status.json").write_text(json.dumps(snapshot("Failed") | {"uid": "f" * 32, "name": "old"}))
+    (cluster.dir / "status.json").write_text(json.dumps(snapshot()))
+    assert await jobs.jobs() == [
+        {"uid": UID, "name": "j", "phase": "Running"},
+        {"uid": "f" * 32, "name": "old", "phase": "Failed"},
+    ]
+
+
+async def test_events_come_in_bounded_portions(jobs: RayJobs) -> None:
+    assert len(await jobs.events(UID, 0, 0.0)) == gateway_jobs.EVENTS_AT_ONCE
+
+
+async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
+    jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = (await jobs.placement(UID))["nodes"]
+    assert (row["node"], row["pod"], row["ranks"]) == ("n", "pod-1", "a/0-1")
+    monkeypatch.setattr(gateway_jobs, "pods_of_nodes", lambda: pytest.fail("asked again"))
+    assert (await jobs.placement(UID))["nodes"][0]["pod"] == "pod-1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "why"),
+    [
+        ("restart", "job", ""),
+        ("restart", "a", ""),
+        ("restart", "a/1", ""),
+        ("stop", "job", ""),
+        ("stop", "a", "only the job can be stopped"),
+        ("explode", "job", "no command 'explode'"),
+        ("restart", "b", "has no 'b'; targets are job, a role (a)"),
+        ("restart", "a/2", "has no 'a/2'"),
+        ("restart", "a/", "has no 'a/'"),
+        ("restart", "a/²", "has no 'a/²'"),
+    ],
+)
+def test_what_a_command_can_be_meant_for(kind: str, target: str, why: str) -> None:
+    said = wrong(Order("1", kind, target, ""), snapshot())
+    assert (why in said) if why else said == ""
+
+
+async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster: Cluster, jobs: RayJobs) -> None:
+    await jobs.command(UID, Order("1", "restart", "a/0", "me"))
+    assert cluster.master
+    assert cluster.master.calls[-1] == ("command", "1", "restart", "a/0", "me")
+    with pytest.raises(UsageError, match="a/7"):
+        await jobs.command(UID, Order("2", "restart", "a/7", "me"))
+    with pytest.raises(UnreachableError, match="it raised"):
+        await jobs.command(UID, Order("3", "restart", "a/1", "me"))
+
+
+async def test_logs_come_from_the_jobs_folder_on_each_node_also_after_the_end(
+    cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def on_node(node: str, function: Any, *args: Any) -> Any:
+        assert node == "n"
+        return function(*args)
+
+    monkeypatch.setattr(tails, "on_node", on_node)
+    (cluster.dir / "logs").mkdir()
+    (cluster.dir / "logs" / "a-0.log").write_text("hello\n")
+    assert await jobs.tails(UID, 1000) == {"logs": {"a/0": "hello\n"}, "cut": []}
+    piece = await jobs.log(UID, ("a", 0), 2, 100)
+    assert (piece.text, piece.offset, piece.end) == ("llo\n", 6, False)
+    with pytest.raises(NotFoundError, match="no rank b/0"):
+        await jobs.log(UID, ("b", 0), None, 100)
+    cluster.end()
+    assert await jobs.tails(UID, 1000) == {"logs": {"a/0": "hello\n"}, "cut": []}
+    assert (await jobs.log(UID, ("a", 0), 2, 100)).end
+    assert not (await jobs.log(UID, ("a", 0), 2, 1)).end
+
+
+def step(text: str) -> list[float]:
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    return [sample.value for sample in families["dljob_step"].samples] if families else []
+
+
+async def test_metrics_are_of_jobs_that_live_and_answer(cluster: Cluster, jobs: RayJobs) -> None:
+    assert step(await jobs.metrics()) == [3.0]
+    master = cluster.master
+    assert master
+    master.hangs = True
+    assert step(await jobs.metrics()) == []
+    master.hangs = False
+    assert step(await jobs.metrics()) == [3.0]
+    cluster.end()
+    assert step(await jobs.metrics()) == []
