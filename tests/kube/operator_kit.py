@@ -1,0 +1,232 @@
+"""What tests of the operator on a real API server share: its process, heads that are no pods, and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "kube"))
+
+from cluster import processes
+from cluster.handle import Cluster
+from stub_head import StubHead
+
+from dljob.kube.token_key import TokenKey
+
+KEY = "an operator's key for tests alone"
+
+
+def until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """The first true answer; the API server is asked again and again, as nothing else tells."""
+    end = time.monotonic() + seconds
+    while not (got := check()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(0.05)
+    return got
+
+
+@dataclass
+class Operator:
+    """The operator as a process of this machine."""
+
+    cluster: Cluster
+    folder: Path
+    flags: Sequence[str] = ()
+    ports: list[int] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> Operator:
+        """Start it, and wait until it answers its probe."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        key = self.folder / "key"
+        key.write_text(KEY)
+        self.ports = list(processes.free_ports(2))
+        where = [f"--kubeconfig={self.cluster.kubeconfig}", f"--token-key-file={key}"]
+        ports = [f"--metrics-port={self.ports[0]}", f"--health-port={self.ports[1]}"]
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "dljob_operator", *where, *ports, *self.flags]
+            env = {**os.environ, "PYTHONWARNINGS": "default"}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+        if wait:
+            until(self.health, f"the operator answers (see {self.log})", 60)
+        return self
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "operator.log"
+
+    def health(self) -> dict[str, Any]:
+        """What the probe tells; empty while it does not answer."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()[-3000:]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/healthz", timeout=5) as reply:
+                return json.loads(reply.read())["operator"]
+        except OSError:
+            return {}
+
+    def metrics(self) -> dict[str, float]:
+        """Every series and its value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[0]}/metrics", timeout=10) as reply:
+            lines = [line for line in reply.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def writes(self) -> float:
+        """How many calls that change something it has made."""
+        found = self.metrics().items()
+        return sum(
+            value for name, value in found if name.startswith("rest_client_requests_total") and "GET" not in name
+        )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process is None or self.process.poll() is not None:
+            return -1
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
+    """An operator for a while."""
+    operator = Operator(cluster, folder, flags)
+    try:
+        yield operator.start()
+    finally:
+        operator.stop()
+
+
+class Head:
+    """A head that is no pod: Ray's port and the gateway's on a loopback address of its own."""
+
+    def __init__(self, ip: str) -> None:
+        self.ip = ip
+        self.stub = StubHead()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._failed: list[OSError] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._ready.wait(10)
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except OSError as error:
+            self._failed.append(error)
+            self._ready.set()
+            return
+        self._ready.set()
+        self._loop.run_forever()
+
+    async def _serve(self) -> None:
+        self._runner = web.AppRunner(self.stub.app())
+        await self._runner.setup()
+        for port in (8265, 8266):
+            await web.TCPSite(self._runner, self.ip, port).start()
+
+    def do(self, act: Callable[[], Any]) -> Any:
+        """Steer the stub, in its own thread."""
+
+        async def go() -> Any:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(go(), self._loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+def token(uid: str, ray_cluster: str) -> str:
+    """The token that the operator gives a RayCluster."""
+    return TokenKey(KEY.encode()).token(uid, ray_cluster)
+
+
+def job(name: str, **spec: Any) -> dict[str, Any]:
+    """A small DLJob."""
+    role = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
+    body = {"roles": [role], "image": "example.test/ray:1", **spec}
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name}, "spec": body}
+
+
+def found(cluster: Cluster, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
+    """An object, or nothing."""
+    text = cluster.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+    return json.loads(text) if text.strip() else {}
+
+
+def children(cluster: Cluster, uid: str, namespace: str = "default") -> list[str]:
+    """Kind/name of everything labelled with a job's uid."""
+    kinds = "secrets,configmaps,rayclusters,pods"
+    listed = cluster.get(kinds, "-n", namespace, "-l", f"dljob.io/uid={uid}")["items"]
+    return sorted(f"{item['kind']}/{item['metadata']['name']}" for item in listed)
+
+
+def run_head(cluster: Cluster, ray_cluster: str, ip: str, namespace: str = "default") -> dict[str, Any]:
+    """Make the head pod of a RayCluster look as a kubelet would when it runs; returns the pod."""
+
+    def pod() -> dict[str, Any]:
+        selector = f"ray.io/cluster={ray_cluster},ray.io/node-type=head"
+        items = cluster.get("pods", "-n", namespace, "-l", selector)["items"]
+        return items[0] if items else {}
+
+    head = until(pod, f"KubeRay makes the head of {ray_cluster}")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    containers = [
+        {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "x",
+            "containerID": f"fake://{head['metadata']['uid']}",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": now}},
+        }
+        for container in head["spec"]["containers"]
+    ]
+    status = {
+        "phase": "Running",
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
+        "startTime": now,
+        "conditions": [
+            {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")
+        ],
+        "containerStatuses": containers,
+    }
+    name = head["metadata"]["name"]
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
+    return head
