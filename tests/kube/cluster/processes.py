@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,17 +34,16 @@ def start(run: Path, name: str, command: Sequence[str | Path], env: Mapping[str,
     """
     for folder in ("log", "pid"):
         (run / folder).mkdir(parents=True, exist_ok=True)
-    with (run / "log" / name).open("ab") as log:
-        made = subprocess.Popen(
-            [str(c) for c in command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, **(env or {})},
-        )
-    note(run, name, made.pid)
-    return made.pid
+    argv = [str(c) for c in command]
+    to_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(run / "log" / name), to_log, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    pid = os.posix_spawnp(argv[0], argv, {**os.environ, **(env or {})}, file_actions=files, setsid=True)
+    note(run, name, pid)
+    return pid
 
 
 def note(run: Path, name: str, pid: int) -> None:
@@ -69,6 +68,8 @@ def stop(run: Path, name: str, seconds: float = 20) -> None:
     """
     if pid := find(run, name):
         os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)  # ours to collect, when this process started it
         until(lambda: not find(run, name), seconds, f"the end of {name} (pid {pid})")
     (run / "pid" / name).unlink(missing_ok=True)
 
