@@ -51,6 +51,46 @@ def test_all_documents_of_a_file(tmp_path: Path) -> None:
     assert caught.value.problems[0].line == 21, "the place of the second job"
 
 
+BESIDE = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: code}
+data:
+  hello.py: |
+    print("hello")
+"""
+
+
+def test_other_objects_in_the_file_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    text = dump(parse(job()))
+    for documents in ([BESIDE, text], [text, BESIDE], [BESIDE, text, "apiVersion: v1\nkind: Secret\na: {1: 2}\n"]):
+        path.write_text("---\n".join(documents))
+        assert load_file(path) == parse(job())
+        assert load_file_all(path) == [parse(job())]
+    path.write_text("---\n".join([text, BESIDE, text.replace("name: j", "name: k"), BESIDE]))
+    assert [manifest.metadata.name for manifest in load_file_all(path)] == ["j", "k"]
+    with pytest.raises(SpecError, match="holds 2 jobs, j, k; one is wanted"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (BESIDE, "kind: must be DLJob, not"),
+        (BESIDE.replace("ConfigMap", "DLjob"), "did you mean DLJob"),
+        (BESIDE.replace("v1", "dljob.io/v1"), "apiVersion: must be dljob.io/v1alpha1"),
+        (BESIDE.replace("kind: ConfigMap", ""), "kind: is missing"),
+        (BESIDE.replace("kind: ConfigMap", "kind: 5"), "kind: must be DLJob, not 5"),
+        ("- a\n", "a DLJob is a mapping of"),
+    ],
+)
+def test_what_may_have_been_meant_as_a_job_is_not_left_alone(other: str, words: str) -> None:
+    beside = "" if other == BESIDE else f"\n---\n{dump(parse(job()))}"
+    with pytest.raises(SpecError, match=words):
+        load(other + beside)
+
+
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
 def test_json_is_read_too(indent: int | str | None) -> None:
     text = json.dumps(job(config={"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1e3}), indent=indent)

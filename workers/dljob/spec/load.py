@@ -22,14 +22,14 @@ from dljob.spec.emit import to_yaml
 from dljob.spec.findings import Finding
 from dljob.spec.model import DLJobManifest
 from dljob.spec.tree import Document, Loc, Mark
-from dljob.spec.validate import validate
+from dljob.spec.validate import is_another, validate
 from dljob.spec.words import path_of
 
 _MAX_BYTES = 4 * tree.MAX_CHARACTERS
 
 
 def load_file(path: str | os.PathLike[str]) -> DLJobManifest:
-    """The one DLJob in a YAML or JSON file.
+    """The one DLJob in a YAML or JSON file; other objects in it, such as a ConfigMap with the code, are left alone.
 
     Raises:
         UsageError: the file cannot be read.
@@ -39,7 +39,7 @@ def load_file(path: str | os.PathLike[str]) -> DLJobManifest:
 
 
 def load_file_all(path: str | os.PathLike[str]) -> list[DLJobManifest]:
-    """Every DLJob in a YAML or JSON file. Raises as `load_file`."""
+    """Every DLJob in a YAML or JSON file, other objects left alone. Raises as `load_file`."""
     return load_all(_bytes(path), file=os.fspath(path))
 
 
@@ -103,7 +103,8 @@ def _documents(text: str | bytes, file: str) -> list[Document]:
     if not documents:
         example = "see examples/, or `dljob crd` for every field"
         raise SpecError((_problem(file, Mark(1, 1), "", "is empty: there is no DLJob in it", example),))
-    return documents
+    others = [document for document in documents if is_another(document.data)]
+    return [document for document in documents if document not in others] or documents
 
 
 def _decoded(raw: bytes, file: str) -> str:

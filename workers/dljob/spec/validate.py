@@ -56,6 +56,16 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     return (None if wrong else manifest), tuple(wrong)
 
 
+def is_another(data: JsonValue) -> bool:
+    """Whether it is plainly an object of another kind, which may stand in a file beside a DLJob."""
+    if not isinstance(data, dict):
+        return False
+    version, kind = data.get("apiVersion"), data.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return False
+    return not version.startswith("dljob.io") and not did_you_mean(kind, [KIND])
+
+
 def _kind(data: dict[str, JsonValue]) -> tuple[Finding, ...]:
     """Whether it is a DLJob at all; of something else nothing more is worth saying."""
     found: list[Finding] = []
