@@ -49,7 +49,7 @@ SETTINGS = Settings(
 IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The operator dies."""
 
 
@@ -133,7 +133,8 @@ class World:
     events: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """Every call that changed something, in words."""
-    submissions: list[str] = field(default_factory=list)
+    submissions: list[tuple[str, str]] = field(default_factory=list)
+    """(id, session of Ray that took it)."""
     commands: list[Command] = field(default_factory=list)
     watch: Watch | None = None
     outcome: Outcome | None = None
@@ -199,7 +200,7 @@ class World:
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
-                raise Crash
+                raise CrashError
 
     def execute(self, action: Action) -> None:
         """What an API call does to the world."""
@@ -210,25 +211,35 @@ class World:
                 self.maps.setdefault(action.body["metadata"]["name"], action.body)
             case Create():
                 self._create(action.body)
-            case Delete(kind="RayCluster"):
-                assert self.clusters[action.name]["metadata"]["uid"] == action.uid
-                self.delete_cluster(action.name)
             case Delete():
-                assert action.kind == "DLJob"
-                self.job = None
+                self._delete(action)
             case Annotate():
                 self._annotate(action)
+            case Submit() | Command() | SaveLogs():
+                self._order(action)
+        self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+
+    def _order(self, action: Submit | Command | SaveLogs) -> None:
+        """What reaches the head."""
+        assert action.cluster in self.clusters
+        match action:
             case Submit():
-                assert action.cluster in self.clusters
                 if action.id not in self.ray:
-                    self.submissions.append(action.id)
+                    self.submissions.append((action.id, self.session))
                     self.ray[action.id] = "RUNNING"
             case Command():
                 self.commands.append(action)
                 self.sent += (action.id,)
             case SaveLogs():
                 self.maps[action.name] = {}
-        self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+
+    def _delete(self, action: Delete) -> None:
+        if action.kind == "DLJob":
+            self.job = None
+        else:
+            assert action.kind == "RayCluster"
+            assert self.clusters[action.name]["metadata"]["uid"] == action.uid
+            self.delete_cluster(action.name)
 
     def _create(self, body: Any) -> None:
         name = body["metadata"]["name"]
@@ -314,7 +325,33 @@ class World:
         self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
         if self.said is not None:
             self.said = replace(self.said, status="MISSING", session=self.session)
+        if self.view is not None:
+            self.silent(0.0)
         return self
+
+    @property
+    def has_head(self) -> bool:
+        return bool(self.clusters) and bool(self.pods[self.name])
+
+    @property
+    def lives(self) -> bool:
+        """Whether a PrimeMaster of the attempt that is watched runs."""
+        return self.watch is not None and self.ray.get(self.watch.submission) == "RUNNING"
+
+    def calm(self, end: str = "Succeeded", rounds: int = 12) -> World:
+        """Nothing bad happens any more: the job comes to its end."""
+        for _ in range(rounds):
+            self.settle()
+            if self.job is None or self.phase in ("Succeeded", "Failed"):
+                return self
+            if self.clusters and not self.has_head:
+                self.head_ready(f"pod-{len(self.log)}")
+            elif self.clusters:
+                self.workers_ready()
+            if self.lives:
+                self.master("Running").settle().master(end)
+            self.later(30)
+        raise AssertionError(f"no end: {self.status['phase']}/{self.status['reason']}: {self.log[-8:]}")
 
     def master(self, phase: str = "Running", **more: Any) -> World:
         """PrimeMaster says something."""

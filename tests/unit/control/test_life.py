@@ -49,7 +49,7 @@ def test_from_apply_to_the_end():
     assert world.phase == "Provisioning"
     world.head_ready().settle()
     assert world.phase == "Scheduling"
-    assert world.submissions == [f"hello-{UID[:8]}-1"]
+    assert world.submissions == [(f"hello-{UID[:8]}-1", "session-1")]
     world.workers_ready().master("Running").settle()
     assert world.phase == "Running"
     assert world.cond("RolesReady") == ("True", "RolesReady")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from dljob.control import reasons
+from dljob.control.fields import part
 from dljob.control.forbidden import forbidden
 from dljob.control.model import Object, Settings
 from dljob.control.placement import placement_plan
@@ -25,6 +26,8 @@ from dljob.spec.load import parse
 from dljob.spec.model import DLJobManifest
 
 API_VERSION = "dljob.io/v1alpha1"
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""The label of a RayCluster that Kueue suspends until there is room."""
 LIVE_FIELDS = ("ttlSecondsAfterFinished", "cleanupPolicy", "activeDeadlineSeconds", "preRunningDeadlineSeconds")
 """What the operator obeys itself, at once: a change of it does not wait for the next attempt."""
 
@@ -55,6 +58,8 @@ class Terms:
     active_deadline: int | None
     pre_running_deadline: int | None
     ttl: int | None
+    queued: bool
+    """Whether a queue decides when the RayCluster may run."""
     retain: bool
     """Whether the RayCluster stays after the end."""
 
@@ -102,6 +107,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         active_deadline=spec.active_deadline_seconds,
         pre_running_deadline=spec.pre_running_deadline_seconds,
         ttl=spec.ttl_seconds_after_finished,
+        queued=QUEUE in part(cluster, "metadata", "labels"),
         retain=spec.cleanup_policy == "Retain",
     )
 

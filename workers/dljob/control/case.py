@@ -13,8 +13,6 @@ from dljob.control.accept import Refused, Terms
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Trouble
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""The label of a RayCluster that Kueue suspends until there is room."""
 PATIENCE_SECONDS = 10.0
 """PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
 
@@ -58,11 +56,6 @@ class Case:
     def annotations(self) -> Mapping[str, str]:
         """The DLJob's own."""
         return part(self.meta, "annotations")
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The DLJob's own."""
-        return part(self.meta, "labels")
 
     @cached_property
     def source(self) -> str:
@@ -171,8 +164,10 @@ class Case:
 
     @property
     def queued(self) -> bool:
-        """Whether a queue decides about the RayCluster. The DLJob's labels are the RayCluster's too."""
-        return QUEUE in self.labels or QUEUE in part(self.cluster, "metadata", "labels")
+        """Whether a queue decides when the RayCluster may run."""
+        if self.cluster is not None:
+            return accept.QUEUE in part(self.cluster, "metadata", "labels")
+        return isinstance(self.terms, Terms) and self.terms.queued
 
     @property
     def head_ready(self) -> bool:

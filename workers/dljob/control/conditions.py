@@ -52,6 +52,8 @@ def _merged(case: Case, old: Object | None, said: Said) -> dict[str, Any]:
 
 
 def _said(case: Case, change: Change | None) -> list[Said]:
+    if case.finished:
+        return _first(case)
     match change:
         case Verdict():
             return _ended(case, change)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dljob.control import annotate, attempts, children, commands, finish, names, stopping, telling
 from dljob.control import status as statuses
 from dljob.control.case import Case
+from dljob.control.fields import text
 from dljob.control.model import Observed, Outcome, Settings
 from dljob.control.steps import Step
 from dljob.control.submit import submission, watch
@@ -35,6 +36,9 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
     case = Case(observed, settings, now)
     if case.meta.get("deletionTimestamp"):
         return Outcome("the DLJob is being deleted, and its children go with it")
+    manager = text(observed.job, "spec", "managedBy")
+    if manager not in ("", names.CONTROLLER):
+        return Outcome(f"{manager} manages this job")
     if case.annotations.get(names.PAUSE) == "true":
         return Outcome(f"annotation {names.PAUSE} says hands off")
     step = finish.after(case) if case.finished else _step(case)

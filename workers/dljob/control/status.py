@@ -151,9 +151,9 @@ def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
     before = [
         fault if "recoveredAt" in fault or not back else {**fault, "recoveredAt": stamp(case.now)}
         for fault in items(case.old, "recentFaults")
-        if fault["level"] == CLUSTER
+        if text(fault, "level") == CLUSTER
     ]
-    every = sorted([*before, *told["recentFaults"]], key=lambda fault: fault["detectedAt"])[-MAX_FAULTS:]
+    every = sorted([*before, *told["recentFaults"]], key=lambda fault: text(fault, "detectedAt"))[-MAX_FAULTS:]
     return {"recentFaults": every, "lastFault": every[-1]} if every else {}
 
 

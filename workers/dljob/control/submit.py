@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dljob.control import names
 from dljob.control.case import Case
-from dljob.control.fields import text
+from dljob.control.fields import part, text
 from dljob.control.model import Submit, Watch
 from dljob.control.steps import Order, Step
 from dljob.plan.pods import SPEC_FILE
@@ -32,8 +32,9 @@ def launcher(case: Case) -> Submit:
         *("--uid", names.job_uid(case.uid), "--attempt", str(case.attempt)),
         *("--ray", text(case.old, "effective", "rayVersion"), "--version", case.settings.version),
     )
+    env = part(case.observed.job, "spec", "runtimeEnv")
     metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}
-    return Submit(case.submission, case.cluster_name, case.address, argv, {}, metadata)
+    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata)
 
 
 def watch(case: Case) -> Watch | None:

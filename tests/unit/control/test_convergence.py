@@ -1,0 +1,108 @@
+"""Whatever happens and wherever the operator dies, the same end: nothing twice, nothing left, and then rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from control_kit import CrashError, World, dljob
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dljob.control import names
+
+Happening = tuple[Callable[[World], bool], Callable[[World], object]]
+
+
+def _anew(world: World) -> object:
+    return world.head_ready(f"pod-{len(world.log)}-{world.session}")
+
+
+def _suspend(world: World, *, to: bool) -> None:
+    world.cluster["spec"]["suspend"] = to
+
+
+def _order_restart(world: World) -> None:
+    assert world.job is not None
+    world.job["metadata"]["annotations"] |= {names.RESTART: str(world.now)}
+
+
+NATURE: dict[str, Happening] = {
+    "head ready": (lambda w: bool(w.clusters) and not w.has_head, _anew),
+    "workers ready": (lambda w: w.has_head, lambda w: w.workers_ready()),
+    "running": (lambda w: w.lives, lambda w: w.master("Running")),
+    "recovering": (lambda w: w.lives, lambda w: w.master("Recovering")),
+    "head pod replaced": (lambda w: w.has_head, lambda w: _anew(w.new_session())),
+    "head container restarted": (lambda w: w.has_head, lambda w: w.new_session()),
+    "cluster deleted": (lambda w: bool(w.clusters), lambda w: w.delete_cluster()),
+    "silent": (lambda w: w.watch is not None, lambda w: w.silent(70.0)),
+    "launcher dies": (lambda w: w.lives, lambda w: w.launcher("FAILED", exit_code=137, message="killed")),
+    "later": (lambda w: True, lambda w: w.later(45)),
+    "restart ordered": (lambda w: True, _order_restart),
+    "suspended": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=True)),
+    "resumed": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=False)),
+    "operator restarted": (lambda w: True, lambda w: w.restarted()),
+}
+"""What happens -> (when it can, how)."""
+PASS = st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 5)))
+STORY = st.lists(st.one_of(PASS, PASS, st.tuples(st.sampled_from(sorted(NATURE)), st.none())), max_size=60)
+
+
+def one_pass(world: World, fuse: int | None) -> None:
+    world.fuse = fuse
+    try:
+        world.step()
+    except CrashError:
+        world.restarted()
+    world.fuse = None
+
+
+def lawful(world: World) -> None:
+    """What holds at every moment."""
+    assert len(world.clusters) <= 1, "two RayClusters at a time"
+    assert len(set(world.submissions)) == len(world.submissions), "one submission twice"
+
+
+@settings(max_examples=300)
+@given(STORY, st.sampled_from(["Succeeded", "Failed"]))
+def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[str, int | None]], end: str):
+    world = World(dljob(faultTolerance={"maxClusterRestarts": 2}))
+    attempt = 1
+    for what, fuse in story:
+        if what == "pass":
+            one_pass(world, fuse)
+        else:
+            possible, happen = NATURE[what]
+            if possible(world):
+                happen(world)
+        lawful(world)
+        if "status" in world.job:
+            assert world.status["attempt"] in (attempt, attempt + 1)
+            attempt = world.status["attempt"]
+    if world.clusters:
+        world.cluster["spec"].pop("suspend", None)
+    world.calm(end)
+    lawful(world)
+    over = {one["type"] for one in world.status["conditions"] if one["type"] in ("Complete", "Failed")}
+    assert over == {"Complete" if world.phase == "Succeeded" else "Failed"}
+    assert world.phase == end or world.status["reason"] == "ClusterRestartsExhausted"
+    assert world.status.get("restarts", {}).get("cluster", 0) <= 2
+    assert world.clusters == {}
+    rest = world.look()
+    assert (rest.actions, rest.events, rest.status, rest.watch) == ((), (), None, None)
+
+
+@given(st.integers(0, 40))
+def test_a_crash_after_any_call_of_a_whole_life_changes_nothing_of_the_end(fuse: int):
+    straight, broken = World(), World()
+    straight.calm()
+    broken.fuse = fuse
+    while True:
+        try:
+            broken.calm()
+            break
+        except CrashError:
+            broken.restarted()
+    kept = ("phase", "reason", "attempt", "submissionId", "restarts", "roles", "effective", "attemptSpecHash")
+    assert {key: broken.status.get(key) for key in kept} == {key: straight.status.get(key) for key in kept}
+    assert broken.submissions == straight.submissions
+    assert broken.maps.keys() == straight.maps.keys()
