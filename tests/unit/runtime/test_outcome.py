@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,11 @@ def test_a_module_that_is_nowhere_says_where_it_was_looked_for(tmp_path):
     ended = outcome.from_exception(bare, code_dir=str(tmp_path), phase="import", fatal=True)
     assert ended.frame == ""
     assert ended.message.endswith(f"(in import); it is looked for in {tmp_path} and among the installed packages")
+
+
+def test_libraries_below_the_codes_folder_are_not_the_users():
+    python = Path(sysconfig.get_paths()["purelib"])
+    home = str(python.parents[2])
+    assert not outcome.is_users(str(python / "torch" / "nn.py"), home)
+    assert outcome.is_users(f"{home}/train.py", home)
+    assert not outcome.is_users(outcome.__file__, str(Path(outcome.__file__).parents[3]))

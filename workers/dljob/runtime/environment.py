@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from dljob.master.actions import RankStart
 from dljob.plan.devices import visible_devices
@@ -34,6 +36,14 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
     for resource, ids in order.devices:
         env |= visible_devices(resource, ids)
     return env
+
+
+def located(spec: HostSpec) -> HostSpec:
+    """With the folder of user code: where there is none in particular, the one that Ray started this process in."""
+    here = str(Path.cwd())
+    if spec.job.code_dir or here == "/":
+        return spec
+    return replace(spec, job=replace(spec.job, code_dir=here))
 
 
 def enter_code_dir(code_dir: str) -> None:

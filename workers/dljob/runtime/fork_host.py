@@ -54,6 +54,7 @@ class ForkHost(Host):
     """A host of the ranks of one role group; a restarted rank is forked again in the same host."""
 
     def __init__(self, spec: HostSpec) -> None:
+        spec = environment.located(spec)
         self._lock = threading.RLock()
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, Calls] = {}
@@ -102,7 +103,7 @@ class ForkHost(Host):
             args=spec.role.args,
             env=env,
             log=log,
-            code_dir=spec.job.code_dir or str(Path.cwd()),
+            code_dir=spec.job.code_dir or "/",
             store=order.store if spec.role.uses_store else "",
             generation=order.generation,
         )

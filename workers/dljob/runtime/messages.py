@@ -43,7 +43,7 @@ class JobInfo:
     lease_s: float
     beacon_s: float
     code_dir: str
-    """First on the path of user code, and its working directory."""
+    """First on the path of user code, and its working directory; empty: where Ray starts each process."""
     roles: tuple[tuple[str, int], ...]
     """(role, replicas), so that a group's size needs no question."""
 

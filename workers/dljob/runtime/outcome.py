@@ -128,9 +128,12 @@ def user_frame(error: BaseException, code_dir: str) -> str:
 
 
 def is_users(filename: str, code_dir: str) -> bool:
-    """Whether a file is the user's: under the code's folder, or outside every library."""
+    """Whether a file is the user's: under the code's folder, or outside every library.
+
+    Libraries may lie below the code's folder, as in images whose Python is in the user's home.
+    """
     if code_dir and _under(filename, code_dir) and not _under(filename, f"{code_dir}/.venv"):
-        return True
+        return not any(_under(library, code_dir) and _under(filename, library) for library in (*_LIBRARIES, _OWN))
     return not filename.startswith((*_LIBRARIES, _OWN, "<"))
 
 

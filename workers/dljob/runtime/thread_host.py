@@ -38,6 +38,7 @@ class ThreadHost(Host):
     """A host of one rank. A restart of the rank is another host: one life, one rank."""
 
     def __init__(self, spec: HostSpec) -> None:
+        spec = environment.located(spec)
         self._lock = threading.Lock()
         self._start: RankStart | None = None
         self._order: StartOrder | None = None
