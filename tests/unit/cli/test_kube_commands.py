@@ -117,6 +117,14 @@ def test_the_list(kube: FakeKube, dljob: Run) -> None:
     assert [job["name"] for job in json.loads(dljob("status", "-A", "-o", "json")[1])] == ["hello", "other"]
 
 
+def test_no_name_is_no_job(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    code, _, err = dljob("status", "", "-k")
+    assert (code, "no job ''" in err) == (3, True)
+    code, _, err = dljob("logs", "hello", "-k", "--tail=-3")
+    assert (code, "--tail is a number of lines, not -3" in err) == (2, True)
+
+
 def test_one_job_by_name_and_uid_and_a_misspelt_one(kube: FakeKube, dljob: Run) -> None:
     job = add_job(kube, phase="Running", message="2 of 2", reason="Running")
     for word in ("hello", job["metadata"]["uid"], job["metadata"]["uid"].replace("-", ""), "00000001"):
@@ -189,6 +197,7 @@ def test_logs_of_a_living_job_come_from_its_head(kube: FakeKube, dljob: Run) -> 
     [
         (["--role", "wroker"], "did you mean 'worker'?"),
         (["--rank", "7"], "ranks are 0 to 1"),
+        (["--rank=-1"], "ranks are 0 to 1"),
         (["--role", "worker", "--rank", "2", "-f"], "ranks are 0 to 1"),
     ],
 )
@@ -217,7 +226,12 @@ def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube: FakeKube, dljob: R
 
 
 def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
-    add_job(kube, phase="Provisioning")
+    waits = {"type": "ClusterReady", "status": "False", "reason": "Unschedulable", "message": "no nodes"}
+    add_job(kube, phase="Provisioning", conditions=[waits])
+    code, _, err = dljob("logs", "hello", "-k")
+    words = "nothing of job hello in namespace team runs yet: Provisioning (Unschedulable: no nodes)"
+    assert (code, words in err) == (3, True)
+    kube.update("hello", phase="Recovering")
     code, _, err = dljob("logs", "hello", "-k")
     assert (code, "has no head pod now" in err) == (4, True)
     add_head(kube)
@@ -305,7 +319,7 @@ def test_events_without_the_master_say_so(kube: FakeKube, dljob: Run) -> None:
     code, out, err = dljob("events", "hello", "-k")
     assert (code, out) == (0, "")
     assert "no events; Kubernetes keeps them for an hour" in err
-    assert "without PrimeMaster's own notes: job hello in namespace team has no head pod now" in err
+    assert "without PrimeMaster's own notes: nothing of job hello in namespace team runs yet: Provisioning" in err
 
 
 def test_following_events_shows_each_once(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from dljob.api.kubernetes.jobs import items, part, place_of, status_of
+from dljob.api.kubernetes.jobs import items, part, phase_of, place_of, status_of, why
 from dljob.control import names
-from dljob.errors import NotFoundError, UnreachableError
+from dljob.errors import ExitCode, NotFoundError, UnreachableError
 from dljob.plan.pods import GATEWAY_PORT, TOKEN_KEY
 
 if TYPE_CHECKING:
@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
+_EARLY = frozenset({"Pending", "Queued", "Provisioning"})
+"""Phases without a head."""
 CHUNK = 1024 * 1024
 """Bytes of a log in one answer, at most."""
 
 
 class SilentError(UnreachableError):
     """The job's head cannot be asked now: it is not up yet, is gone, or does not answer."""
+
+
+class NotYetError(SilentError):
+    """Nothing of the job runs yet."""
+
+    exit_code = ExitCode.NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +109,16 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> Gateway:
     """The gateway of a job's RayCluster.
 
     Raises:
+        NotYetError: nothing of the job runs yet.
         SilentError: there is no RayCluster, or no head, at this moment.
         UnreachableError: the user may not read the token.
     """
     cluster = part(status_of(job), "rayCluster")
     meta = job["metadata"]
+    if phase_of(job) in _EARLY:
+        reason, message = why(job)
+        waits = f" ({f'{reason}: {message}' if message else reason})" if reason else ""
+        raise NotYetError(f"nothing of job {place_of(job)} runs yet: {phase_of(job)}{waits}")
     name, pod = str(cluster.get("name") or ""), str(cluster.get("headPod") or "")
     if not name or not pod:
         raise SilentError(f"job {place_of(job)} has no head pod now", hint=f"see dljob status {meta['name']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from dljob.api.registry import FINAL
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _UID8 = 8
+_STEPS = frozenset({"Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"})
+"""Conditions that come true one after the other."""
 POLL_S = 1.0
 PATIENCE_S = 120.0
 """For how long an API server that went away while a job is followed is asked again."""
@@ -52,6 +54,17 @@ def place_of(job: Mapping[str, Any]) -> str:
     return f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
 
 
+def why(job: Mapping[str, Any]) -> tuple[str, str]:
+    """(reason, message) of where the job is: its own, else those of the first condition that it waits for."""
+    status = status_of(job)
+    if status.get("message") or ended(job):
+        return str(status.get("reason") or ""), str(status.get("message") or "")
+    waits = (c for c in items(status, "conditions") if c.get("type") in _STEPS and c.get("status") != "True")
+    nothing: Json = {}
+    first = next((c for c in waits if c.get("message")), nothing)
+    return str(first.get("reason") or status.get("reason") or ""), str(first.get("message") or "")
+
+
 def role_sizes(job: Mapping[str, Any]) -> dict[str, int]:
     """Role -> how many ranks: as the operator last saw it, else as the spec says."""
     sizes = {role["name"]: int(role.get("replicas", 1)) for role in job["spec"]["roles"]}
@@ -68,10 +81,10 @@ async def find(kube: Kube, job: str, namespace: str) -> Json:
     """
     from dljob.kube.api import DLJOBS, NotThereError
 
-    try:
-        return await kube.get(DLJOBS, job, namespace)
-    except NotThereError:
-        everything = await list_all(kube, namespace)
+    if job:  # the path of a job without a name is that of the list
+        with suppress(NotThereError):
+            return await kube.get(DLJOBS, job, namespace)
+    everything = await list_all(kube, namespace)
     for one in everything:
         uid = str(one["metadata"]["uid"])
         if job in (uid, uid.replace("-", ""), uid[:_UID8]):

@@ -116,10 +116,11 @@ async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: in
     try:
         return await _from_gateway(await gate.reach(kube, job), ranks, tail)
     except gate.SilentError as error:
+        meta = job["metadata"]
         raise NotFoundError(
-            f"no logs of job {jobs.place_of(job)} are kept: its head is gone ({error.message}), and there is no "
-            f"ConfigMap {names.logs_map(job['metadata']['name'])}",
-            hint=f"see dljob events {job['metadata']['name']} -n {job['metadata']['namespace']}",
+            f"no logs of job {jobs.place_of(job)} are kept: its head is gone, and there is no ConfigMap "
+            f"{names.logs_map(meta['name'])}",
+            hint=f"it may have ended before anything ran: dljob events {meta['name']} -n {meta['namespace']}",
         ) from error
 
 

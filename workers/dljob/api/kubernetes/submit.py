@@ -10,7 +10,7 @@ from dljob.api.kubernetes.jobs import phase_of
 from dljob.api.kubernetes.package import Package
 from dljob.api.kubernetes.refusals import Source, refusal
 from dljob.control import names
-from dljob.errors import DLJobError, UsageError
+from dljob.errors import DLJobError, NotFoundError, UsageError
 from dljob.plan.pods import ARCHIVE
 
 if TYPE_CHECKING:
@@ -137,15 +137,21 @@ def namesake(job: str, namespace: str, phase: str = "") -> UsageError:
 
 async def _upload(kube: Kube, body: Json) -> bool:
     """Make the ConfigMap; False when one with the same content was there."""
-    from dljob.kube.api import CONFIG_MAPS, ApiError
+    from dljob.kube.api import CONFIG_MAPS, ApiError, NotThereError
 
     try:
         await kube.create(CONFIG_MAPS, body, body["metadata"]["namespace"])
+    except NotThereError as error:
+        raise _no_namespace(error.message, body["metadata"]["namespace"]) from error
     except ApiError as error:
         if error.reason == "AlreadyExists":
             return False
         raise
     return True
+
+
+def _no_namespace(message: str, namespace: str) -> NotFoundError:
+    return NotFoundError(message, hint=f"kubectl create namespace {namespace}, or take another with -n")
 
 
 async def _create(kube: Kube, body: Json, namespace: str, source: Source | None) -> Json:

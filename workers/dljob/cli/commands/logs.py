@@ -10,6 +10,7 @@ from dljob.api import logs as reader
 from dljob.cli import output
 from dljob.cli.attach import local
 from dljob.cli.where import HERE, Where
+from dljob.errors import UsageError
 
 
 def logs(
@@ -32,6 +33,8 @@ def logs(
         tail: only the last so many lines of each rank.
         follow: go on until the job is over.
     """
+    if tail is not None and tail < 0:
+        raise UsageError(f"--tail is a number of lines, not {tail}")
     if where.remote:
         from dljob.cli.kubernetes.logs import logs as remote
 

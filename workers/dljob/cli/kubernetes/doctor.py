@@ -117,7 +117,7 @@ async def _checked(name: str, check: Check, kube: Kube, namespace: str) -> Findi
     except UnreachableError as error:
         if getattr(error, "status", 0) == 403:
             return Finding(name, "warn", f"this user may not look: {error.message}")
-        return Finding(name, "fail", error.message, error.hint)
+        return Finding(name, "fail", error.message, error.hint or "kubectl get --raw '/readyz?verbose'")
 
 
 # -- reading answers
@@ -175,7 +175,7 @@ def _spec_fields(crd: Mapping[str, Any]) -> set[str]:
 
 
 def _some(paths: Sequence[str]) -> str:
-    top = [path for path in paths if path.rpartition(".")[0] not in paths]
+    top = [path for path in paths if path.rpartition(".")[0].removesuffix("[]") not in paths]
     return ", ".join(top[:4]) + (f" and {len(top) - 4} more" if len(top) > 4 else "")
 
 

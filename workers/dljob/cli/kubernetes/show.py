@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of
+from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of, why
 from dljob.api.kubernetes.timeline import unix
 from dljob.cli.output import seconds
 
@@ -69,7 +69,9 @@ def detail(job: Mapping[str, Any], now: float) -> list[str]:
     lines = [f"{meta['name']} ({str(meta['uid'])[:8]}) in namespace {meta['namespace']}: {phase_of(job)}{deleting}"]
     if not status:
         return [*lines, "  no operator has seen it yet; see dljob doctor"]
-    lines += _why(status)
+    reason, message = why(job)
+    if message:
+        lines.append(f"  {reason}: {message}" if reason else f"  {message}")
     lines += _cluster(status)
     lines += _progress(status)
     lines.append(f"  restarts: {restarts(status)}")
@@ -78,13 +80,6 @@ def detail(job: Mapping[str, Any], now: float) -> list[str]:
     lines += _table(_roles(status))
     lines += _table(_conditions(status, now))
     return lines
-
-
-def _why(status: Mapping[str, Any]) -> list[str]:
-    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
-    if not message:
-        return []
-    return [f"  {reason}: {message}" if reason else f"  {message}"]
 
 
 def _cluster(status: Mapping[str, Any]) -> list[str]:
@@ -173,13 +168,14 @@ def as_local(job: Mapping[str, Any]) -> Json:
         unix(status.get("completionTime")),
     )
     progress = part(status, "progress")
+    reason, message = why(job)
     metrics = {
         str(m["name"]): value for m in items(progress, "metrics") if (value := _number(m.get("value"))) is not None
     }
     return {
         "phase": phase_of(job),
-        "reason": status.get("reason") or "",
-        "message": status.get("message") or "",
+        "reason": reason,
+        "message": message,
         "roles": items(status, "roles"),
         "restarts": {words(level): count for level, count in part(status, "restarts").items()},
         "progress": {"step": progress.get("step"), "metrics": metrics},

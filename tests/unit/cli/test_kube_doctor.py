@@ -1,0 +1,198 @@
+"""doctor: what it makes of a cluster's answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kube import FakeKube
+
+from dljob.cli import main
+from dljob.cli.kubernetes import checks, doctor
+from dljob.cli.kubernetes.doctor import Finding
+from dljob.errors import UsageError
+from dljob.kube.api import CRDS, DEPLOYMENTS, NODES, ApiError, Resource
+from dljob.spec.crd import crd
+
+OWN = doctor.here()[0].message.split()[0]
+SAR = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+QUOTAS = "/api/v1/namespaces/team/resourcequotas"
+
+
+def deployment(name: str, version: str, ready: int = 1, *, label: bool = True, image: str = "x/y:v9") -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": "operator"}
+    return {
+        "metadata": {"name": name, "labels": {**labels, **({"app.kubernetes.io/version": version} if label else {})}},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [{"image": image}]}}},
+        "status": {"readyReplicas": ready},
+    }
+
+
+def node(name: str, *, ready: bool = True, cordoned: bool = False, **devices: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "allocatable": {"cpu": "8", "pods": "110", "memory": "32Gi", **devices},
+        },
+    }
+
+
+def put(kube: FakeKube, resource: Resource, body: dict[str, Any]) -> None:
+    kube.put(resource, body, "dljob-system" if resource.namespaced else "")
+
+
+@pytest.fixture
+def sound(kube: FakeKube) -> FakeKube:
+    """A cluster that lacks nothing."""
+    kube.calls = {
+        "/version": {"gitVersion": "v1.36.3"},
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews": {"status": {"userInfo": {"username": "ada"}}},
+        SAR: {"status": {"allowed": True}},
+        "/apis/dljob.io/v1alpha1": {},
+        "/apis/ray.io/v1": {},
+        QUOTAS: {"items": []},
+    }
+    put(kube, CRDS, {**crd(), "metadata": {"name": "dljobs.dljob.io", "labels": {"app.kubernetes.io/version": OWN}}})
+    put(kube, DEPLOYMENTS, deployment("kuberay-operator", "1.6.2"))
+    put(kube, DEPLOYMENTS, deployment("dljob", OWN))
+    put(kube, NODES, node("a", **{"nvidia.com/gpu": "8"}))
+    return kube
+
+
+def look(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, dict[str, str]]]:
+    code = main.run(["doctor", "-k", "-o", "json", *words])
+    return code, {one["check"]: one for one in json.loads(capsys.readouterr().out)}
+
+
+def test_a_sound_cluster(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = look(capsys)
+    assert code == 0
+    assert {name: one["state"] for name, one in found.items() if name not in ("ray", "torch")} == dict.fromkeys(
+        ["dljob", "cluster", "rights", "DLJob CRD", "KubeRay", "operator", "quota", "nodes"], "ok"
+    )
+    assert found["cluster"]["message"] == "Kubernetes v1.36.3 at https://cluster.test:6443, as ada, in team"
+    assert found["nodes"]["message"] == "1 of 1 nodes take pods: 8 nvidia.com/gpu"
+    assert sound.closed == 1
+
+
+def test_the_table_has_the_fix_below_its_line(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    del sound.objects["deployments", "dljob-system", "dljob"]
+    assert main.run(["doctor", "-k"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if "fail" in line)
+    assert lines[at].split(maxsplit=2) == ["fail", "operator", "no Deployment of the dljob operator is seen"]
+    assert lines[at + 1].strip().startswith("-> ")
+
+
+def remove(*key: str) -> Any:
+    return lambda kube: kube.objects.pop(key)
+
+
+def answer(path: str, said: Any) -> Any:
+    return lambda kube: kube.calls.__setitem__(path, said)
+
+
+def unanswered(path: str) -> Any:
+    return lambda kube: kube.calls.pop(path)
+
+
+def replaced(resource: Resource, body: dict[str, Any]) -> Any:
+    return lambda kube: put(kube, resource, body)
+
+
+def older(kube: FakeKube) -> None:
+    theirs = crd()
+    spec = theirs["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["collocations"]
+    spec["novelty"] = {"type": "object", "properties": {"inner": {"type": "string"}}}
+    put(kube, CRDS, {**theirs, "metadata": {"name": "dljobs.dljob.io"}})
+
+
+WRONG: list[tuple[Any, str, str, str]] = [
+    (unanswered("/apis/dljob.io/v1alpha1"), "DLJob CRD", "fail", "this cluster serves no DLJobs"),
+    (older, "DLJob CRD", "warn", "lacks spec.collocations; has spec.novelty, which this dljob does not know"),
+    (lambda kube: kube.forbidden.add("get customresourcedefinitions"), "DLJob CRD", "ok", "may not read its fields"),
+    (unanswered("/apis/ray.io/v1"), "KubeRay", "fail", "serves no RayClusters"),
+    (remove("deployments", "dljob-system", "kuberay-operator"), "KubeRay", "warn", "no Deployment of its operator"),
+    (replaced(DEPLOYMENTS, deployment("kuberay-operator", "1.5.1")), "KubeRay", "fail", "too old"),
+    (replaced(DEPLOYMENTS, deployment("kuberay-operator", "", label=False, image="q/kuberay/operator:v1.4.0")),
+     "KubeRay", "fail", "1.4.0"),
+    (replaced(DEPLOYMENTS, deployment("kuberay-operator", "1.6.2", ready=0)), "KubeRay", "fail", "0/1 ready"),
+    (replaced(DEPLOYMENTS, deployment("dljob", OWN, ready=0)), "operator", "fail", "0/1 ready"),
+    (replaced(DEPLOYMENTS, deployment("dljob", "9.9.9")), "operator", "warn", f"this dljob is {OWN}"),
+    (lambda kube: kube.forbidden.add("list deployments"), "operator", "warn", "this user may not look"),
+    (lambda kube: kube.forbidden.add("list nodes"), "nodes", "warn", "this user may not look"),
+    (replaced(NODES, node("a", ready=False)), "nodes", "fail", "0 of 1 nodes take pods"),
+    (replaced(NODES, node("b", cordoned=True, **{"huawei.com/Ascend910": "8"})), "nodes", "ok", "1 of 2 nodes"),
+    (answer(QUOTAS, {"items": [{"metadata": {"name": "q"}, "status": {"hard": {"pods": "4", "cpu": "9"},
+     "used": {"pods": "4", "cpu": "1"}}}]}), "quota", "warn", "q: used up: pods 4 of 4"),
+    (answer(QUOTAS, ApiError(500, "InternalError", "etcd is away")), "quota", "fail", "etcd is away"),
+    (answer(SAR, lambda body: {"status": {"allowed": body["spec"]["resourceAttributes"]["subresource"] != "proxy"}}),
+     "rights", "fail", "get pods/proxy (logs of running jobs)"),
+    (answer("/version", ApiError(0, "Unreachable", "no answer")), "cluster", "fail", "no answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[1]}-{case[3][:24]}")
+def test_what_is_wrong_and_how_bad_it_is(
+    case: tuple[Any, str, str, str], sound: FakeKube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, check, state, words = case
+    change(sound)
+    code, found = look(capsys)
+    assert (found[check]["state"], words in found[check]["message"]) == (state, True), found[check]
+    assert code == (1 if state == "fail" else 0)
+    assert found[check]["fix"] or state == "ok" or "may not look" in found[check]["message"]
+
+
+def test_a_cluster_that_hangs_is_not_waited_for(
+    sound: FakeKube, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    async def hang(_kube: object, _namespace: str) -> Finding:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(doctor, "WITHIN_S", 0.05)
+    monkeypatch.setattr(checks, "CHECKS", (("nodes", hang),))
+    code, found = look(capsys)
+    assert (code, found["nodes"]["message"]) == (1, "no answer within 0.05 s")
+
+
+@pytest.mark.parametrize("error", [UsageError("no client"), ApiError(0, "NoConfig", "no context named 'x'")])
+def test_no_way_to_the_cluster(
+    error: Exception, kube: FakeKube, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dljob.api.kubernetes import connect
+
+    async def refuse(_context: str | None = None) -> None:
+        raise error
+
+    monkeypatch.setattr(connect, "connect", refuse)
+    code, found = look(capsys, "--context", "x")
+    assert code == 1
+    (failed,) = [one for one in found.values() if one["state"] == "fail"]
+    assert failed["message"] == error.message  # type: ignore[attr-defined]
+    assert failed["fix"]
+
+
+def test_without_a_kubeconfig_no_cluster_is_missed(
+    kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main.run(["doctor"]) == 0
+    assert "no kubeconfig, so no cluster was looked at" in capsys.readouterr().out
+    assert kube.contexts == []  # type: ignore[attr-defined]
+
+
+def test_what_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda package: "" if package == "torch" else "1")
+    torch = doctor.here()[-1]
+    assert (torch.state, torch.fix) == ("skip", "pip install 'dljob[torch]', if you want Elastic roles here")
+    assert doctor.healthy(doctor.here())
