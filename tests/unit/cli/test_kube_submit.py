@@ -106,6 +106,36 @@ def test_no_upload_when_the_image_has_the_code(kube: FakeKube, file: Path) -> No
     assert "code" not in only(kube, "dljobs")["spec"]
 
 
+def test_a_config_map_that_the_spec_names_counts_when_it_is_there(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine}\ndata: {}\n"
+    file.write_text(JOB + "  code: {configMap: mine}\n" + other)
+
+    def code(*flags: str) -> tuple[str, str]:
+        assert main.run(["submit", str(file), "-k", *flags]) == 0
+        made = kube.objects.pop(("dljobs", "team", "hello"))
+        return made["spec"]["code"]["configMap"], capsys.readouterr().err
+
+    sent, said = code()
+    assert sent.startswith("hello-code-")
+    assert "in place of ConfigMap mine, which is not there" in said
+    assert code("--no-upload") == ("mine", code("--no-upload")[1])
+    kube.put(CONFIG_MAPS, {"metadata": {"name": "mine"}, "data": {}})
+    sent, said = code()
+    assert sent == "mine"
+    assert "code: ConfigMap mine, as spec.code.configMap says; --upload sends" in said
+    assert code("--upload")[0].startswith("hello-code-")
+    kube.forbidden.add("get configmaps")
+    assert code()[0] == "mine"
+
+
+def test_the_code_of_a_runtime_environment_counts(kube: FakeKube, file: Path) -> None:
+    file.write_text(JOB + "  runtimeEnv: {working_dir: 'https://example.test/code.zip'}\n")
+    assert main.run(["submit", str(file), "-k"]) == 0
+    assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
+
+
 def test_a_working_dir_is_what_is_sent_and_is_not_named_on_the_cluster(kube: FakeKube, file: Path) -> None:
     (file.parent / "src").mkdir()
     (file.parent / "src" / "a.py").write_text("")

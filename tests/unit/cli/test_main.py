@@ -63,7 +63,7 @@ def test_the_help_imports_nothing_heavy(words: list[str]) -> None:
         (["run"], "requires an argument", "see dljob run --help"),
         (["submit", "f.yaml"], "submit to which place?", "--address HOST:PORT of a Ray, or --kubernetes"),
         (["submit", "f.yaml", "-k", "--address", "h:1"], "submit to one place", "--kubernetes"),
-        (["submit", "f.yaml", "--address", "h:1", "--no-upload"], "--no-upload is for Kubernetes", ""),
+        (["submit", "f.yaml", "--address", "h:1", "--no-upload"], "--upload and --no-upload are for Kubernetes", ""),
         (["run", "f.yaml", "--stop-on-interrupt"], "for a run on Kubernetes", "add --kubernetes"),
         (["run", "f.yaml", "-k", "--pretend", "NPU=8"], "--faults and --pretend", ""),
         (["status", "--watch"], "--watch is for jobs on Kubernetes", ""),

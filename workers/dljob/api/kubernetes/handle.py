@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from dljob.api.kubernetes import jobs, logs, orders, submit
 from dljob.api.kubernetes.connect import ask
-from dljob.api.kubernetes.package import pack
 from dljob.api.kubernetes.timeline import Timeline
 from dljob.errors import ExitCode
 
@@ -132,15 +131,17 @@ class KubernetesJob:
 def submit_job(
     manifest: DLJobManifest,
     *,
-    folder: Path | None,
+    folder: Path,
+    upload: bool | None = None,
     namespace: str | None = None,
     context: str | None = None,
 ) -> KubernetesJob:
-    """Make a DLJob on Kubernetes, with the code of `folder` unless the spec says where the code is.
+    """Make a DLJob on Kubernetes, with the code of `folder`.
 
     Args:
         manifest: the job.
-        folder: its code; None: the image has it.
+        folder: its code.
+        upload: whether to send it; None: unless the spec says where the code is, and it is there.
         namespace: where it goes; left out: as the manifest says, else the current one.
         context: of the kubeconfig; left out: the current one, or the cluster that this process runs in.
 
@@ -149,10 +150,10 @@ def submit_job(
         UsageError: a job of that name is there; the code is too large; the Kubernetes client is not installed.
         UnreachableError: the cluster is not reached, or refuses.
     """
-    package = None if folder is None or submit.brings_code(manifest) else pack(folder)
 
     async def make(kube: Kube) -> Json:
         place = submit.target_namespace(manifest, namespace, kube.namespace)
+        package, _ = await submit.code_for(kube, manifest, place, folder, upload=upload)
         return (await submit.submit(kube, manifest, place, package)).body
 
     return KubernetesJob(ask(make, context), context)

@@ -10,6 +10,7 @@ from typing import Any
 from dljob.api.kubernetes.jobs import items, part
 from dljob.errors import DLJobError, Problem, SpecError, UnreachableError, UsageError
 from dljob.spec import tree
+from dljob.spec.validate import is_another
 
 INSTALL = "is dljob installed there? `helm install` its chart, then `dljob doctor`"
 OLDER = "its CRD on this cluster is another version's: see `dljob doctor`"
@@ -28,8 +29,8 @@ class Source:
 
     @staticmethod
     def read(file: str, text: str) -> Source | None:
-        """The one document of a text; None when it has another number of them."""
-        documents = tree.read(text)
+        """The one DLJob of a text, beside other objects; None when it has another number of them."""
+        documents = [document for document in tree.read(text) if not is_another(document.data)]
         return Source(file, documents[0]) if len(documents) == 1 else None
 
     def mark(self, path: str) -> tree.Mark:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dljob.api.kubernetes.jobs import phase_of
-from dljob.api.kubernetes.package import Package
+from dljob.api.kubernetes.package import Package, pack, size
 from dljob.api.kubernetes.refusals import Source, refusal
 from dljob.control import names
 from dljob.errors import DLJobError, NotFoundError, UsageError
@@ -32,12 +33,46 @@ class Submission:
     """What the user should know of the upload."""
 
 
-def brings_code(manifest: DLJobManifest) -> bool:
-    """Whether the spec itself says where the code comes from, so that no folder is uploaded."""
-    spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    code: Json = spec.get("code") or {}
-    environment: Json = spec.get("runtimeEnv") or {}
-    return bool(code.get("configMap") or environment.get("working_dir"))
+async def code_for(
+    kube: Kube, manifest: DLJobManifest, namespace: str, folder: Path, *, upload: bool | None
+) -> tuple[Package | None, str]:
+    """The code to send along, and a word about it.
+
+    Args:
+        kube: the cluster.
+        manifest: the job.
+        namespace: where it goes.
+        folder: its code, as this machine has it.
+        upload: whether to send it; None: unless the spec says where the code is, and it is there.
+
+    Raises:
+        UsageError: the folder is not there, holds nothing, or is too large.
+    """
+    named = manifest.spec.code.config_map
+    if upload is False:
+        return None, ""
+    if upload is None and "working_dir" in (manifest.spec.runtime_env or {}):
+        return None, "code: as spec.runtimeEnv.working_dir says"
+    if upload is None and named and await _is_there(kube, named, namespace):
+        return None, f"code: ConfigMap {named}, as spec.code.configMap says; --upload sends {folder} instead"
+    package = pack(folder)
+    instead = f", in place of ConfigMap {named}{'' if upload else ', which is not there'}" if named else ""
+    what = f"{len(package.files)} file{'s' if len(package.files) > 1 else ''}, {size(len(package.archive))}"
+    return package, f"code: {what} of {folder}, in ConfigMap {code_name(manifest.metadata.name, package)}{instead}"
+
+
+async def _is_there(kube: Kube, name: str, namespace: str) -> bool:
+    """Whether a ConfigMap is there; one that may not be read is taken to be."""
+    from dljob.kube.api import CONFIG_MAPS, ApiError, NotThereError
+
+    try:
+        await kube.get(CONFIG_MAPS, name, namespace)
+    except NotThereError:
+        return False
+    except ApiError as error:
+        if error.status != 403:
+            raise
+    return True
 
 
 def body_of(manifest: DLJobManifest, namespace: str, code: str = "") -> Json:

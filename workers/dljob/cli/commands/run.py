@@ -19,7 +19,7 @@ def run(
     where: Where = HERE,
     faults: Path | None = None,
     pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
-    upload: bool = True,
+    upload: bool | None = None,
     stop_on_interrupt: Annotated[bool, Parameter(negative="")] = False,
     form: Annotated[output.DataFormat, Parameter(name=("--output", "-o"))] = "json",
 ) -> int:
@@ -35,7 +35,8 @@ def run(
         where: on which side.
         faults: here: YAML list of faults to inflict: {when: {step: 15}, target: rollout/1 or master, fault: kill}.
         pretend: here: devices that every raylet declares though this machine has none, such as NPU=8; may be repeated.
-        upload: on Kubernetes: send the folder along; not for code that is in the image.
+        upload: on Kubernetes: send the folder along, or do not, since the image has the code; left out: send it, unless
+            the spec says where the code is, and it is there.
         stop_on_interrupt: on Kubernetes: the first Ctrl-C stops the job.
         form: json or yaml, of the result.
     """
@@ -46,8 +47,10 @@ def run(
         from dljob.cli.kubernetes.submit import given
 
         return remote(given(file, upload=upload), where, form, stop_on_interrupt=stop_on_interrupt)
-    if stop_on_interrupt or not upload:
-        raise UsageError("--stop-on-interrupt and --no-upload are for a run on Kubernetes", hint="add --kubernetes")
+    if stop_on_interrupt or upload is not None:
+        raise UsageError(
+            "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"
+        )
     from dljob.cli.runner import Runner
 
     return Runner(file, faults, pretend, form).run()

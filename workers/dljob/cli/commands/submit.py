@@ -22,7 +22,7 @@ def submit(
     where: Where = HERE,
     name: str | None = None,
     backend: str | None = None,
-    upload: bool = True,
+    upload: bool | None = None,
     wait: Annotated[bool, Parameter(negative="")] = False,
     form: Annotated[Form | None, Parameter(name=("--output", "-o"))] = None,
 ) -> int:
@@ -34,7 +34,8 @@ def submit(
         where: on which side.
         name: name of the job, over that of the file.
         backend: distributed backend, over that of the file and of DISTRIBUTED_BACKEND.
-        upload: on Kubernetes: send the folder along; not for code that is in the image.
+        upload: on Kubernetes: send the folder along, or do not, since the image has the code; left out: send it, unless
+            the spec says where the code is, and it is there.
         wait: watch the job to its end; Ctrl-C leaves it running.
         form: what is printed: name, json or yaml; left out: the name on Kubernetes, else json.
     """
@@ -50,8 +51,8 @@ def submit(
 
         what = given(file, upload=upload, name=name, backend=backend)
         return remote(what, where, form or "name", wait=wait)
-    if not upload:
-        raise UsageError("--no-upload is for Kubernetes; a Ray reads the folder where it is")
+    if upload is not None:
+        raise UsageError("--upload and --no-upload are for Kubernetes; a Ray reads the folder where it is")
     return _to_ray(file, address, name, backend, form or "json", wait=wait)
 
 

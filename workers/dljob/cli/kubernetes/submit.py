@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.package import Package, pack, size
 from dljob.api.kubernetes.refusals import Source
-from dljob.api.kubernetes.submit import Submission, brings_code, target_namespace
+from dljob.api.kubernetes.submit import Submission, code_for, target_namespace
 from dljob.api.kubernetes.submit import submit as make
 from dljob.cli import output
 from dljob.cli.given import folder_of, manifest_of
@@ -28,34 +27,33 @@ class Given:
     """What is submitted."""
 
     manifest: DLJobManifest
-    package: Package | None
+    folder: Path
+    upload: bool | None
     source: Source | None
 
 
-def given(file: Path, *, upload: bool, name: str | None = None, backend: str | None = None) -> Given:
-    """Read the file and pack its folder, unless the image or the spec brings the code.
+def given(file: Path, *, upload: bool | None, name: str | None = None, backend: str | None = None) -> Given:
+    """Read the file; what is wrong with the job is seen before any cluster is asked.
 
     Raises:
-        SpecError, PlacementError: the job is wrong, which is seen before any cluster is asked.
-        UsageError: the folder is not there, or too large.
+        SpecError, PlacementError: it is wrong.
     """
     from dljob.plan.plan import plan
 
     manifest = manifest_of(file, name=name, backend=backend)
     plan(manifest)
-    package = pack(folder_of(file, manifest)) if upload and not brings_code(manifest) else None
-    return Given(manifest, package, Source.read(str(file), file.read_text(encoding="utf-8-sig")))
+    return Given(
+        manifest, folder_of(file, manifest), upload, Source.read(str(file), file.read_text(encoding="utf-8-sig"))
+    )
 
 
 async def send(kube: Kube, what: Given, where: Where) -> Submission:
     """Make the DLJob, and say so on stderr."""
     namespace = target_namespace(what.manifest, where.namespace, kube.namespace)
-    made = await make(kube, what.manifest, namespace, what.package, what.source)
-    for note in made.notes:
+    package, word = await code_for(kube, what.manifest, namespace, what.folder, upload=what.upload)
+    made = await make(kube, what.manifest, namespace, package, what.source)
+    for note in (*made.notes, *([word] if word else [])):
         output.say(note)
-    code = what.package
-    if code is not None:
-        output.say(f"code: {len(code.files)} files, {size(len(code.archive))}, in ConfigMap {made.code}")
     return made
 
 
