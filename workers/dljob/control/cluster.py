@@ -40,12 +40,13 @@ def ready(case: Case) -> list[Said]:
     edited = edits(case)
     if edited:
         return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, f"{edited}; the RayCluster is left as it is")]
-    return [Said(PREFIX, "True", reasons.PODS_READY)]
+    workers = number(case.cluster, "status", "readyWorkerReplicas")
+    return [Said(PREFIX, "True", reasons.PODS_READY, f"the head and {workers} worker pods are ready")]
 
 
 def _finished(case: Case) -> list[Said]:
     if case.cluster is None and case.leftover is None:
-        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED)]
+        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED, "the job is over")]
     if not isinstance(case.terms, Refused) and case.terms.retain:
         return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, "cleanupPolicy is Retain")]
     return []
@@ -60,11 +61,13 @@ def _absent(case: Case) -> tuple[str, str]:
         whose = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
         message = f"RayCluster {case.cluster_name} exists and belongs to {whose}: delete it, and the job goes on"
         return reasons.NAME_TAKEN, message
+    if isinstance(case.terms, Refused):
+        return reasons.CLUSTER_MISSING, "the spec is not accepted"
     trouble = case.trouble("Create")
     if trouble is not None:
         reason = reasons.NAME_TAKEN if trouble.code == 409 else reasons.CREATION_REFUSED
         return reason, f"{trouble.action}: {trouble.message}"
-    return reasons.CLUSTER_MISSING, ""
+    return reasons.CLUSTER_MISSING, "it is about to be created"
 
 
 def _pending(case: Case) -> tuple[str, str] | None:

@@ -12,9 +12,9 @@ from typing import Any
 from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case, bounded, stamp
-from dljob.control.fields import field, items, part, text
+from dljob.control.fields import field, items, number, part, text
 from dljob.control.model import Object
-from dljob.control.steps import Change, Intent, NewAttempt, Said, Verdict
+from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
 from dljob.telemetry.reasons import NO_ROOM
 
 ORDER = (
@@ -59,9 +59,12 @@ def _said(case: Case, change: Change | None) -> list[Said]:
             return _ended(case, change)
         case NewAttempt():
             return _lost(case, change)
+        case Intent():
+            return [*_standing(case), Said("Failed", "False", change.reason, change.message)]
+        case Order():
+            return [*_standing(case), _ordered(case)]
         case _:
-            intent = [Said("Failed", "False", change.reason, change.message)] if isinstance(change, Intent) else []
-            return [*_standing(case), *intent]
+            return _standing(case)
 
 
 def _ended(case: Case, verdict: Verdict) -> list[Said]:
@@ -103,7 +106,8 @@ def accepted(case: Case) -> Said:
     if runs != terms.hash and not case.finished:
         message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
         return Said("Accepted", "True", reasons.CHANGE_WAITS, message)
-    return Said("Accepted", "True", reasons.SPEC_ACCEPTED)
+    ranks = sum(replicas for _, replicas in terms.roles)
+    return Said("Accepted", "True", reasons.SPEC_ACCEPTED, f"roles: {len(terms.roles)}, ranks: {ranks}")
 
 
 def _quota(case: Case) -> Said:
@@ -117,15 +121,18 @@ def _master(case: Case) -> Said:
     if case.silent and view is not None:
         return Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, view.error)
     if case.snapshot:
-        return Said("MasterReady", "True", reasons.MASTER_READY)
+        return Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")
     if case.told:
         old = case.conditions["MasterReady"]
         return Said("MasterReady", old["status"], old["reason"], old["message"])
     trouble = case.trouble("Submit")
     if trouble is not None:
         return Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)
-    reason = reasons.SUBMITTED if case.submitted else reasons.WAITS_FOR_HEAD
-    return Said("MasterReady", "False", reason)
+    return _ordered(case) if case.submitted else Said("MasterReady", "False", reasons.WAITS_FOR_HEAD)
+
+
+def _ordered(case: Case) -> Said:
+    return Said("MasterReady", "False", reasons.SUBMITTED, f"submission {case.submission}")
 
 
 def _placement(case: Case, snapshot: Object) -> Said:
@@ -144,9 +151,9 @@ def _placement(case: Case, snapshot: Object) -> Said:
 def _roles(snapshot: Object) -> Said:
     waiting = [role for role in items(snapshot, "roles") if role["ready"] + role["succeeded"] < role["desired"]]
     if not waiting:
-        return Said("RolesReady", "True", reasons.ROLES_READY)
+        return Said("RolesReady", "True", reasons.ROLES_READY, "every rank is set up or has ended well")
     message = ", ".join(f"{role['name']} {role['ready'] + role['succeeded']}/{role['desired']}" for role in waiting)
-    return Said("RolesReady", "False", reasons.RANKS_PENDING, message)
+    return Said("RolesReady", "False", reasons.RANKS_PENDING, f"ready: {message}")
 
 
 def _recovering(case: Case, snapshot: Object) -> list[Said]:
@@ -156,5 +163,5 @@ def _recovering(case: Case, snapshot: Object) -> list[Said]:
         message = ": ".join(part for part in (text(fault, "target"), text(fault, "firstCause")) if part)
         return [Said("Recovering", "True", reason, message)]
     if "Recovering" in case.conditions and snapshot.get("phase") == "Running":
-        return [Said("Recovering", "False", reasons.STEADY)]
+        return [Said("Recovering", "False", reasons.STEADY, "nothing is being restarted")]
     return []

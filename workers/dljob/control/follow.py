@@ -110,8 +110,8 @@ def _progress(progress: Object, at: str) -> Pieces:
 
 def _placement(placement: Object) -> Pieces:
     found: Pieces = {key: placement.get(key, 0) for key in ("units", "ready", "pending")}
-    found["notReady"] = [
+    waiting = [
         {key: bounded(str(unit[key]), 512) for key in ("name", "node", "why") if unit.get(key)}
         for unit in items(placement, "notReady")[:MAX_NOT_READY]
     ]
-    return found
+    return {**found, **({"notReady": waiting} if waiting else {})}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dljob.control import reasons
+from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case
-from dljob.control.steps import Change, Intent, NewAttempt, Verdict
+from dljob.control.steps import Change, Intent, NewAttempt, Order, Verdict
 
 OF_MASTER = {
     "Pending": "Scheduling",
@@ -28,6 +28,9 @@ class Place:
     message: str = ""
 
 
+STARTING = Place("Scheduling", reasons.STARTING, "PrimeMaster is being started")
+
+
 def place(case: Case, change: Change | None) -> Place:
     """Where the job stands after a change."""
     match change:
@@ -37,6 +40,8 @@ def place(case: Case, change: Change | None) -> Place:
             return Place("Recovering" if _ran(case) else "Provisioning", change.reason, change.message)
         case Intent():
             return Place("Stopping", change.reason, change.message)
+        case Order():
+            return replace(STARTING, phase="Recovering") if _ran(case) else STARTING
         case _:
             return _standing(case)
 
@@ -58,14 +63,15 @@ def _standing(case: Case) -> Place:
 
 
 def _before(case: Case) -> Place:
-    """Before PrimeMaster speaks."""
-    if case.submitted:
-        return Place("Scheduling", reasons.STARTING)
-    if case.cluster is not None:
-        return Place("Provisioning", reasons.PROVISIONING)
-    if isinstance(case.terms, Refused):
+    """Before PrimeMaster speaks: what the RayCluster waits for."""
+    if isinstance(case.terms, Refused) and case.cluster is None:
         return Place("Pending", case.terms.reason, case.terms.message)
-    return Place("Pending", reasons.CLUSTER_MISSING)
+    waits = next((said for said in cluster.ready(case) if said.status != "True"), None)
+    if case.submitted:
+        stuck = waits is not None and waits.reason not in (reasons.WORKERS_PENDING, reasons.HEAD_PENDING)
+        return Place("Scheduling", waits.reason, waits.message) if waits and stuck else STARTING
+    phase = "Pending" if case.cluster is None else "Provisioning"
+    return Place(phase, waits.reason, waits.message) if waits else Place(phase, reasons.PROVISIONING)
 
 
 def _ran(case: Case) -> bool:

@@ -49,7 +49,9 @@ def status(case: Case, change: Change | None) -> dict[str, Any]:
     made |= _cluster(case)
     made |= _spoken(case)
     made |= _changed(case, change)
-    return {key: value for key, value in made.items() if value not in ({}, None)}
+    if case.queued and case.suspended and not case.submitted:
+        made.pop("startTime", None)
+    return {key: value for key, value in made.items() if value not in ({}, [], None)}
 
 
 def due(case: Case, new: Mapping[str, Any]) -> tuple[bool, float | None]:
@@ -63,7 +65,7 @@ def due(case: Case, new: Mapping[str, Any]) -> tuple[bool, float | None]:
     if last is None or _state(case.old) != _state(new):
         return True, None
     left = last + case.settings.progress_seconds - case.now
-    return left <= 0, max(left, 0.0)
+    return (True, None) if left <= 0 else (False, left)
 
 
 def _timeless(status: Object) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def _blank(name: str, desired: int) -> dict[str, Any]:
 
 def _cluster(case: Case) -> dict[str, Any]:
     """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
-    if clearing(case) is not None:
+    if clearing(case) is not None or (case.cluster is None and isinstance(case.terms, Refused)):
         return {}
     found: dict[str, str] = {} if case.replaced else dict(case.recorded)
     found["name"] = case.cluster_name
@@ -129,6 +131,8 @@ def _cluster(case: Case) -> dict[str, Any]:
         found.setdefault("sessionName", case.ray_job.session)
     if case.address:
         found["dashboardURL"] = f"http://{case.address}:8265"
+    if case.cluster is None:
+        return {"rayCluster": found}
     status = part(case.cluster, "status")
     nodes = {"desired": number(status, "desiredWorkerReplicas"), "ready": number(status, "readyWorkerReplicas")}
     return {"rayCluster": found, "nodes": nodes}

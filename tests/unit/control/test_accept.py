@@ -1,0 +1,149 @@
+"""What of a spec is accepted, and in whose words it is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from control_kit import SETTINGS, World, dljob
+
+from dljob.control import accept
+from dljob.control.accept import Refused, Terms
+from dljob.errors import SpecError
+from dljob.spec.load import load
+
+
+def terms(**spec: object) -> Terms | Refused:
+    return accept.terms(accept.source(dljob(**spec)), SETTINGS)
+
+
+def good(**spec: object) -> Terms:
+    made = terms(**spec)
+    assert isinstance(made, Terms), made
+    return made
+
+
+def test_the_terms_of_a_small_job():
+    made = good()
+    assert (made.image, made.ray_version) == ("example.org/ray:2.60.0", "2.60.0")
+    assert made.roles == (("worker", 2),)
+    assert (made.max_cluster_restarts, made.lease_seconds, made.ttl, made.retain, made.queued) == (
+        3,
+        30,
+        None,
+        False,
+        False,
+    )
+    assert (made.active_deadline, made.pre_running_deadline, made.accelerators) == (None, None, "")
+
+
+def test_the_terms_that_a_spec_sets():
+    made = good(
+        image="mine:1",
+        rayVersion="2.59.1",
+        cleanupPolicy="Retain",
+        ttlSecondsAfterFinished=0,
+        activeDeadlineSeconds=10,
+        preRunningDeadlineSeconds=5,
+        faultTolerance={"maxClusterRestarts": 0, "leaseSeconds": 60},
+        scheduling={"queueName": "research"},
+    )
+    assert (made.image, made.ray_version) == ("mine:1", "2.59.1")
+    assert (made.max_cluster_restarts, made.lease_seconds, made.ttl, made.retain, made.queued) == (0, 60, 0, True, True)
+    assert (made.active_deadline, made.pre_running_deadline) == (10, 5)
+
+
+def test_devices_are_those_of_all_machines():
+    groups = [
+        {"name": "npu", "replicas": 2, "cpu": "8", "accelerator": {"type": "NPU", "count": 8}},
+        {"name": "gpu", "replicas": 1, "cpu": "8", "accelerator": {"type": "GPU", "count": 4}},
+        {"name": "gpu2", "replicas": 1, "cpu": "8", "accelerator": {"type": "GPU", "count": 2}},
+    ]
+    assert good(nodeGroups=groups).accelerators == "6 GPU, 16 NPU"
+
+
+def test_a_wrong_spec_is_refused_in_the_loaders_words():
+    job = dljob(rolez=[])
+    del job["spec"]["roles"]
+    with pytest.raises(SpecError) as error:
+        load(json.dumps({**job, "metadata": {"name": "hello"}}))
+    made = accept.terms(accept.source(job), SETTINGS)
+    assert isinstance(made, Refused)
+    assert made.reason == "InvalidSpec"
+    for problem in error.value.problems:
+        assert f"{problem.path}: {problem.message}" in made.message
+
+
+def test_what_cannot_be_placed_is_refused_in_the_plans_words():
+    role = {"name": "w", "entrypoint": {"class": "a.B"}, "resources": {"cpu": "64"}, "nodeGroup": "small"}
+    made = terms(roles=[role], nodeGroups=[{"name": "small", "cpu": "2"}])
+    assert isinstance(made, Refused)
+    assert made.reason == "DoesNotFit"
+    assert "64 CPU" in made.message
+
+
+def test_annotations_and_what_the_server_adds_are_no_part_of_it():
+    plain, noisy = dljob(), dljob(annotations={"x" * 300: "y"})
+    noisy["metadata"] |= {"managedFields": [{}], "resourceVersion": "7", "labels": None}
+    assert accept.source(plain) == accept.source(noisy)
+
+
+def test_the_hash_is_of_what_an_attempt_is_made_of():
+    live = {"ttlSecondsAfterFinished": 9, "activeDeadlineSeconds": 9, "preRunningDeadlineSeconds": 9}
+    assert good(**live, cleanupPolicy="Retain").hash == good().hash
+    assert good(env=[{"name": "A", "value": "1"}]).hash != good().hash
+    assert len(good().hash) == 16
+
+
+def test_a_refused_spec_waits_for_a_better_one():
+    world = World(dljob(roles=[])).settle()
+    assert world.phase == "Pending"
+    assert world.cond("Accepted") == ("False", "InvalidSpec")
+    assert world.message("ClusterReady") == "the spec is not accepted"
+    assert world.log == ["status Pending/InvalidSpec"]
+    world.job["spec"] = dljob()["spec"]
+    world.job["metadata"]["generation"] = 2
+    world.settle()
+    assert world.cond("Accepted") == ("True", "SpecAccepted")
+    assert world.status["observedGeneration"] == 2
+    assert world.clusters
+
+
+def test_a_change_that_the_running_attempt_does_not_take_up_is_said():
+    world = World().running()
+    world.job["spec"]["env"] = [{"name": "A", "value": "1"}]
+    world.job["metadata"]["generation"] = 2
+    world.settle()
+    assert world.cond("Accepted") == ("True", "ChangeWaits")
+    assert "attempt 1 goes on" in world.message("Accepted")
+    assert world.phase == "Running"
+    world.new_session().calm()
+    assert world.status["attempt"] == 2
+    assert world.cond("Accepted") == ("True", "SpecAccepted")
+
+
+def test_a_change_that_is_obeyed_at_once_is_no_matter():
+    world = World().running()
+    world.job["spec"]["ttlSecondsAfterFinished"] = 5
+    world.settle()
+    assert world.cond("Accepted") == ("True", "SpecAccepted")
+
+
+def test_a_spec_that_went_wrong_while_the_job_runs_stops_nothing():
+    world = World().running()
+    world.job["spec"]["roles"] = []
+    world.job["metadata"]["generation"] = 2
+    world.settle()
+    assert world.cond("Accepted") == ("False", "InvalidSpec")
+    assert world.phase == "Running"
+    world.new_session().settle()
+    assert world.status["attempt"] == 2
+    assert world.clusters == {}
+    world.job["spec"] = dljob()["spec"]
+    assert world.calm().phase == "Succeeded"
+
+
+def test_a_job_that_others_manage_is_left_alone():
+    outcome = World(dljob(managedBy="kueue.x-k8s.io/multikueue")).look()
+    assert (outcome.actions, outcome.status, outcome.watch, outcome.events) == ((), None, None, ())
+    assert World(dljob(managedBy="dljob.io/operator")).look().actions

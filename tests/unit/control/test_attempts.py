@@ -1,0 +1,228 @@
+"""When an attempt is lost, and what happens before the next one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from control_kit import NOW, UID, World, dljob
+
+from dljob.control import names
+from dljob.control.model import Delete, Trouble
+
+
+def lost(world: World, reason: str, *, restarts: int = 1) -> World:
+    """The next pass writes the new attempt, and does nothing else."""
+    outcome = world.step()
+    assert outcome.actions == ()
+    assert (world.status["attempt"], world.status["reason"]) == (2, reason)
+    assert world.status["restarts"]["cluster"] == restarts
+    assert "submissionId" not in world.status
+    assert world.status["rayCluster"]["name"] == names.cluster_name("hello", UID, 1)
+    for kind in ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady"):
+        assert world.cond(kind) == ("False", reason)
+    assert world.cond("Recovering") == ("True", reason)
+    assert world.status["lastFault"]["level"] == "Cluster"
+    return world
+
+
+def test_another_head_pod():
+    world = World().running()
+    world.head_ready("pod-2")
+    assert lost(world, "HeadLost").phase == "Recovering"
+
+
+def test_a_head_pod_that_is_leaving_is_not_replaced_yet():
+    world = World().running()
+    head = world.pods[world.name][0]
+    world.pods[world.name] = [replace(head, uid="pod-2", leaving=True)]
+    assert world.settle().status["attempt"] == 1
+
+
+def test_another_session():
+    world = World().running().new_session()
+    lost(world, "HeadLost")
+    assert "session-2" in world.status["message"]
+
+
+def test_a_silent_head_is_not_a_lost_one():
+    world = World().running().silent(4000).condition("HeadPodReady", "False").settle()
+    assert world.status["attempt"] == 1
+    assert world.phase == "Running"
+    assert world.cond("MasterReady") == ("Unknown", "MasterUnreachable")
+
+
+def test_a_deleted_cluster():
+    lost(World().running().delete_cluster(), "ClusterGone")
+
+
+def test_a_cluster_deleted_before_the_job_ran_is_made_again_as_provisioning():
+    world = lost(World().settle().delete_cluster(), "ClusterGone")
+    assert world.phase == "Provisioning"
+    world.settle()
+    assert world.name == names.cluster_name("hello", UID, 2)
+    assert world.phase == "Provisioning"
+
+
+def test_another_cluster_of_the_same_name():
+    world = World().running()
+    world.cluster["metadata"]["uid"] = "another"
+    lost(world, "ClusterGone")
+    world.settle()
+    assert world.log.count("Delete RayCluster") == 1
+
+
+def test_a_foreign_cluster_took_the_name():
+    world = World().running()
+    world.cluster["metadata"] |= {"uid": "another", "ownerReferences": []}
+    lost(world, "ClusterGone")
+    world.pods.clear()
+    world.pods[names.cluster_name("hello", UID, 1)] = []
+    world.settle()
+    assert "Delete RayCluster" not in world.log
+    assert len(world.clusters) == 2
+
+
+def test_the_queue_takes_the_machines_back():
+    world = World(dljob(scheduling={"queueName": "research"})).running()
+    world.cluster["spec"]["suspend"] = True
+    lost(world, "Preempted", restarts=0)
+
+
+def test_a_hand_that_suspends_is_waited_for():
+    world = World().running()
+    world.cluster["spec"]["suspend"] = True
+    assert world.settle().status["attempt"] == 1
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        ({"status": "FAILED", "message": "runtime_env setup failed"}, "runtime_env setup failed"),
+        ({"status": "FAILED", "exit_code": 137, "tail": "Killed"}, "Killed"),
+        ({"status": "STOPPED"}, "no reason given"),
+    ],
+)
+def test_a_launcher_that_never_came_so_far(view: dict, words: str):
+    world = World().settle().head_ready().settle().launcher(**view)
+    lost(world, "SubmissionFailed")
+    assert words in world.status["message"]
+
+
+def test_a_submission_that_is_refused_too_often():
+    world = World().settle().head_ready()
+    world.step()
+    world.troubles = (Trouble("Submit", 500, "No available agent", 19),)
+    assert world.look().actions
+    world.troubles = (Trouble("Submit", 500, "No available agent", 20),)
+    lost(world, "SubmissionFailed")
+
+
+def test_a_trouble_of_old_is_no_matter_when_primemaster_speaks():
+    world = World().running()
+    world.troubles = (Trouble("Submit", 500, "No available agent", 99),)
+    assert world.settle().status["attempt"] == 1
+
+
+@pytest.mark.parametrize("age", [59.0, 61.0])
+def test_a_dead_launcher_matters_when_primemaster_is_silent_for_long(age: float):
+    world = World().running().launcher("FAILED", exit_code=137).silent(age)
+    if age < 60:
+        assert world.settle().status["attempt"] == 1
+    else:
+        lost(world, "MasterLost")
+
+
+def test_a_dead_launcher_of_a_living_master_is_no_matter():
+    world = World().running().launcher("STOPPED").settle()
+    assert world.status["attempt"] == 1
+    assert world.phase == "Running"
+
+
+def test_the_budget():
+    world = World(dljob(faultTolerance={"maxClusterRestarts": 1})).running().new_session()
+    world.settle()
+    assert world.status["attempt"] == 2
+    world.head_ready("pod-2").settle().workers_ready().master().settle().new_session().settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "ClusterRestartsExhausted")
+    assert "maxClusterRestarts of 1 are used up" in world.status["message"]
+    assert "session" in world.status["message"]
+    assert world.clusters == {}
+
+
+def test_preemptions_do_not_count():
+    world = World(dljob(scheduling={"queueName": "research"}, faultTolerance={"maxClusterRestarts": 0})).running()
+    for attempt in (2, 3):
+        world.cluster["spec"]["suspend"] = True
+        world.settle()
+        assert world.status["attempt"] == attempt
+        world.head_ready(f"pod-{attempt}").settle().workers_ready().master().settle()
+    assert world.phase == "Running"
+
+
+def test_the_old_cluster_goes_before_the_new_one_is_made():
+    world = World().running().new_session()
+    world.step()
+    (delete,) = world.step().actions
+    assert isinstance(delete, Delete)
+    assert delete.kind == "RayCluster"
+    assert world.clusters == {}
+    world.settle()
+    assert world.name == names.cluster_name("hello", UID, 2)
+    assert world.log.count("Create RayCluster") == 2
+
+
+def test_a_cluster_that_is_leaving_is_waited_for():
+    world = World().running().new_session()
+    world.step()
+    world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:01:00Z"
+    world.settle()
+    assert list(world.clusters) == [names.cluster_name("hello", UID, 1)]
+    assert world.look().requeue is not None
+    assert world.look().reason == "the last attempt's RayCluster and its pods are leaving"
+
+
+def test_pods_that_linger_are_waited_for_until_their_lease_is_over():
+    world = World(dljob(faultTolerance={"leaseSeconds": 20})).running().new_session()
+    world.step()
+    old = names.cluster_name("hello", UID, 1)
+    pods = world.pods[old]
+    world.step()
+    world.pods[old] = pods
+    outcome = world.settle().look()
+    assert world.clusters == {}
+    assert outcome.requeue == 20
+    assert world.later(19).look().actions == ()
+    world.later(2).settle()
+    assert world.name == names.cluster_name("hello", UID, 2)
+    assert world.status["rayCluster"]["name"] == world.name
+
+
+def test_a_master_that_never_was_leaves_nothing_to_wait_for():
+    world = World().settle().later(600).delete_cluster()
+    world.step()
+    world.pods[names.cluster_name("hello", UID, 1)] = [
+        replace(World().running().pods[names.cluster_name("hello", UID, 1)][0])
+    ]
+    assert world.settle().clusters
+    assert world.now == NOW + 600
+
+
+def test_when_a_silence_means_more_it_is_looked_at_again():
+    world = World().running().silent(4.0)
+    assert world.look().requeue == 6.0
+    assert world.silent(12.0).look().requeue is not None
+    world.settle()
+    assert world.look().requeue == 48.0
+    assert world.silent(61.0).settle().look().requeue is None
+
+
+def test_a_new_attempt_after_the_spec_went_wrong_waits_for_pods_too():
+    world = World().running().new_session()
+    world.step()
+    world.job["spec"]["roles"] = []
+    old = names.cluster_name("hello", UID, 1)
+    pods = world.pods[old]
+    world.step()
+    world.pods[old] = pods
+    assert world.settle().look().requeue == 30

@@ -1,0 +1,133 @@
+"""ClusterReady, in the words of whoever knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from control_kit import World, dljob
+
+from dljob.control.model import Pod, Trouble
+
+QUOTA = 'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4'
+
+
+def waiting(world: World, name: str, reason: str, words: str, *, head: bool = False, **more: object) -> Pod:
+    pod = Pod(name, f"uid-{name}", head, "headgroup" if head else "cpu1", "Pending", ready=False)
+    return replace(pod, trouble=words, trouble_reason=reason, **more)
+
+
+@pytest.mark.parametrize(
+    ("kuberay", "reason", "fix"),
+    [("missing", "KubeRayMissing", "install the KubeRay operator"), ("old", "KubeRayTooOld", "upgrade KubeRay")],
+)
+def test_kuberay_that_cannot_serve(kuberay: str, reason: str, fix: str):
+    world = World(kuberay=kuberay).settle()
+    assert world.cond("ClusterReady") == ("False", reason)
+    assert fix in world.message("ClusterReady")
+    assert (world.phase, world.status["reason"]) == ("Pending", reason)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (Trouble("CreateRayCluster", 403, "exceeded quota", 1), "CreationRefused"),
+        (Trouble("CreateConfigMap", 422, "too long", 9), "CreationRefused"),
+        (Trouble("CreateToken", 403, "no right to create secrets", 1), "CreationRefused"),
+        (Trouble("CreateConfigMap", 409, "ConfigMap x belongs to somebody else", 1), "NameTaken"),
+    ],
+)
+def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
+    world = World(troubles=(Trouble("SaveLogs", 500, "other", 1), trouble))
+    world.step()
+    assert world.cond("ClusterReady") == ("False", reason)
+    assert world.message("ClusterReady") == f"{trouble.action}: {trouble.message}"
+    assert world.status["reason"] == reason
+
+
+def test_pods_that_the_server_refuses_in_kuberays_words():
+    world = World().settle().condition("ReplicaFailure", reason="FailedCreateHeadPod", message=QUOTA).settle()
+    assert world.cond("ClusterReady") == ("False", "FailedCreateHeadPod")
+    assert world.message("ClusterReady") == QUOTA
+    assert (world.phase, world.status["reason"]) == ("Provisioning", "FailedCreateHeadPod")
+
+
+def test_a_failure_without_words():
+    world = World().settle().condition("ReplicaFailure").settle()
+    assert world.cond("ClusterReady") == ("False", "CreationRefused")
+    assert world.message("ClusterReady") == "0 of 1 worker pods are ready"
+
+
+def test_a_head_that_cannot_get_its_image():
+    world = World().settle()
+    world.pods[world.name] = [waiting(world, "h", "ImagePullBackOff", "ImagePullBackOff: no such image", head=True)]
+    world.settle()
+    assert world.cond("ClusterReady") == ("False", "ImagePullBackOff")
+    assert world.message("ClusterReady") == "pod h: ImagePullBackOff: no such image"
+    assert world.status["reason"] == "ImagePullBackOff"
+
+
+def test_workers_that_find_no_machine_after_the_submission():
+    world = World().settle().head_ready()
+    head = world.pods[world.name][0]
+    stuck = [waiting(world, f"w{n}", "Unschedulable", "Unschedulable: 0/3 nodes", leaving=n == 0) for n in range(3)]
+    world.pods[world.name] = [head, *stuck]
+    world.settle()
+    assert world.cond("ClusterReady") == ("False", "Unschedulable")
+    assert world.message("ClusterReady") == "pod w1: Unschedulable: 0/3 nodes (and 1 more pods)"
+    assert (world.phase, world.status["reason"]) == ("Scheduling", "Unschedulable")
+    assert world.submissions
+
+
+@pytest.mark.parametrize(("head", "reason"), [(True, "HeadPending"), (False, "WorkersPending")])
+def test_a_trouble_without_a_reason(head: bool, reason: str):
+    world = World().settle()
+    world.pods[world.name] = [waiting(world, "x", "", "something", head=head)]
+    assert world.settle().cond("ClusterReady") == ("False", reason)
+
+
+def test_the_pods_come_one_by_one():
+    world = World(dljob(nodeGroups=[{"name": "cpu", "cpu": "2", "replicas": 3}])).settle()
+    assert world.cond("ClusterReady") == ("False", "HeadPending")
+    world.head_ready().workers_ready(1, 3).settle()
+    assert world.cond("ClusterReady") == ("False", "WorkersPending")
+    assert world.message("ClusterReady") == "1 of 3 worker pods are ready"
+    assert world.status["nodes"] == {"desired": 3, "ready": 1}
+    assert (world.phase, world.status["reason"]) == ("Scheduling", "Starting")
+    world.workers_ready(3, 3).settle()
+    assert world.cond("ClusterReady") == ("True", "PodsReady")
+
+
+def test_a_head_without_an_address_is_not_ready():
+    world = World().settle().head_ready()
+    world.cluster["status"]["head"] = {}
+    world.settle()
+    assert world.cond("ClusterReady") == ("False", "HeadPending")
+    assert "submissionId" not in world.status
+
+
+def test_a_cluster_that_is_leaving_is_waited_for():
+    world = World().running()
+    world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:01:00Z"
+    outcome = world.step()
+    assert world.cond("ClusterReady") == ("False", "ClusterLeaving")
+    assert outcome.watch is None
+    world.settle()
+    assert world.status["attempt"] == 1
+    world.delete_cluster()
+    world.step()
+    assert world.status["attempt"] == 2
+
+
+def test_somebody_suspends_the_cluster_by_hand():
+    world = World().settle()
+    world.cluster["spec"]["suspend"] = True
+    world.settle()
+    assert world.cond("ClusterReady") == ("False", "ClusterSuspended")
+    assert (world.phase, world.status["reason"]) == ("Queued", "ClusterSuspended")
+
+
+def test_a_kept_cluster_stays_ready():
+    world = World(dljob(cleanupPolicy="Retain")).running().master("Succeeded").settle()
+    assert world.cond("ClusterReady") == ("True", "ClusterKept")
+    assert world.clusters

@@ -1,0 +1,70 @@
+"""A RayCluster that somebody changed by hand is told of, and left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from control_kit import World, dljob
+
+GROUPS = [{"name": "a", "cpu": "2", "replicas": 2}, {"name": "b", "cpu": "2"}]
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> World:
+    world = World(dljob(nodeGroups=GROUPS)).running()
+    change(world.cluster["spec"])
+    world.cluster["metadata"]["generation"] += 1
+    before = len(world.log)
+    world.settle()
+    assert not any(call for call in world.log[before:] if not call.startswith("status"))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda spec: spec["workerGroupSpecs"][0].update(replicas=5),
+            "spec.workerGroupSpecs[0].replicas is 5, 2 was made",
+        ),
+        (lambda spec: spec["workerGroupSpecs"].pop(), "spec.workerGroupSpecs has 1 items, 2 were made"),
+        (lambda spec: spec.update(rayVersion="2.9.0"), "spec.rayVersion is '2.9.0', '2.60.0' was made"),
+        (lambda spec: spec.pop("authOptions"), "spec.authOptions is None"),
+    ],
+)
+def test_a_hand_in_it(change: Callable[[dict[str, Any]], object], words: str):
+    world = edited(change)
+    assert world.cond("ClusterReady") == ("True", "ClusterEdited")
+    assert words in world.message("ClusterReady")
+    assert world.phase == "Running"
+    assert "ClusterEdited" in world.reasons()
+
+
+def test_what_others_add_is_no_edit():
+    def queue(spec: dict[str, Any]) -> None:
+        spec["suspend"] = False
+        for group in spec["workerGroupSpecs"]:
+            group["template"]["spec"]["nodeSelector"] = {"pool": "a"}
+            group["template"]["spec"]["tolerations"] = [{"key": "x"}]
+        spec["workerGroupSpecs"].append({"groupName": "c"})
+
+    assert edited(queue).cond("ClusterReady") == ("True", "PodsReady")
+
+
+def test_many_edits_are_told_in_part():
+    def wild(spec: dict[str, Any]) -> None:
+        for group in spec["workerGroupSpecs"]:
+            group.update(replicas=9, minReplicas=9, maxReplicas=9)
+
+    assert edited(wild).message("ClusterReady").count("was made") == 3
+
+
+def test_after_a_change_of_the_spec_nobody_knows():
+    world = World(dljob(nodeGroups=GROUPS)).running()
+    world.cluster["spec"]["rayVersion"] = "2.9.0"
+    world.cluster["metadata"]["generation"] = 2
+    world.job["spec"]["env"] = [{"name": "A", "value": "1"}]
+    assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
+    world.job["spec"]["roles"] = []
+    assert world.settle().cond("ClusterReady") == ("True", "PodsReady")

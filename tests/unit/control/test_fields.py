@@ -1,0 +1,24 @@
+"""Reading objects that may hold anything."""
+
+from __future__ import annotations
+
+from dljob.control.fields import field, items, number, part, text
+
+BODY = {"a": {"b": [{"c": 1}], "t": "x", "n": 3}, "none": None}
+
+
+def test_what_is_there():
+    assert field(BODY, "a", "n") == 3
+    assert part(BODY, "a")["t"] == "x"
+    assert items(BODY, "a", "b") == [{"c": 1}]
+    assert text(BODY, "a", "t") == "x"
+    assert number(BODY, "a", "n") == 3
+
+
+def test_what_is_not_there_is_empty():
+    assert field(BODY, "a", "t", "deeper") is None
+    assert part(BODY, "none") == {}
+    assert part(None, "a") == {}
+    assert items(BODY, "a") == ()
+    assert text(BODY, "a", "n") == ""
+    assert number(BODY, "a", "t") == 0

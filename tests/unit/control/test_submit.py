@@ -1,0 +1,102 @@
+"""When the launcher is posted, and what is posted."""
+
+from __future__ import annotations
+
+import pytest
+from control_kit import UID, World, dljob
+
+from dljob.control.model import RayJobView, Submit, Trouble, Watch
+
+
+def ordered(**spec: object) -> World:
+    world = World(dljob(**spec)).settle().head_ready()
+    world.step()
+    assert world.status["submissionId"] == f"hello-{UID[:8]}-1"
+    return world
+
+
+def test_not_before_the_head_is_ready():
+    world = World().settle()
+    assert "submissionId" not in world.status
+    world.condition("HeadPodReady", "False").settle()
+    assert "submissionId" not in world.status
+
+
+def test_before_the_workers_are_ready():
+    world = ordered()
+    assert world.cond("MasterReady") == ("False", "Submitted")
+    assert (world.phase, world.status["reason"]) == ("Scheduling", "Starting")
+    (submit,) = world.look().actions
+    assert isinstance(submit, Submit)
+    assert submit.address == "10.0.0.1"
+    assert submit.runtime_env == {}
+    assert submit.metadata == {"dljob.io/name": "hello", "dljob.io/namespace": "team", "dljob.io/uid": UID}
+
+
+def test_the_runtime_environment_and_version_are_the_specs():
+    world = ordered(rayVersion="2.59.1", runtimeEnv={"pip": ["einops"], "working_dir": "s3://b/c.zip"})
+    (submit,) = world.look().actions
+    assert submit.runtime_env == {"pip": ["einops"], "working_dir": "s3://b/c.zip"}
+    assert "2.59.1" in submit.argv
+
+
+@pytest.mark.parametrize("status", ["", "MISSING"])
+def test_posted_again_until_ray_knows_it(status: str):
+    world = ordered()
+    world.said = RayJobView(world.status["submissionId"], status)
+    assert [type(action) for action in world.look().actions] == [Submit]
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
+def test_not_posted_when_ray_knows_it(status: str):
+    world = ordered()
+    world.said = RayJobView(world.status["submissionId"], status)
+    assert world.look().actions == ()
+
+
+def test_not_posted_when_primemaster_has_spoken_though_ray_forgot_it():
+    world = World().running()
+    world.said = RayJobView(world.status["submissionId"], "MISSING", session="session-1")
+    assert world.look().actions == ()
+    world.restarted()
+    assert world.look().actions == ()
+
+
+def test_a_refused_submission_is_said_and_tried_again():
+    world = ordered()
+    world.troubles = (Trouble("Submit", 500, "No available agent to submit job", 2),)
+    world.step()
+    assert world.cond("MasterReady") == ("False", "SubmissionRefused")
+    assert world.message("MasterReady") == "No available agent to submit job"
+    assert [type(action) for action in world.outcome.actions] == [Submit]
+
+
+def test_the_watch_is_of_the_head_of_the_attempt():
+    world = ordered()
+    watch = world.look().watch
+    assert watch == Watch(world.name, "10.0.0.1", UID.replace("-", ""), f"hello-{UID[:8]}-1")
+
+
+def test_the_word_of_another_submission_is_not_heard():
+    world = ordered()
+    world.master("Succeeded")
+    world.said = RayJobView("hello-of-old", "SUCCEEDED")
+    outcome = world.step()
+    assert [type(action) for action in outcome.actions] == [Submit]
+    assert world.phase == "Scheduling"
+
+
+def test_the_head_that_the_submission_was_made_to_is_remembered():
+    world = ordered().settle()
+    assert world.status["rayCluster"]["headPodUID"] == "pod-1"
+    assert world.status["rayCluster"]["sessionName"] == "session-1"
+    assert world.status["rayCluster"]["dashboardURL"] == "http://10.0.0.1:8265"
+
+
+def test_another_head_before_the_submission_is_no_loss():
+    world = World().settle()
+    world.head_ready("pod-1").condition("HeadPodReady", "False").settle()
+    assert world.status["rayCluster"]["headPodUID"] == "pod-1"
+    world.head_ready("pod-2").settle()
+    assert world.status["rayCluster"]["headPodUID"] == "pod-2"
+    assert world.status["attempt"] == 1
