@@ -7,7 +7,6 @@ DLJob is looked at before its RayCluster has been seen. Deletions come as events
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -50,7 +49,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.connect_timeout = 10
     for plural, selector in SELECTORS.items():
         settings.watching.label_selectors[plural] = selector
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else it logs a line for every event
 
 
 def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:

@@ -127,6 +127,8 @@ def log_as(form: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)-8s %(message)s")
     handler.setFormatter(_JsonLines() if form == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("kopf.objects", "kopf.activities", "aiohttp.access"):  # lines for every event and every probe
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _JsonLines(logging.Formatter):

@@ -27,6 +27,12 @@ _PATH = re.compile(
     r"^/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<ns>[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?$"
 )
+SERVED: dict[tuple[str, str], dict[str, str]] = {
+    ("", "v1"): {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret"},
+    ("dljob.io", "v1alpha1"): {"dljobs": "DLJob"},
+    ("ray.io", "v1"): {"rayclusters": "RayCluster"},
+    ("events.k8s.io", "v1"): {"events": "Event"},
+}
 _REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid", 429: "TooManyRequests"}
 
 
@@ -52,6 +58,8 @@ class FakeCluster:
     proxies: dict[str, Callable[[web.Request], web.Response]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     """Plurals that are not served."""
+    fields: tuple[str, ...] = ("authOptions", "secretName", "upgradeStrategy")
+    """What the OpenAPI document of RayCluster names."""
     compacted: int = 0
     page: int = 0
     """Objects a page of a list, whatever limit is asked for; 0: all."""
@@ -155,6 +163,8 @@ class FakeCluster:
         fault = self._fault(request)
         if fault and not fault.after:
             return _refuse(fault.status, fault.message)
+        if found := self._discovery(request.path):
+            return found
         if not matched or matched["plural"] in self.missing:
             return _refuse(404, "the server could not find the requested resource")
         if (matched["sub"] and "/proxy" in matched["sub"]) or (matched["name"] or "").count(":"):
@@ -171,6 +181,23 @@ class FakeCluster:
                 fault.times -= 1
                 return fault
         return None
+
+    def _discovery(self, path: str) -> web.Response | None:
+        """What is served: one group of each, one version."""
+        if path in {"/api", "/apis"}:
+            groups = [{"name": g, "preferredVersion": _gv(g, v), "versions": [_gv(g, v)]} for g, v in SERVED if g]
+            return web.json_response({"versions": ["v1"]} if path == "/api" else {"groups": groups})
+        if path.startswith("/openapi/v3/apis/"):
+            return web.json_response(dict.fromkeys(self.fields, 1))
+        served = {f"/apis/{g}/{v}" if g else f"/api/{v}": names for (g, v), names in SERVED.items()}.get(path)
+        if served is None:
+            return None
+        there = {plural: kind for plural, kind in served.items() if plural not in self.missing}
+        if not there:
+            return _refuse(404, "the server could not find the requested resource")
+        verbs = ["get", "list", "watch", "create", "patch", "delete"]
+        rest = {"namespaced": True, "singularName": "", "verbs": verbs}
+        return web.json_response({"resources": [{"name": p, "kind": k, **rest} for p, k in there.items()]})
 
     def _proxied(self, request: web.Request, matched: re.Match[str]) -> web.Response:
         handler = self.proxies.get(matched["name"])
@@ -256,6 +283,10 @@ class FakeCluster:
         finally:
             self._news.discard(news)
             self._streams.discard(task)
+
+
+def _gv(group: str, version: str) -> dict[str, str]:
+    return {"groupVersion": f"{group}/{version}", "version": version}
 
 
 def _owner(body: dict[str, Any]) -> str:

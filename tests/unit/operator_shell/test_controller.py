@@ -1,0 +1,297 @@
+"""Passes: their order, their failures, and a whole life of a job that is cut off at each call in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster
+from shell_kit import JOB, UID, Shell, cluster_of, dljob, run_head, shell
+from stub_head import StubHead
+
+from dljob.control.model import Annotate, Create, Event, Observed, Outcome, Settings, Trouble
+from dljob.control.names import job_uid
+from dljob.kube.api import ApiError
+from dljob_operator import controller
+from dljob_operator.controller import run_workers
+
+
+def deciding(*outcomes: Outcome) -> tuple[Callable[[Observed, Settings, float], Outcome], list[Observed]]:
+    """A `reconcile` that says these things in turn, and then nothing; and what it saw."""
+    seen: list[Observed] = []
+
+    def decide(observed: Observed, settings: Settings, now: float) -> Outcome:
+        seen.append(observed)
+        return outcomes[len(seen) - 1] if len(seen) <= len(outcomes) else Outcome("rest")
+
+    return decide, seen
+
+
+def config_map(name: str) -> Create:
+    return Create("ConfigMap", {"metadata": {"name": name}})
+
+
+async def test_actions_come_before_events_before_the_status() -> None:
+    event = Event("Normal", "Made", "it is made")
+    decide, _ = deciding(Outcome("go", (config_map("a"), config_map("b")), (event,), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        assert await it.settle() == 2
+        assert [path.split("/")[-1] for _, path in it.fake.writes] == ["configmaps", "configmaps", "events", "status"]
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_after_a_failed_action_the_rest_waits_and_the_failure_is_observed() -> None:
+    both = (config_map("a"), config_map("b"))
+    decide, seen = deciding(Outcome("go", both, (), {"phase": "Pending"}), Outcome("go", both), Outcome("go", both))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "configmaps", 403, times=2, message="quota")
+        it.sync()
+        for _ in range(3):
+            await it.controller.step(JOB)
+        assert seen[0].troubles == ()
+        assert seen[1].troubles == (Trouble("CreateConfigMap", 403, "quota", 1),)
+        assert seen[2].troubles == (Trouble("CreateConfigMap", 403, "quota", 2),)
+        assert it.memory().troubles == {}
+        assert it.fake.names("configmaps") == ["a", "b"]
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_troubles_do_not_outlive_their_attempt() -> None:
+    decide, seen = deciding(Outcome("go", (config_map("a"),)), Outcome("next", (), (), {"attempt": 2}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "configmaps", 403)
+        it.sync()
+        for _ in range(3):
+            await it.controller.step(JOB)
+        assert [len(observed.troubles) for observed in seen] == [0, 1, 0]
+
+
+async def test_a_stale_status_is_decided_again() -> None:
+    decide, seen = deciding(Outcome("go", (), (), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        it.fake.put("dljobs", {**dljob(), "metadata": {**it.fake.one("dljobs", "hello")["metadata"]}, "spec": {"x": 1}})
+        key = it.queue.take()
+        assert key == JOB
+        await it.controller.step(JOB)
+        it.queue.done(JOB)
+        assert it.status() == {}
+        assert it.queue.take() == JOB
+        await it.controller.step(JOB)
+        assert seen[1].job["spec"] == {"x": 1}
+
+
+async def test_a_job_that_is_gone_is_forgotten() -> None:
+    decide, seen = deciding(Outcome("go", (), (), {"phase": "Pending"}, requeue=3600))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        it.fake.take("dljobs", "hello")
+        await it.settle()
+        assert len(seen) == 2
+        assert it.queue._due == {}
+        assert it.controller._said == {}
+        assert it.observer._memories == {}
+
+
+async def test_a_status_that_cannot_be_written_for_other_reasons_is_an_error() -> None:
+    decide, _ = deciding(Outcome("go", (), (), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("PATCH", "status", 422, message="status.phase: unsupported value")
+        it.sync()
+        with pytest.raises(ApiError, match="unsupported value"):
+            await it.controller.step(JOB)
+
+
+async def test_a_decision_that_never_rests_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "RESTLESS", 3)
+    outcome = Outcome("again", (Annotate("DLJob", "hello", {"a": "b"}),))
+    decide, seen = deciding(*[outcome] * 100)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 4
+
+
+async def test_equal_events_are_one_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dljob_operator import events
+
+    event = Event("Warning", "Odd", "strange")
+    decide, _ = deciding(*[Outcome("go", (), (event,))] * 3)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        await it.controller.step(JOB)
+        await it.controller.step(JOB)
+        assert it.fake.writes == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
+        monkeypatch.setattr(events, "COUNT_SECONDS", 0.0)
+        await it.controller.step(JOB)
+        (name,) = it.fake.names("events")
+        made = it.fake.one("events", name)
+        assert made["series"]["count"] == 3
+        assert (made["type"], made["reason"], made["note"], made["action"]) == (
+            "Warning",
+            "Odd",
+            "strange",
+            "Reconcile",
+        )
+        assert made["regarding"]["name"] == "hello"
+        assert made["reportingController"] == "dljob.io/operator"
+
+
+async def test_an_event_that_cannot_be_told_holds_nothing_up() -> None:
+    decide, _ = deciding(Outcome("go", (), (Event("Normal", "Made", ""),), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "events", 403)
+        await it.settle()
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_workers_survive_what_a_pass_raises() -> None:
+    passes: list[str] = []
+    twice = asyncio.Event()
+
+    def decide(observed: Observed, settings: Settings, now: float) -> Outcome:
+        passes.append(observed.job["metadata"]["name"])
+        if len(passes) == 1:
+            raise ValueError("a bug")
+        twice.set()
+        return Outcome("rest")
+
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        workers = asyncio.create_task(run_workers(it.controller, 2))
+        await asyncio.wait_for(twice.wait(), 5)
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+        assert it.controller.since == {}
+
+
+# -- the whole way, with the real `reconcile`
+
+
+async def life(it: Shell) -> None:
+    """From apply to the end, with what others do in between: KubeRay, the kubelet, Ray, PrimeMaster."""
+    fake, head = it.fake, it.head
+    if not fake.names("dljobs"):
+        fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
+    await it.settle()
+    uid = job_uid(UID)
+    if not fake.names("rayclusters") and not it.status().get("completionTime"):
+        raise AssertionError("no RayCluster was made")
+    if "pods" not in {plural for plural, _, _ in fake.objects} and fake.names("rayclusters"):
+        run_head(fake, head)
+    await it.settle()
+    if uid not in head.snapshots:
+        head.tails = {"worker/0": "bye\n"}
+        role = {"name": "worker", "desired": 2, "ready": 2, "running": 2, "succeeded": 0, "failed": 0, "restarts": 0}
+        head.say(uid, phase="Running", epoch=1, roles=[role], placement={"units": 1, "ready": 1, "pending": 0})
+    await heard(it, "Running", "Succeeded")
+    head.say(uid, phase="Succeeded", reason="Completed", message="all drivers ended well")
+    await heard(it, "Succeeded")
+
+
+async def heard(it: Shell, *phases: str) -> None:
+    """Passes until the status is in one of the phases, as news comes from the head."""
+    async with asyncio.timeout(20):
+        while True:
+            await it.settle()
+            if it.status().get("phase") in phases:
+                return
+            await asyncio.sleep(0.02)
+
+
+def digest(fake: FakeCluster, head: StubHead) -> dict[str, Any]:
+    """What must be the same whatever happened on the way."""
+    status = fake.one("dljobs", "hello")["status"]
+    kept = {kind: fake.names(kind) for kind in ("rayclusters", "secrets", "configmaps")}
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    submitted = [posted["submission_id"] for posted in head.posted]
+    return {**kept, "phase": status["phase"], "attempt": status["attempt"], "posted": submitted, "says": conditions}
+
+
+async def test_a_job_from_apply_to_its_end() -> None:
+    async with shell() as it:
+        await life(it)
+        await it.settle()
+        found = digest(it.fake, it.head)
+        assert (found["phase"], found["attempt"]) == ("Succeeded", 1)
+        assert len(found["posted"]) == 1
+        assert found["rayclusters"] == []
+        assert "hello-logs" in found["configmaps"]
+        assert it.fake.one("configmaps", "hello-logs")["data"] == {"worker-0.log": "bye\n"}
+        writes = len(it.fake.writes)
+        it.queue.add(JOB)
+        await it.settle()
+        assert len(it.fake.writes) == writes  # at rest nothing is written
+
+
+async def test_children_are_as_the_job_needs_them() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        name = cluster_of(it.fake)
+        assert it.fake.names("rayclusters") == [name]
+        assert it.fake.names("secrets") == [f"{name}-token"]
+        assert f"{name}-spec" in it.fake.names("configmaps")
+        uid = it.fake.one("dljobs", "hello")["metadata"]["uid"]
+        for kind, child in (("rayclusters", name), ("secrets", f"{name}-token"), ("configmaps", f"{name}-spec")):
+            meta = it.fake.one(kind, child)["metadata"]
+            assert meta["ownerReferences"][0]["uid"] == uid
+            assert meta["labels"]["dljob.io/uid"] == uid
+        posts = [path.rsplit("/", 1)[1] for method, path in it.fake.writes if method == "POST" and "events" not in path]
+        assert posts == ["secrets", "configmaps", "rayclusters"]
+
+
+async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
+    """The operator dies right before or right after each of its writes; its next life must finish the job the same."""
+    async with shell() as it:
+        await life(it)
+        await it.settle()
+        expected, total = digest(it.fake, it.head), len(it.fake.writes)
+    assert total >= 8
+    for number in range(total):
+        for after in (False, True):
+            fake, head = FakeCluster(), StubHead()
+            with pytest.raises(Crash):
+                await cut_short(fake, head, number, after=after)
+            async with shell(fake, head) as second:
+                await life(second)
+                await second.settle()
+            assert digest(fake, head) == expected, (number, after)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+async def cut_short(fake: FakeCluster, head: StubHead, number: int, *, after: bool) -> None:
+    """A life of the operator that ends right before or after a write."""
+    async with shell(fake, head) as it:
+        call = it.kube.call
+        made = 0
+
+        async def fatal(method: str, path: str, *arguments: Any, **options: Any) -> Any:
+            nonlocal made
+            if method == "GET":
+                return await call(method, path, *arguments, **options)
+            made += 1
+            if made == number + 1 and not after:
+                raise Crash
+            answer = await call(method, path, *arguments, **options)
+            if made == number + 1:
+                raise Crash
+            return answer
+
+        it.kube.call = fatal  # type: ignore[method-assign]
+        await life(it)
+        await it.settle()

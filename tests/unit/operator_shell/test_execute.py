@@ -1,0 +1,224 @@
+"""Each action as a call: done once, done twice, refused, and cut off at every call."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shell_kit import JOB, Shell, dljob, shell, token
+
+from dljob.control.model import Action, Annotate, Command, Create, CreateToken, Delete, SaveLogs, Submit
+from dljob.kube.api import ApiError
+from dljob.kube.head import HeadError
+from dljob_operator.execute import TakenError, difference, label
+from dljob_operator.workqueue import Key
+
+LABELS = {"dljob.io/name": "hello"}
+
+
+@pytest.fixture
+async def it() -> AsyncIterator[Shell]:
+    async with shell() as made:
+        made.fake.put("dljobs", dljob())
+        made.sync()
+        yield made
+
+
+def owner(it: Shell) -> dict[str, Any]:
+    uid = it.fake.one("dljobs", "hello")["metadata"]["uid"]
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "hello", "uid": uid, "controller": True}
+
+
+def body(it: Shell, kind: str = "RayCluster", name: str = "c1") -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": name, "ownerReferences": [owner(it)]}, "spec": {}}
+
+
+async def do(it: Shell, action: Action) -> None:
+    await it.hands.perform(JOB, it.memory(), action)
+
+
+async def test_a_created_cluster_is_known_at_once(it: Shell) -> None:
+    await do(it, Create("RayCluster", body(it)))
+    assert it.cache.clusters.get(Key("default", "c1")) is not None
+
+
+@pytest.mark.parametrize("kind", ["RayCluster", "ConfigMap"])
+async def test_what_is_there_and_ours_is_adopted(it: Shell, kind: Any) -> None:
+    await do(it, Create(kind, body(it, kind)))
+    await do(it, Create(kind, body(it, kind)))
+    assert len(it.fake.objects) == 2
+
+
+async def test_what_is_there_and_not_ours_is_refused(it: Shell) -> None:
+    other = {"kind": "RayJob", "name": "x", "uid": "u", "controller": True}
+    it.fake.put("rayclusters", {"metadata": {"name": "c1", "ownerReferences": [other]}})
+    with pytest.raises(TakenError, match="RayCluster c1 exists already and belongs to RayJob x") as caught:
+        await do(it, Create("RayCluster", body(it)))
+    assert caught.value.status == 409
+    it.fake.put("rayclusters", {"metadata": {"name": "c1"}})
+    with pytest.raises(TakenError, match="belongs to nobody"):
+        await do(it, Create("RayCluster", body(it)))
+
+
+async def test_the_token_is_derived_and_made_once(it: Shell) -> None:
+    action = CreateToken("c1-token", "c1", owner(it), LABELS)
+    await do(it, action)
+    await do(it, action)
+    made = it.fake.one("secrets", "c1-token")
+    assert base64.b64decode(made["data"]["auth_token"]).decode() == token(owner(it)["uid"], "c1")
+    assert made["metadata"]["ownerReferences"] == [owner(it)]
+    assert made["metadata"]["labels"] == LABELS
+    assert ("GET", "/api/v1/namespaces/default/secrets/c1-token") not in it.fake.calls  # no right to read Secrets
+    it.fake.fail("POST", "secrets", 403)
+    with pytest.raises(ApiError):
+        await do(it, CreateToken("c2-token", "c2", owner(it), LABELS))
+
+
+async def test_a_deletion_names_the_uid(it: Shell) -> None:
+    await do(it, Create("RayCluster", body(it)))
+    uid = it.fake.one("rayclusters", "c1")["metadata"]["uid"]
+    with pytest.raises(ApiError, match="UID"):
+        await do(it, Delete("RayCluster", "c1", "another"))
+    await do(it, Delete("RayCluster", "c1", uid))
+    assert it.fake.names("rayclusters") == []
+    assert it.cache.clusters.get(Key("default", "c1")) is None
+    await do(it, Delete("RayCluster", "c1", uid))  # gone already
+
+
+async def test_a_deletion_that_a_finalizer_holds_back_is_seen_as_leaving(
+    it: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await do(it, Create("RayCluster", body(it)))
+    held = it.fake.one("rayclusters", "c1")
+    meta = {**held["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "999"}
+
+    async def delete(*_: Any, **__: Any) -> dict[str, Any]:
+        return {**held, "metadata": meta}
+
+    monkeypatch.setattr(it.kube, "delete", delete)
+    await do(it, Delete("RayCluster", "c1", held["metadata"]["uid"]))
+    kept = it.cache.clusters.get(Key("default", "c1"))
+    assert kept is not None
+    assert kept["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
+
+
+async def test_annotations_are_merged_and_removed(it: Shell) -> None:
+    await do(it, Annotate("DLJob", "hello", {"dljob.io/a": "1", "dljob.io/b": "2"}))
+    await do(it, Annotate("DLJob", "hello", {"dljob.io/a": None}))
+    assert it.fake.one("dljobs", "hello")["metadata"]["annotations"] == {"dljob.io/b": "2"}
+    kept = it.cache.jobs.get(JOB)
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {"dljob.io/b": "2"}
+
+
+async def test_a_pod_that_is_gone_needs_no_annotation(it: Shell) -> None:
+    await do(it, Annotate("Pod", "gone", {"dljob.io/units": "a"}))
+    with pytest.raises(ApiError):
+        await do(it, Annotate("RayCluster", "gone", {"dljob.io/units": "a"}))
+
+
+async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
+    uid = owner(it)["uid"]
+    it.head.token = token(uid, "c1")
+    submit = Submit("hello-1", "c1", "10.0.0.1", ("python", "-m", "x"), {"a": 1}, {"k": "v"})
+    await do(it, submit)
+    await do(it, submit)
+    assert [posted["submission_id"] for posted in it.head.posted] == ["hello-1"]
+    await do(it, Command("c-1", "c1", "10.0.0.1", "stop", "job", "me"))
+    assert it.head.commands == [{"id": "c-1", "kind": "stop", "target": "job", "by": "me"}]
+    assert it.memory().commands == ("c-1",)
+    it.head.token = "other"
+    with pytest.raises(HeadError, match="no token"):
+        await do(it, submit)
+
+
+async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
+    uid = owner(it)["uid"]
+    it.head.token = token(uid, "c1")
+    it.head.tails = {"actor/0": "last words\n", "critic/11": "bye\n"}
+    action = SaveLogs("hello-logs", "c1", "10.0.0.1", owner(it), LABELS)
+    await do(it, action)
+    await do(it, action)
+    made = it.fake.one("configmaps", "hello-logs")
+    assert made["data"] == {"actor-0.log": "last words\n", "critic-11.log": "bye\n"}
+    assert made["metadata"]["annotations"] == {"dljob.io/cut": "actor/9"}
+    assert made["metadata"]["ownerReferences"] == [owner(it)]
+    assert it.memory().logs_saved is True
+
+
+async def test_the_status_is_written_over_what_was_seen(it: Shell) -> None:
+    seen = it.cache.jobs.get(JOB)
+    assert seen is not None
+    made = await it.hands.write_status(JOB, seen, {"phase": "Pending", "roles": [1]})
+    assert made["status"] == {"phase": "Pending", "roles": [1]}
+    again = it.cache.jobs.get(JOB)
+    assert again is not None
+    assert again["status"] == {"phase": "Pending", "roles": [1]}
+    await it.hands.write_status(JOB, again, {"phase": "Running"})
+    assert it.fake.one("dljobs", "hello")["status"] == {"phase": "Running"}
+
+
+async def test_a_status_from_a_stale_view_is_not_written(it: Shell) -> None:
+    seen = it.cache.jobs.get(JOB)
+    assert seen is not None
+    it.fake.put("dljobs", {**it.fake.one("dljobs", "hello"), "spec": {"changed": True}})
+    with pytest.raises(ApiError) as caught:
+        await it.hands.write_status(JOB, seen, {"phase": "Pending"})
+    assert caught.value.status == 409
+    await it.hands.refresh(JOB)
+    fresh = it.cache.jobs.get(JOB)
+    assert fresh is not None
+    assert fresh["spec"] == {"changed": True}
+
+
+async def test_our_own_annotation_in_between_is_no_stale_view(it: Shell) -> None:
+    seen = it.cache.jobs.get(JOB)
+    assert seen is not None
+    await do(it, Annotate("DLJob", "hello", {"dljob.io/a": "1"}))
+    await it.hands.write_status(JOB, seen, {"phase": "Pending"})
+    assert it.fake.one("dljobs", "hello")["status"] == {"phase": "Pending"}
+
+
+async def test_a_late_status_does_not_land_on_a_namesake(it: Shell) -> None:
+    seen = it.cache.jobs.get(JOB)
+    assert seen is not None
+    it.fake.take("dljobs", "hello")
+    it.fake.put("dljobs", dljob())
+    with pytest.raises(ApiError):
+        await it.hands.write_status(JOB, seen, {"phase": "Failed"})
+    it.fake.take("dljobs", "hello")
+    await it.hands.refresh(JOB)
+    assert it.cache.jobs.get(JOB) is None
+
+
+json = st.recursive(
+    st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.sampled_from("abc"), json, max_size=3)
+
+
+@given(objects, objects)
+def test_the_patch_turns_one_status_into_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
+    import copy
+
+    from fake_cluster import _merge
+
+    merged = copy.deepcopy(old)
+    patch = difference(old, new)
+    _merge(merged, patch)
+    assert merged == new
+    assert (patch == {}) == (old == new)
+
+
+def test_troubles_are_named_after_what_failed() -> None:
+    assert label(Create("RayCluster", {})) == "CreateRayCluster"
+    assert label(CreateToken("a", "b", {}, {})) == "CreateToken"
+    assert label(Delete("Secret", "a", "b")) == "DeleteSecret"
+    assert label(Annotate("Pod", "a", {})) == "AnnotatePod"
+    assert label(Submit("i", "c", "a", (), {}, {})) == "Submit"
