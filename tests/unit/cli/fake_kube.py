@@ -208,7 +208,7 @@ def logs_of(texts: dict[tuple[str, int], str]) -> Callable[[dict[str, Any]], Any
         if not query.get("follow"):
             return data[-int(query["bytes"]) :].decode()
         start = min(int(query["from"]), len(data))
-        piece = data[start : start + int(query["bytes"])]
+        piece = data[start : start + int(query.get("bytes", 65536))]
         return {"text": piece.decode(), "offset": start + len(piece), "end": False}
 
     return answer

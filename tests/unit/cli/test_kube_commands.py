@@ -239,7 +239,7 @@ def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
     assert (code, "does not answer: error trying to reach service" in err) == (4, True)
     kube.head["logs"] = lambda _query: Reply(503, b'{"error": "PrimeMaster is not there now"}')
     code, _, err = dljob("logs", "hello", "-k")
-    assert (code, "answers 503: PrimeMaster is not there now" in err) == (4, True)
+    assert (code, "answers 503" in err, "PrimeMaster is not there now" in err) == (4, True, True), err
     kube.forbidden.add("get secrets")
     code, _, err = dljob("logs", "hello", "-k")
     assert (code, "need the right to get secrets" in err) == (4, True)
@@ -302,7 +302,7 @@ def test_events_and_notes_make_one_timeline(kube: FakeKube, dljob: Run) -> None:
         {"seq": 1, "time": 1767225620.0, "reason": "Admitted", "target": "job", "message": "2 units held"},
         {"seq": 2, "time": 1767225640.0, "reason": "Restarting", "target": "worker/1", "message": "killed"},
     ]  # fmt: skip
-    kube.head["events"] = lambda query: {"events": [n for n in notes if n["seq"] > query["after"]]}
+    kube.head["events"] = lambda query: {"events": [n for n in notes if n["seq"] > query["after"]][:1]}
     code, out, err = dljob("events", "hello", "-k")
     assert (code, err) == (0, "")
     assert [" ".join(line.split()) for line in out.splitlines()] == [

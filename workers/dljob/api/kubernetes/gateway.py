@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dljob.api.kubernetes.jobs import items, part, phase_of, place_of, status_of, why
+from dljob.api.kubernetes.jobs import part, phase_of, place_of, status_of, why
 from dljob.control import names
-from dljob.errors import ExitCode, NotFoundError, UnreachableError
+from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.pods import GATEWAY_PORT, TOKEN_KEY
 
 if TYPE_CHECKING:
-    from dljob.kube.api import Kube, Reply
+    from dljob.kube.api import Kube
+    from dljob.kube.gateway import Gateway, Piece
 
+T = TypeVar("T")
 Json = dict[str, Any]
 
 
 _EARLY = frozenset({"Pending", "Queued", "Provisioning"})
 """Phases without a head."""
-CHUNK = 1024 * 1024
-"""Bytes of a log in one answer, at most."""
 
 
 class SilentError(UnreachableError):
@@ -37,75 +36,43 @@ class NotYetError(SilentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a rank's log."""
-
-    text: str
-    offset: int
-    """Where the next piece begins, in bytes."""
-    end: bool
-    """Nothing more comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
+class Head:
     """The gateway of one job's RayCluster."""
 
-    kube: Kube
-    namespace: str
     pod: str
-    uid: str
-    """32 hex digits."""
-    token: str
+    job: str
+    """The uid as Ray's side knows it."""
+    gateway: Gateway
 
     async def notes(self, after: int = 0) -> list[Json]:
-        """The master's timeline, after a number."""
-        answer = await self._json("events", after=after, timeout=0)
-        return items(answer, "events")
+        """PrimeMaster's timeline, after a number."""
+        return await self._heard(self.gateway.events(self.job, after=after))
 
-    async def ranks(self) -> list[Json]:
-        """Every rank with its phase, step and node."""
-        answer = await self._json("status", ranks=1, after=0, timeout=0)
-        return items(answer, "ranks")
+    async def tail(self, role: str, rank: int, limit: int) -> str:
+        """The end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is none."""
+        return await self._heard(self.gateway.tail(self.job, role, rank, limit))
 
-    async def tail(self, role: str, rank: int, length: int) -> str:
-        """The last `length` bytes of a rank's log; empty when there is none yet."""
-        return (await self._ask("logs", role=role, rank=rank, bytes=length)).text()
+    async def piece(self, role: str, rank: int, start: int) -> Piece:
+        """A rank's log from a byte on, as much as fits into an answer. Raises NotFoundError when there is none."""
+        return await self._heard(self.gateway.follow(self.job, role, rank, start))
 
-    async def chunk(self, role: str, rank: int, at: int) -> Chunk:
-        """A rank's log from an offset on, as much as fits into an answer."""
-        answer = await self._json("logs", role=role, rank=rank, follow=1, bytes=CHUNK, **{"from": at})
-        return Chunk(str(answer.get("text") or ""), int(answer.get("offset", at)), bool(answer.get("end")))
-
-    async def _json(self, what: str, **query: str | int) -> Json:
-        reply = await self._ask(what, **query)
-        try:
-            return cast("Json", reply.json() or {})
-        except ValueError as error:
-            raise SilentError(f"the gateway on pod {self.pod} answers no JSON: {reply.text()[:100]!r}") from error
-
-    async def _ask(self, what: str, **query: str | int) -> Reply:
+    async def _heard(self, question: Awaitable[T]) -> T:
         from dljob.kube.api import ApiError
+        from dljob.kube.head import HeadError, UnknownError
 
-        path = f"/v1/jobs/{self.uid}/{what}"
-        headers = {"x-ray-authorization": f"Bearer {self.token}"}
         try:
-            reply = await self.kube.proxy_get(
-                self.pod, GATEWAY_PORT, path, self.namespace, headers=headers, query=query
-            )
+            return await question
+        except UnknownError:
+            raise
+        except HeadError as error:
+            raise SilentError(f"the gateway on pod {self.pod} answers {error.status}: {error.message}") from error
         except ApiError as error:
             if error.status == 403:
                 raise _forbidden(error.message, "pods/proxy") from error
             raise SilentError(f"pod {self.pod} does not answer: {error.message}", hint=error.hint) from error
-        if reply.status == 200:
-            return reply
-        said = _said(reply)
-        if reply.status == 404:
-            raise NotFoundError(said)
-        raise SilentError(f"the gateway on pod {self.pod} answers {reply.status}: {said}")
 
 
-async def reach(kube: Kube, job: Mapping[str, Any]) -> Gateway:
+async def reach(kube: Kube, job: Mapping[str, Any]) -> Head:
     """The gateway of a job's RayCluster.
 
     Raises:
@@ -113,6 +80,9 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> Gateway:
         SilentError: there is no RayCluster, or no head, at this moment.
         UnreachableError: the user may not read the token.
     """
+    from dljob.kube.gateway import Gateway
+    from dljob.kube.head import through
+
     cluster = part(status_of(job), "rayCluster")
     meta = job["metadata"]
     if phase_of(job) in _EARLY:
@@ -123,7 +93,8 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> Gateway:
     if not name or not pod:
         raise SilentError(f"job {place_of(job)} has no head pod now", hint=f"see dljob status {meta['name']}")
     token = await _token(kube, names.token_secret(name), meta["namespace"])
-    return Gateway(kube, meta["namespace"], pod, names.job_uid(meta["uid"]), token)
+    ask = through(kube, pod, GATEWAY_PORT, meta["namespace"], token)
+    return Head(pod, names.job_uid(meta["uid"]), Gateway(ask))
 
 
 async def _token(kube: Kube, secret: str, namespace: str) -> str:
@@ -145,13 +116,3 @@ async def _token(kube: Kube, secret: str, namespace: str) -> str:
 def _forbidden(message: str, what: str) -> UnreachableError:
     hint = f"logs and the job's own events of a running job need the right to get {what}; see dljob doctor"
     return UnreachableError(message, hint=hint)
-
-
-def _said(reply: Reply) -> str:
-    """The gateway's error in its own words."""
-    try:
-        answer: object = json.loads(reply.body)
-    except ValueError:
-        return reply.text().strip()[:200]
-    said = cast("Json", answer).get("error") if isinstance(answer, dict) else None
-    return str(said or reply.text())[:200]

@@ -124,35 +124,35 @@ async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: in
         ) from error
 
 
-async def _from_gateway(gateway: gate.Gateway, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
+async def _from_gateway(head: gate.Head, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
     turn = asyncio.Semaphore(AT_ONCE)
     texts: dict[Rank, str] = {}
 
     async def one(key: Rank) -> None:
         async with turn:
             with contextlib.suppress(NotFoundError):  # it has not written anything yet
-                texts[key] = await (_whole(gateway, key) if tail is None else _tail(gateway, key, tail))
+                texts[key] = await (_whole(head, key) if tail is None else _tail(head, key, tail))
 
     await asyncio.gather(*(one(key) for key in ranks))
     return texts
 
 
-async def _whole(gateway: gate.Gateway, key: Rank) -> str:
+async def _whole(head: gate.Head, key: Rank) -> str:
     parts: list[str] = []
     at = 0
     while True:
-        piece = await gateway.chunk(*key, at)
+        piece = await head.piece(*key, at)
         parts.append(piece.text)
         if piece.end or piece.offset <= at:
             return "".join(parts)
         at = piece.offset
 
 
-async def _tail(gateway: gate.Gateway, key: Rank, tail: int) -> str:
+async def _tail(head: gate.Head, key: Rank, tail: int) -> str:
     """At least so many lines, if there are."""
     length = 4096 + tail * _LINE_BYTES
     while True:
-        text = await gateway.tail(*key, length)
+        text = await head.tail(*key, length)
         if len(text.encode()) < length or len(last_lines(text, None)) > tail or length >= _MOST_BYTES:
             return text
         length *= 4
@@ -180,11 +180,11 @@ class Follower:
         line, self.rest = self.rest, ""
         return [Line(*self.key, line)] if line else []
 
-    async def more(self, gateway: gate.Gateway) -> list[Line]:
+    async def more(self, head: gate.Head) -> list[Line]:
         """The lines since the last time."""
         lines: list[Line] = []
         while True:
-            piece = await gateway.chunk(*self.key, self.at)
+            piece = await head.piece(*self.key, self.at)
             if piece.offset < self.at:  # a new attempt, whose logs begin anew
                 self.at = 0
                 continue
@@ -201,27 +201,27 @@ class Followed:
         self._followers = [Follower(key) for key in ranks]
         self._tail = tail
         self._turn = asyncio.Semaphore(AT_ONCE)
-        self._gateway: gate.Gateway | None = None
+        self._head: gate.Head | None = None
 
     async def hear(self, kube: Kube, job: Json) -> list[Line]:
         """What was written since the last time, rank by rank; nothing while the head cannot be asked."""
         head = jobs.part(jobs.status_of(job), "rayCluster").get("headPod")
         try:
-            if self._gateway is None or self._gateway.pod != head:
-                self._gateway = await gate.reach(kube, job)
-            return await self._news(self._gateway)
+            if self._head is None or self._head.pod != head:
+                self._head = await gate.reach(kube, job)
+            return await self._news(self._head)
         except gate.SilentError:
-            self._gateway = None
+            self._head = None
             return []
 
-    async def _news(self, gateway: gate.Gateway) -> list[Line]:
+    async def _news(self, head: gate.Head) -> list[Line]:
         """At first, the last lines when a tail was asked for."""
 
         async def one(follower: Follower) -> list[Line]:
             first = follower.at == 0
             async with self._turn:
                 try:
-                    lines = await follower.more(gateway)
+                    lines = await follower.more(head)
                 except NotFoundError:
                     return []
             return lines[max(0, len(lines) - self._tail) :] if first and self._tail is not None else lines

@@ -87,13 +87,16 @@ class Timeline:
         return fresh
 
     async def _from_master(self, kube: Kube, job: Json) -> list[Json]:
+        notes: list[Json] = []
         try:
-            notes = await (await gate.reach(kube, job)).notes(self._seq)
+            head = await gate.reach(kube, job)
+            while some := await head.notes(self._seq):  # it gives so many at once
+                notes += some
+                self._seq = max(int(note["seq"]) for note in some)
         except (UnreachableError, NotFoundError) as error:
             self.silent = error.message
-            return []
-        self.silent = ""
-        self._seq = max([self._seq, *(int(note["seq"]) for note in notes)])
+        else:
+            self.silent = ""
         return notes
 
 
