@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -22,6 +22,7 @@ class Metrics:
     """All of them, in a registry of their own."""
 
     def __init__(self, version: str) -> None:
+        disable_created_metrics()  # a series beside each counter that says when it was made, and no catalogue has
         self.registry = CollectorRegistry()
         self._reconciles = self._counter("controller_runtime_reconcile_total")
         self._errors = self._counter("controller_runtime_reconcile_errors_total").labels(CONTROLLER)

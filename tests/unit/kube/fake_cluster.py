@@ -28,7 +28,8 @@ _PATH = re.compile(
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?$"
 )
 SERVED: dict[tuple[str, str], dict[str, str]] = {
-    ("", "v1"): {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret"},
+    ("", "v1"): {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "namespaces": "Namespace"},
+    ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": "CustomResourceDefinition"},
     ("dljob.io", "v1alpha1"): {"dljobs": "DLJob"},
     ("ray.io", "v1"): {"rayclusters": "RayCluster"},
     ("events.k8s.io", "v1"): {"events": "Event"},

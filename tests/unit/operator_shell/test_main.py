@@ -1,0 +1,121 @@
+"""The command line, the log, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dljob.errors import UsageError
+from dljob_operator import main as command
+
+KEY = "k" * 32
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """The root logger as it was."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    return f"--token-key-file={file}"
+
+
+def test_the_flags_are_what_the_operator_runs_with(key: str) -> None:
+    flags = ["--namespace=a", "--namespace=b", "--namespace=a", "--image=i:{rayVersion}", "--ray-version=2.61.0"]
+    more = ["--init-image=init", "--workers=3", "--metrics-port=0", "--health-port=9", "--context=c", "--kubeconfig=f"]
+    found = command.options(command.parser().parse_args([key, *flags, *more]))
+    assert found.namespaces == ("a", "b")
+    assert (found.settings.image, found.settings.ray_version, found.settings.init_image) == (
+        "i:{rayVersion}",
+        "2.61.0",
+        "init",
+    )
+    assert (found.workers, found.metrics_port, found.health_port) == (3, 0, 9)
+    assert (found.context, found.kubeconfig) == ("c", "f")
+    assert found.settings.version
+    assert len(found.key.token("u", "c")) == 64
+
+
+def test_the_key_may_come_by_a_variable(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    by_file = command.options(command.parser().parse_args([key]))
+    monkeypatch.setenv(command.KEY_VARIABLE, KEY)
+    by_variable = command.options(command.parser().parse_args([]))
+    assert by_file.key.token("u", "c") == by_variable.key.token("u", "c")
+    monkeypatch.setenv(command.KEY_VARIABLE, "short")
+    with pytest.raises(UsageError, match=r"in \$DLJOB_TOKEN_KEY has 5 bytes"):
+        command.options(command.parser().parse_args([]))
+
+
+def test_without_a_key_one_is_made_up_with_a_warning_but_not_in_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with caplog.at_level(logging.WARNING):
+        command.options(command.parser().parse_args([]))
+    assert "the key is made up" in caplog.text
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(UsageError, match="no token key is given"):
+        command.options(command.parser().parse_args([]))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--workers=0"], ["--metrics-port=70000"], ["--log-format=xml"], ["--nonsense"], ["--name=a"]]
+)
+def test_wrong_flags_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(flags)
+    assert caught.value.code == 2
+    assert "usage: dljob-operator" in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_not_there_is_an_exit_code(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main([key, f"--kubeconfig={tmp_path}/none"])
+    assert caught.value.code == 4
+    assert "no kubeconfig at" in capsys.readouterr().err
+
+
+def test_a_line_of_the_log_can_be_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command.log_as("json")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("x").exception("it %s", "failed")
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["logger"], line["message"]) == ("error", "x", "it failed")
+    assert "ValueError: why" in line["exception"]
+    assert line["time"].endswith("Z")
+    command.log_as("plain")
+    logging.getLogger("x").info("hello")
+    assert "INFO     hello" in capsys.readouterr().err
+
+
+def test_the_operator_that_must_begin_anew_replaces_itself(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced: list[list[str]] = []
+
+    class Again:
+        again = True
+
+    async def run(arguments: object) -> Again:
+        return Again()
+
+    monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(command.os, "execv", lambda program, argv: replaced.append(argv))
+    monkeypatch.setattr(command.logging, "shutdown", lambda: None)
+    command.main([key])
+    assert replaced[0][1:] == ["-m", "dljob_operator", key]

@@ -1,0 +1,139 @@
+"""The small parts: metrics as the catalogue has them, the stages of a start, KubeRay seen from outside, lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from shell_kit import JOB, dljob, shell
+
+from dljob.control.model import Create, Outcome, Submit
+from dljob.kube.api import DLJOBS, ApiError
+from dljob.telemetry.catalog import CONTROLLER, OPERATOR
+from dljob_operator import kuberay
+from dljob_operator.cache import Cache
+from dljob_operator.metrics import Metrics
+from dljob_operator.relist import Relist, Sight
+from dljob_operator.startup import Startup
+from dljob_operator.workqueue import WorkQueue
+
+
+def served(metrics: Metrics) -> dict[str, Any]:
+    text = generate_latest(metrics.registry).decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def test_what_is_served_is_the_catalogue() -> None:
+    metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue()
+    metrics.observe(queue, cache)
+    found = served(metrics)
+    assert set(found) == {metric.name.removesuffix("_total") for metric in OPERATOR}
+    for metric in OPERATOR:
+        assert found[metric.name.removesuffix("_total")].type == metric.kind
+        assert found[metric.name.removesuffix("_total")].documentation == metric.help
+
+
+def test_numbers_land_where_they_belong() -> None:
+    metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(lambda: 0.0)
+    metrics.observe(queue, cache)
+    metrics.reconciled("success", 0.1)
+    metrics.reconciled("error", 0.2)
+    metrics.called("GET", 200)
+    metrics.called("POST", 0)
+    metrics.asked(503)
+    metrics.missed("Pod", 3)
+    metrics.stage("head", 12.0)
+    queue.retry(JOB)
+    queue.add(JOB)
+    cache.put_job({**dljob(), "metadata": {"name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "1"}})
+    meta = {"name": "b", "namespace": "ns", "uid": "2", "resourceVersion": "2"}
+    cache.put_job({"metadata": meta, "status": {"phase": "Running"}})
+
+    def value(series: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(series, labels)
+
+    assert value("controller_runtime_reconcile_total", controller=CONTROLLER, result="success") == 1
+    assert value("controller_runtime_reconcile_total", controller=CONTROLLER, result="requeue_after") == 0
+    assert value("controller_runtime_reconcile_errors_total", controller=CONTROLLER) == 1
+    assert value("controller_runtime_reconcile_time_seconds_sum", controller=CONTROLLER) == pytest.approx(0.3)
+    assert value("rest_client_requests_total", code="200", method="GET") == 1
+    assert value("rest_client_requests_total", code="<error>", method="POST") == 1
+    assert value("dljob_ray_api_requests_total", code="503") == 1
+    assert value("dljob_missed_events_total", kind="Pod") == 3
+    assert value("dljob_startup_seconds_sum", stage="head") == 12
+    assert value("workqueue_retries_total", name=CONTROLLER) == 1
+    assert value("workqueue_depth", name=CONTROLLER) == 1
+    assert value("dljob_operator_build_info", version="1.2") == 1
+    assert value("dljob_jobs", namespace="ns", phase="Pending") == 1
+    assert value("dljob_status_phase", namespace="ns", dljob="b", phase="Running") == 1
+    assert queue.take() == JOB
+    assert value("workqueue_queue_duration_seconds_count", name=CONTROLLER) == 1
+
+
+CLUSTER = {"metadata": {}, "status": {}}
+READY = {"metadata": {}, "status": {"conditions": [{"type": "HeadPodReady", "status": "True"}]}}
+MADE = Outcome("", (Create("RayCluster", {}),))
+POSTED = Outcome("", (Submit("i", "c", "a", (), {}, {}),))
+
+
+def test_the_stages_of_a_start_are_timed_once_each() -> None:
+    now, told = [0.0], list[tuple[str, float]]()
+    startup = Startup(lambda stage, seconds: told.append((stage, seconds)), lambda: now[0])
+    startup.seen(JOB, dljob())
+    for at, cluster, outcome in (
+        (1.0, None, MADE),
+        (2.0, CLUSTER, Outcome("")),
+        (5.0, READY, Outcome("")),
+        (6.0, READY, POSTED),
+        (7.0, READY, Outcome("", status={"phase": "Scheduling"})),
+        (16.0, READY, Outcome("", status={"phase": "Running"})),
+        (20.0, READY, Outcome("", status={"phase": "Running"})),
+    ):
+        now[0] = at
+        startup.passed(JOB, cluster, outcome)
+    assert told == [("cluster", 1.0), ("head", 4.0), ("submit", 1.0), ("run", 10.0)]
+
+
+def test_a_start_that_was_not_seen_whole_is_not_timed() -> None:
+    told: list[tuple[str, float]] = []
+    startup = Startup(lambda stage, seconds: told.append((stage, seconds)))
+    startup.seen(JOB, {**dljob(), "status": {"phase": "Pending"}})
+    startup.passed(JOB, None, MADE)
+    assert told == []
+    startup.seen(JOB, dljob())
+    startup.passed(JOB, None, Outcome("", status={"attempt": 2}))
+    startup.passed(JOB, None, MADE)
+    assert told == []
+
+
+async def test_kuberay_is_missing_old_or_right() -> None:
+    async with shell() as it:
+        assert await kuberay.look(it.kube) == ""
+        it.fake.fields = ("authOptions",)
+        assert await kuberay.look(it.kube) == "old"
+        it.fake.missing.add("rayclusters")
+        assert await kuberay.look(it.kube) == "missing"
+        it.fake.missing.clear()
+        it.fake.fail("GET", "openapi", 500)
+        with pytest.raises(ApiError):
+            await kuberay.look(it.kube)
+
+
+async def test_a_list_tells_what_no_watch_did() -> None:
+    async with shell() as it:
+        missed: list[tuple[str, int]] = []
+        relist = Relist(it.kube, it.queue, (None,), lambda kind, count: missed.append((kind, count)))
+        sight = Sight(DLJOBS, "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        it.fake.put("dljobs", dljob("a"))
+        it.fake.put("dljobs", dljob("b"))
+        assert await relist.once(sight) == 2
+        assert await relist.once(sight) == 0
+        it.fake.take("dljobs", "a")
+        it.fake.take("dljobs", "b")
+        it.fake.put("dljobs", dljob("b"))  # a namesake
+        assert await relist.once(sight) == 2
+        assert [key.name for key in it.cache.jobs.entries] == ["b"]
+        assert missed == [("DLJob", 2), ("DLJob", 2)]
+        assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
