@@ -44,6 +44,8 @@ class FakeTransport:
         assert query["fieldValidation"] == "Strict", "what the server does not know must not be dropped"
         if self._kube.refuse:
             status, answer = self._kube.refuse
+            if not answer:
+                return Reply(status, b"404 page not found\n")
             return Reply(status, json.dumps({"kind": "Status", "apiVersion": "v1", **answer}).encode())
         made = await self._kube.create(DLJOBS, body, path.split("/")[5])
         return Reply(201, json.dumps(made).encode())

@@ -119,8 +119,9 @@ def test_the_list(kube: FakeKube, dljob: Run) -> None:
 
 def test_no_name_is_no_job(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
-    code, _, err = dljob("status", "", "-k")
-    assert (code, "no job ''" in err) == (3, True)
+    for word in ("", "hello/status", "../hello", "Hello", "%68ello", "."):
+        code, _, err = dljob("status", word, "-k")
+        assert (code, f"no job {word!r}" in err) == (3, True), err
     code, _, err = dljob("logs", "hello", "-k", "--tail=-3")
     assert (code, "--tail is a number of lines, not -3" in err) == (2, True)
 
@@ -318,8 +319,10 @@ def test_events_without_the_master_say_so(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Provisioning")
     code, out, err = dljob("events", "hello", "-k")
     assert (code, out) == (0, "")
-    assert "no events; Kubernetes keeps them for an hour" in err
-    assert "without PrimeMaster's own notes: nothing of job hello in namespace team runs yet: Provisioning" in err
+    assert err == "no events; Kubernetes keeps them for an hour\n"
+    kube.update("hello", phase="Running")
+    _, _, err = dljob("events", "hello", "-k")
+    assert "without PrimeMaster's own notes: job hello in namespace team has no head pod now" in err
 
 
 def test_following_events_shows_each_once(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,7 @@ def test_fields_that_the_server_does_not_know(kube: FakeKube, file: Path, capsys
 
 OTHERS: list[tuple[int, str, int, str]] = [
     (404, "the server could not find the requested resource", 4, "does not serve DLJobs"),
+    (404, "", 4, "does not serve DLJobs"),
     (404, 'namespaces "team" not found', 3, 'namespaces "team" not found'),
     (403, "forbidden: exceeded quota: q, requested: count/dljobs=1", 4, "kubectl describe quota -n team"),
     (403, 'User "u" cannot create resource "dljobs"', 4, "auth can-i"),
@@ -209,7 +210,7 @@ def test_other_refusals(
     other: tuple[int, str, int, str], kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, message, code, words = other
-    left, said = refused(kube, file, capsys, status, {"message": message})
+    left, said = refused(kube, file, capsys, status, {"message": message} if message else {})
     assert (left, words in said) == (code, True), said
 
 

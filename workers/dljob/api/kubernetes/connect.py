@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from dljob.errors import UsageError
+from dljob.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
 
 T = TypeVar("T")
 
+CHOOSE = "kubectl config get-contexts shows what there is; KUBECONFIG names the file, --context one of them"
 EXTRA = "pip install 'dljob[kubernetes]'"
 
 
@@ -22,20 +23,23 @@ async def connect(context: str | None = None) -> Kube:
 
     Raises:
         UsageError: the Kubernetes client is not installed.
-        ApiError: the kubeconfig, or the context in it, cannot be used.
+        UnreachableError: the kubeconfig, or the context in it, cannot be used.
     """
     try:
         from dljob.kube.api import Kube
     except ModuleNotFoundError as error:
         raise UsageError(f"no Kubernetes client here: the package {error.name} is missing", hint=EXTRA) from error
-    return await Kube.connect(context=context)
+    try:
+        return await Kube.connect(context=context)
+    except UnreachableError as error:  # nothing was asked yet, so it is the kubeconfig
+        raise UnreachableError(error.message, hint=CHOOSE) from error
 
 
 def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) -> T:
     """Connect, ask, disconnect.
 
     Raises:
-        UsageError, ApiError: as `connect`; and what the question raises.
+        UsageError, UnreachableError: as `connect`; and what the question raises.
     """
 
     async def main() -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _UID8 = 8
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _STEPS = frozenset({"Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"})
 """Conditions that come true one after the other."""
 POLL_S = 1.0
@@ -81,7 +83,7 @@ async def find(kube: Kube, job: str, namespace: str) -> Json:
     """
     from dljob.kube.api import DLJOBS, NotThereError
 
-    if job:  # the path of a job without a name is that of the list
+    if _NAME.fullmatch(job):  # other words would be another path on the server
         with suppress(NotThereError):
             return await kube.get(DLJOBS, job, namespace)
     everything = await list_all(kube, namespace)

@@ -53,7 +53,7 @@ def refusal(status: int, body: bytes, job: str, namespace: str, source: Source |
         from dljob.api.kubernetes.submit import namesake
 
         return namesake(job, namespace)
-    if status == 404 and _NOT_SERVED in message:
+    if status == 404 and (not answer or _NOT_SERVED in message):  # a group that is not served answers no Status
         return UnreachableError("this cluster does not serve DLJobs", hint=INSTALL)
     problems = _problems(status, answer, source)
     if problems:

@@ -93,6 +93,8 @@ class Timeline:
             while some := await head.notes(self._seq):  # it gives so many at once
                 notes += some
                 self._seq = max(int(note["seq"]) for note in some)
+        except gate.NotYetError:
+            self.silent = ""  # nobody is there who could know more
         except (UnreachableError, NotFoundError) as error:
             self.silent = error.message
         else:

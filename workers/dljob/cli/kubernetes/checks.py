@@ -56,7 +56,7 @@ async def rights(kube: Kube, namespace: str) -> Finding:
     if not missing:
         return Finding("rights", "ok", f"submit, status, logs, events, restart and stop in namespace {namespace}")
     listed = ", ".join(f"{verb} {resource} ({what})" for verb, _, resource, what in missing)
-    fix = f"ask for them: a RoleBinding in {namespace} to the ClusterRole edit has all but the pods' proxy"
+    fix = f"ask for them: a RoleBinding in {namespace} to the ClusterRole edit has them all"
     return Finding("rights", "fail", f"in namespace {namespace} not: {listed}", fix)
 
 
@@ -92,7 +92,7 @@ async def crd(kube: Kube, _namespace: str) -> Finding:
     said = f"v1alpha1{f', of dljob {version}' if version else ''}"
     if different:
         fix = "bring both to one version: helm upgrade the chart, or pip install the cluster's dljob"
-        return Finding("DLJob CRD", "warn", f"{said}, is not that of this dljob: {different}", fix)
+        return Finding("DLJob CRD", "warn", f"{said} is not what this dljob knows: it {different}", fix)
     return Finding("DLJob CRD", "ok", f"{said}, the same fields as here")
 
 

@@ -116,7 +116,7 @@ async def _checked(name: str, check: Check, kube: Kube, namespace: str) -> Findi
         return Finding(name, "fail", f"no answer within {WITHIN_S:g} s", "is the API server there?")
     except UnreachableError as error:
         if getattr(error, "status", 0) == 403:
-            return Finding(name, "warn", f"this user may not look: {error.message}")
+            return Finding(name, "skip", f"this user may not look: {error.message.partition(': User')[0]}")
         return Finding(name, "fail", error.message, error.hint or "kubectl get --raw '/readyz?verbose'")
 
 
