@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ class Server:
     def __init__(self, folder: Path, preload: tuple[str, ...] = ()) -> None:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.folder = folder
-        self.socket_folder = tempfile.mkdtemp(dir=folder)
-        self.helper = Helper(preload, {}, self.socket_folder, lambda e: self.events.put(dict(e)), self._gone)
+        self.helper = Helper(preload, {}, lambda e: self.events.put(dict(e)), self._gone)
         assert self.helper.up.wait(60)
 
     def _gone(self) -> None:

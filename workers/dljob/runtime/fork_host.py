@@ -63,7 +63,7 @@ class ForkHost(Host):
         env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
         self._leaving = False
         self._last_report = 0
-        self._helper = Helper(early, env, str(self._socket.folder), self._on_event, self._helper_gone)
+        self._helper = Helper(early, env, self._on_event, self._helper_gone)
         guard.at_end(self._socket.close)
         super().__init__(spec)
 

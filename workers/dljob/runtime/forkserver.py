@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 from typing import Any
@@ -100,8 +99,8 @@ def _step_aside(link: socket.socket) -> None:
         os._exit(1 if os.waitpid(pid, 0)[1] else 0)
 
 
-def main(fd: int, preload: tuple[str, ...], folder: str) -> None:
-    """Serve on a socket that was inherited; when the host is gone, remove its folder and end. Ranks end here too."""
+def main(fd: int, preload: tuple[str, ...]) -> None:
+    """Serve on a socket that was inherited; when the host is gone, end. Ranks end here too."""
     link = socket.socket(fileno=fd)
     link.set_inheritable(False)
     _step_aside(link)
@@ -113,6 +112,5 @@ def main(fd: int, preload: tuple[str, ...], folder: str) -> None:
     link.send(json.dumps({"event": "up", "pid": os.getpid()}).encode())
     order = ForkServer(link).serve()
     if order is None:
-        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
     script.finish(script.run(order))

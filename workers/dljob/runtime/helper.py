@@ -33,14 +33,13 @@ class Helper:
         self,
         preload: tuple[str, ...],
         env: Mapping[str, str],
-        folder: str,
         on_event: Callable[[Event], None],
         on_gone: Callable[[], None],
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
-        boot = {"path": [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload, "folder": folder}
+        boot = {"path": [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
         environ = {k: v for k, v in {**os.environ, **env}.items() if k not in _RAYS}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps(boot)],
