@@ -1,0 +1,68 @@
+"""What can be said of the images without building them; tests/kube/test_chart_node.py runs them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from chart_kit import ROOT
+
+TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """Stage -> its instructions, continued lines joined, the FROM among them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    at: list[tuple[str, str]] = []
+    lines = "\n".join(line for line in TEXT.splitlines() if not line.startswith("#"))
+    for line in re.sub(r"\\\n\s*", " ", lines).splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            at = found[rest.split(" AS ")[1]] = []
+        if word:
+            at.append((word, rest))
+    return found
+
+
+@pytest.mark.parametrize(("target", "user"), [("operator", "65532:65532"), ("runtime", "1000:1000")])
+def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(target: str, user: str) -> None:
+    made = stages()[target]
+    assert "RUN" not in {word for word, _ in made}
+    assert ("USER", user) in made
+    assert made[0] == ("FROM", f"base AS {target}")
+    assert [rest.split()[0] for word, rest in made if word == "COPY"] == [f"--from={target}-packages", "--from=wheel"]
+
+
+def test_packages_come_from_the_lock_by_hash() -> None:
+    for target in ("operator", "runtime"):
+        (install,) = [rest for word, rest in stages()[f"{target}-packages"] if word == "RUN"]
+        assert f"--only-binary :all: --no-deps --require-hashes -r /{target}.txt" in install
+
+
+def test_the_operator_has_neither_ray_nor_torch() -> None:
+    (export,) = [rest for word, rest in stages()["requirements"] if word == "RUN"]
+    operator, runtime = (part for part in export.split("$export")[1:])
+    assert operator.split()[:2] == ["--extra", "operator"]
+    assert "torch" not in operator
+    assert runtime.split()[:2] == ["--extra", "runtime"]
+
+
+def test_uv_is_the_one_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^UV_VERSION := (\S+)$", makefile, re.MULTILINE)
+    assert f" uv=={version} " in TEXT
+
+
+def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
+    ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
+    kept = {line[1:] for line in ignored if line.startswith("!")}
+    copied = {
+        source
+        for made in stages().values()
+        for word, rest in made
+        if word == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+    assert "*" in ignored
+    assert copied == kept
+    assert all((ROOT / name).exists() for name in kept)
