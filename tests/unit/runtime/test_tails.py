@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,23 @@ async def test_logs_of_all_ranks_and_a_word_for_those_whose_node_is_gone(nodes: 
     assert got["logs"]["a/0"] == "0123456789"
     assert got["logs"]["a/2"] == "[dljob] the log on node dead cannot be had: the node is gone\n"
     assert got["logs"].keys() == {"a/0", "a/2"}, "who never wrote has no log"
+
+
+async def test_a_node_that_does_not_answer_in_time_costs_only_its_own_logs(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = tails.on_node
+
+    async def on_node(node: str, function: Any, *args: Any) -> Any:
+        if node == "frozen":
+            await asyncio.Event().wait()
+        return await answers(node, function, *args)
+
+    monkeypatch.setattr(tails, "on_node", on_node)
+    monkeypatch.setattr(tails, "WITHIN_S", 0.1)
+    got = await tails.gather(nodes, {"ranks": [row("a", 0), row("a", 1, node="frozen")]}, 10_000)
+    assert got["logs"]["a/0"] == "0123456789"
+    assert got["logs"]["a/1"] == "[dljob] the log on node frozen cannot be had: no answer within 0.1 s\n"
 
 
 async def test_ranks_without_room_are_named(nodes: Path) -> None:

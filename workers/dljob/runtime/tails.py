@@ -19,9 +19,9 @@ LEAST_BYTES = 512
 """A tail shorter than this is of no use: rather fewer ranks."""
 AHEAD = 4
 """How much more of each log is fetched than its equal share, for what ranks with short logs leave to others."""
-NODES_AT_ONCE = 32
-NODE_S = 20.0
-"""How long a node may take to answer: a worker process must start there."""
+NODES_AT_ONCE = 128
+WITHIN_S = 20.0
+"""How long all nodes together may take to answer: a worker process must start on each. Callers wait 25 s."""
 
 Row = Mapping[str, Any]
 """A rank in a snapshot."""
@@ -136,10 +136,15 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
     for row in ranks:
         by_node.setdefault(row["node"], []).append(_file(row))
     at_once = asyncio.Semaphore(NODES_AT_ONCE)
+    end = asyncio.get_running_loop().time() + WITHIN_S
 
     async def ask(node: str, names: list[str]) -> dict[str, bytes]:
-        async with at_once:
-            return await _ends(node, str(folder), names, limit)
+        try:
+            async with asyncio.timeout_at(end), at_once:
+                ends = await on_node(node, read_ends, str(folder), names, limit)
+        except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
+            return dict.fromkeys(names, _lost(node, error).encode())
+        return {name: data for name, (_, data) in zip(names, ends, strict=True)}
 
     found: dict[str, bytes] = {}
     for answer in await asyncio.gather(*(ask(node, names) for node, names in by_node.items())):
@@ -151,18 +156,11 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
     return {"logs": logs, "cut": [name for name, _ in written[room:]]}
 
 
-async def _ends(node: str, folder: str, names: list[str], limit: int) -> dict[str, bytes]:
-    try:
-        ends = await on_node(node, read_ends, folder, names, limit)
-    except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
-        return dict.fromkeys(names, _lost(node, error).encode())
-    return {name: data for name, (_, data) in zip(names, ends, strict=True)}
-
-
 async def read(folder: Path, row: Row, offset: int | None, limit: int) -> Part:
     """A rank's log from an offset, or its end."""
     try:
-        size, data, at = await on_node(row["node"], read_from, str(folder), _file(row), offset, limit)
+        async with asyncio.timeout(WITHIN_S):
+            size, data, at = await on_node(row["node"], read_from, str(folder), _file(row), offset, limit)
     except Exception as error:  # noqa: BLE001 - of whatever kind, the log cannot be had
         return Part(_lost(row["node"], error), offset or 0, offset or 0)
     if offset is None:
@@ -185,19 +183,18 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
     task: Any = ray.remote(num_cpus=0, max_retries=1)(function)
     ref = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args)
     try:
-        async with asyncio.timeout(NODE_S):
-            return await ref
-    except TimeoutError:
+        return await ref
+    except asyncio.CancelledError:
         with suppress(Exception):
             ray.cancel(ref, force=True)
-        raise TimeoutError(f"no answer within {NODE_S:g} s") from None
+        raise
 
 
 def _lost(node: str, error: Exception) -> str:
     if not node:
         return ""
     words = str(error).strip().splitlines()
-    why = words[0][:200] if words else type(error).__name__
+    why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
     return f"[dljob] the log on node {node[:8]} cannot be had: {why}\n"
 
 
