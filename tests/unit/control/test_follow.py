@@ -30,7 +30,13 @@ def test_counts_and_restarts():
     got = made(restarts={"process": 1, "role_group": 2, "role": 3, "job": 4, "master": 5})
     assert got["rolesReady"] == "2/2"
     assert got["restarts"] == {
-        "inProcess": 0, "process": 1, "roleGroup": 2, "role": 3, "job": 4, "node": 0, "master": 5,
+        "inProcess": 0,
+        "process": 1,
+        "roleGroup": 2,
+        "role": 3,
+        "job": 4,
+        "node": 0,
+        "master": 5,
         "cluster": 2,
     }
     assert got["restartsTotal"] == 17

@@ -7,18 +7,22 @@ from typing import cast
 
 from dljob.control.model import Object
 
+_MAPPINGS = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
+
 
 def field(value: object, *path: str) -> object:
     """What is there; None for nothing."""
     for key in path:
-        value = cast("Mapping[str, object]", value).get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, _MAPPINGS):
+            return None
+        value = cast("Mapping[str, object]", value).get(key)
     return value
 
 
 def part(value: object, *path: str) -> Object:
     """A mapping; empty when there is none."""
     found = field(value, *path)
-    return cast("Object", found) if isinstance(found, Mapping) else {}
+    return cast("Object", found) if isinstance(found, _MAPPINGS) else {}
 
 
 def items(value: object, *path: str) -> Sequence[Object]:

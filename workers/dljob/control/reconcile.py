@@ -12,7 +12,7 @@ from dljob.control import annotate, attempts, children, commands, finish, names,
 from dljob.control import status as statuses
 from dljob.control.case import Case
 from dljob.control.fields import text
-from dljob.control.model import Observed, Outcome, Settings
+from dljob.control.model import Delete, Observed, Outcome, Settings
 from dljob.control.steps import Step
 from dljob.control.submit import submission, watch
 
@@ -44,6 +44,8 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
     step = finish.after(case) if case.finished else _step(case)
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
+    if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
+        write = False  # there is no status to write after it
     if not write and not step.actions:
         step = annotate.plans(case) or step
     events = (*step.events, *telling.events(case.old, new))

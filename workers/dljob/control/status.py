@@ -26,6 +26,8 @@ OF_ATTEMPT = (
 )
 """What is told anew in each attempt."""
 MAX_COMMANDS = 10
+CONDITION = ("type", "status", "reason", "observedGeneration")
+"""The part of a condition whose change is one of state."""
 CLUSTER = "Cluster"
 """Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
 
@@ -80,9 +82,7 @@ def _state(status: Object) -> tuple[object, ...]:
         for key, value in status.items()
         if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions")
     }
-    told = [
-        (one["type"], one["status"], one["reason"], one["observedGeneration"]) for one in status.get("conditions") or ()
-    ]
+    told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
     return rest, told, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
 
 

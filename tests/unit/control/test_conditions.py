@@ -1,0 +1,145 @@
+"""Conditions: each with a reason, a message, a generation, and the time of its last flip."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from control_kit import World, snapshot
+
+from dljob.control import reasons
+from dljob.control.conditions import ORDER
+from dljob.control.model import Pod, Trouble
+
+
+def condition(world: World, kind: str) -> dict[str, object]:
+    return next(one for one in world.status["conditions"] if one["type"] == kind)
+
+
+def test_from_the_first_status_on():
+    world = World()
+    world.step()
+    assert [one["type"] for one in world.status["conditions"]] == [
+        *("Accepted", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
+    ]
+    for one in world.status["conditions"]:
+        assert set(one) == {"type", "status", "reason", "message", "observedGeneration", "lastTransitionTime"}
+
+
+def test_their_order_is_fixed():
+    world = World().running().master("Recovering").settle().master("Failed").settle()
+    kinds = [one["type"] for one in world.status["conditions"]]
+    assert kinds == [kind for kind in ORDER if kind in kinds]
+
+
+def test_the_time_is_that_of_the_flip_alone():
+    world = World().settle()
+    born = condition(world, "ClusterReady")["lastTransitionTime"]
+    world.later(30).head_ready().settle()
+    assert condition(world, "ClusterReady")["reason"] == "WorkersPending"
+    assert condition(world, "ClusterReady")["lastTransitionTime"] == born
+    world.later(30).workers_ready().settle()
+    assert condition(world, "ClusterReady")["lastTransitionTime"] == "2027-01-15T08:01:00Z"
+
+
+def test_the_generation_is_that_of_the_spec():
+    world = World().running()
+    world.job["metadata"]["generation"] = 5
+    world.settle()
+    assert {one["observedGeneration"] for one in world.status["conditions"]} == {5}
+
+
+def test_messages_are_bounded():
+    world = World(troubles=(Trouble("CreateRayCluster", 403, "x" * 5000, 1),))
+    world.step()
+    assert len(condition(world, "ClusterReady")["message"]) == 1024
+    assert len(world.status["message"]) == 1024
+
+
+def test_recovering_is_said_once_it_was_true():
+    world = World().running()
+    assert "Recovering" not in [one["type"] for one in world.status["conditions"]]
+    fault = {"level": "Role", "reason": "NodeLost", "target": "worker", "firstCause": "node n1 is gone"}
+    world.master("Recovering", lastFault={**fault, "detectedAt": "t"}).settle()
+    assert world.cond("Recovering") == ("True", "NodeLost")
+    assert world.message("Recovering") == "worker: node n1 is gone"
+    world.master("Stopping").settle()
+    assert world.cond("Recovering") == ("True", "NodeLost")
+    world.master("Running").settle()
+    assert world.cond("Recovering") == ("False", "Steady")
+
+
+def test_recovering_without_a_known_fault():
+    assert World().running().master("Recovering").settle().cond("Recovering") == ("True", "Recovering")
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "words"),
+    [
+        ({"placement": {"units": 4, "ready": 1, "notReady": []}}, "UnitsPending", "1 of 4 units"),
+        (
+            {
+                "placement": {
+                    "units": 4,
+                    "ready": 3,
+                    "notReady": [{"name": "w/3", "why": "being reserved"}, {"name": "w/4"}],
+                }
+            },
+            "UnitsPending",
+            "3 of 4 units; w/3: being reserved",
+        ),
+        (
+            {"reason": "NoRoom", "message": "4 GPU missing", "placement": {"units": 4, "ready": 0}},
+            "NoRoom",
+            "0 of 4 units; 4 GPU missing",
+        ),
+        ({"placement": None}, "UnitsPending", "0 of 0 units"),
+    ],
+)
+def test_placement(more: dict, reason: str, words: str):
+    world = World().running().master("Scheduling", **more).settle()
+    assert world.cond("PlacementReady") == ("False", reason)
+    assert world.message("PlacementReady") == words
+
+
+def test_placement_that_waits_for_machines_says_what_the_scheduler_says():
+    world = World().running()
+    pod = Pod("w9", "u", False, "cpu1", "Pending", False, trouble="0/3 nodes", trouble_reason="Unschedulable")
+    world.pods[world.name].append(pod)
+    world.master("Scheduling", placement={"units": 4, "ready": 0}).settle()
+    assert world.cond("PlacementReady") == ("False", "Unschedulable")
+    assert world.message("PlacementReady") == "0 of 4 units; pod w9: 0/3 nodes"
+
+
+def test_roles():
+    roles = [{**snapshot()["roles"][0], "name": name, "ready": ready} for name, ready in (("a", 1), ("b", 2), ("c", 0))]
+    world = World().running().master("Scheduling", roles=roles).settle()
+    assert world.cond("RolesReady") == ("False", "RanksPending")
+    assert world.message("RolesReady") == "ready: a 1/2, c 0/2"
+
+
+def test_a_master_that_is_silent_and_back():
+    world = World().running().silent(9.9).settle()
+    assert world.cond("MasterReady") == ("True", "MasterReady")
+    world.silent(10).settle()
+    assert world.cond("MasterReady") == ("Unknown", "MasterUnreachable")
+    assert world.message("MasterReady") == "connection refused"
+    assert world.status["master"]["state"] == "Unreachable"
+    world.master().settle()
+    assert world.cond("MasterReady") == ("True", "MasterReady")
+
+
+def test_a_master_that_never_answers():
+    world = World().settle().head_ready().settle().silent(30, "connect: no route to host").settle()
+    assert world.cond("MasterReady") == ("Unknown", "MasterUnreachable")
+    assert world.phase == "Scheduling"
+
+
+def test_every_reason_is_camel_case_and_explained():
+    lines = [line for line in Path(reasons.__file__).read_text().splitlines() if re.match(r'[A-Z_]+ = "', line)]
+    for line in lines:
+        assert re.search(r'= "([A-Z]+[a-z]+)+"  # .', line), line
+    values = [value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)]
+    assert len(values) == len(lines)
+    assert set(values) >= reasons.WARNINGS

@@ -1,0 +1,149 @@
+"""A job that is ended before its end: by annotation or deadline."""
+
+from __future__ import annotations
+
+import pytest
+from control_kit import NOW, World, dljob
+
+from dljob.control import names
+from dljob.control.model import Command
+
+STOP = {names.STOP: "2027-01-15T08:02:00.123456Z"}
+
+
+def annotated(world: World) -> World:
+    world.job["metadata"]["annotations"] |= STOP
+    return world
+
+
+def intended(world: World, reason: str) -> World:
+    """The next pass writes the intent, and does nothing else."""
+    outcome = world.step()
+    assert outcome.actions == ()
+    assert (world.phase, world.status["reason"]) == ("Stopping", reason)
+    assert world.cond("Failed") == ("False", reason)
+    return world
+
+
+def test_a_stop_is_written_then_sent_then_true():
+    world = intended(annotated(World().running()), "StoppedByUser")
+    (entry,) = world.status["lastCommands"]
+    assert (entry["kind"], entry["target"], entry["at"], entry["state"]) == ("stop", "job", STOP[names.STOP], "Sent")
+    (command,) = world.step().actions
+    assert isinstance(command, Command)
+    assert (command.id, command.kind, command.target, command.by) == ("stop/1", "stop", "job", "annotation")
+    world.settle()
+    assert len(world.commands) == 1
+    world.later(5).master("Stopping").settle()
+    assert world.phase == "Stopping"
+    world.master("Failed", reason="StoppedByUser", message="by annotation").settle()
+    assert world.cond("Failed") == ("True", "StoppedByUser")
+    assert STOP[names.STOP] in world.message("Failed")
+    assert "SaveLogs" in world.log
+
+
+def test_a_job_that_ends_well_in_the_meantime_has_ended_well():
+    world = intended(annotated(World().running()), "StoppedByUser").settle()
+    world.master("Succeeded").settle()
+    assert world.phase == "Succeeded"
+    assert not any(one["type"] == "Failed" for one in world.status["conditions"])
+
+
+@pytest.mark.parametrize("stage", ["applied", "provisioning"])
+def test_a_job_that_does_not_run_is_stopped_at_once(stage: str):
+    world = World(dljob(annotations=STOP)) if stage == "applied" else annotated(World().settle())
+    world.settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "StoppedByUser")
+    assert world.clusters == {}
+    assert world.submissions == []
+
+
+def test_a_silent_master_is_not_waited_for_for_ever():
+    world = intended(annotated(World().running().silent(5)), "StoppedByUser").settle()
+    assert world.commands == []
+    assert world.look().requeue is not None
+    assert world.later(59).settle().phase == "Stopping"
+    assert world.later(1).settle().phase == "Failed"
+    assert world.clusters == {}
+
+
+def test_a_master_that_comes_back_is_asked():
+    world = intended(annotated(World().running().silent(5)), "StoppedByUser").settle()
+    world.master("Running").settle()
+    assert len(world.commands) == 1
+
+
+def test_an_operator_that_comes_back_asks_again_under_the_same_id():
+    world = intended(annotated(World().running()), "StoppedByUser").settle().restarted()
+    world.settle().master("Running").settle()
+    assert [command.id for command in world.commands] == ["stop/1", "stop/1"]
+
+
+def test_a_cluster_that_is_gone_is_stopped():
+    world = intended(annotated(World().running()), "StoppedByUser").delete_cluster().settle()
+    assert (world.phase, world.status["reason"], world.status["attempt"]) == ("Failed", "StoppedByUser", 1)
+
+
+def test_a_launcher_that_ended_without_a_master():
+    world = World().settle().head_ready().settle()
+    intended(annotated(world), "StoppedByUser").launcher("STOPPED").settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "StoppedByUser")
+
+
+def test_the_whole_deadline():
+    world = World(dljob(activeDeadlineSeconds=100)).running()
+    assert world.look().requeue == 100
+    assert world.later(99.5).settle().phase == "Running"
+    intended(world.later(0.5), "DeadlineExceeded")
+    assert "activeDeadlineSeconds of 100 passed since 2027-01-15T08:00:00Z" in world.status["message"]
+    assert "lastCommands" not in world.status
+    (command,) = world.step().actions
+    assert command.by == "DeadlineExceeded"
+    world.master("Failed", reason="StoppedByUser").settle()
+    assert world.status["reason"] == "DeadlineExceeded"
+
+
+def test_the_deadline_of_a_job_that_does_not_run():
+    world = World(dljob(activeDeadlineSeconds=100)).settle().later(100).settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_the_deadline_before_running():
+    world = World(dljob(preRunningDeadlineSeconds=50, activeDeadlineSeconds=100)).settle()
+    assert world.look().requeue == 50
+    world.later(50).settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
+    assert "not running after preRunningDeadlineSeconds of 50: the head pod is not ready" in world.status["message"]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Recovering"])
+def test_a_job_that_ran_has_met_the_deadline_before_running(phase: str):
+    world = World(dljob(preRunningDeadlineSeconds=50)).running().master(phase).settle().later(60)
+    assert world.settle().phase == phase
+    assert world.look().requeue is None
+
+
+def test_a_job_that_just_runs_is_in_time():
+    world = World(dljob(preRunningDeadlineSeconds=50)).settle().head_ready().settle().later(50).master("Running")
+    assert world.settle().phase == "Running"
+
+
+def test_a_queue_stops_the_clock():
+    world = World(dljob(scheduling={"queueName": "research"}, activeDeadlineSeconds=100))
+    world.step()
+    world.cluster["spec"]["suspend"] = True
+    world.settle().later(1000).settle()
+    assert "startTime" not in world.status
+    world.cluster["spec"]["suspend"] = False
+    world.settle()
+    assert world.status["startTime"] == "2027-01-15T08:16:40Z"
+    assert world.look().requeue == 100
+    world.cluster["spec"]["suspend"] = True
+    assert "startTime" not in world.settle().status
+    assert world.now == NOW + 1000
+
+
+def test_a_wrong_spec_has_no_deadline():
+    world = World(dljob(activeDeadlineSeconds=100)).running().later(200)
+    world.job["spec"]["roles"] = []
+    assert world.settle().phase == "Running"
