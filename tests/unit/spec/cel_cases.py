@@ -186,6 +186,7 @@ WHOLE: Json = {
             "dependsOn": [{"role": "c", "condition": "Ready"}],
             "comm": {"backend": "gloo", "timeoutSeconds": 60, "preCheck": False, "initProcessGroup": False},
             "restartPolicy": {"level": "Role", "maxRestarts": 1},
+            "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
         },
         {"name": "b", "entrypoint": {"command": ["ls"]}},
         {"name": "c", "entrypoint": {"class": "app.A"}},
@@ -263,7 +264,8 @@ CROSS = {
     ".roles[].name", ".roles[].nodeGroup", ".roles[].dependsOn[].role", ".roles[].dependsOn", ".collocations[].roles[]",
     ".collocations[].roles", ".roles", ".nodeGroups[].name", ".faultTolerance.rules[].roles[]",
     ".faultTolerance.rules[].roles", ".roles[].accelerator.type", ".nodeGroups[].accelerator.type",
-    ".roles[].type", ".roles[].comm.backend", ".collocations", ".collocations[].level", ".nodeGroups",
+    ".roles[].annotations", ".roles[].type", ".roles[].comm.backend", ".collocations", ".collocations[].level",
+    ".nodeGroups",
     ".master.journal.path", ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo",
 }  # fmt: skip

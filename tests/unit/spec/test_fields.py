@@ -152,6 +152,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
+    "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
     "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),
     "spec.collocations[].roles[]": Plan("spec.collocations.0.roles.1", "last"),
     "spec.collocations[].level": Plan("spec.collocations.0.level", "Device"),

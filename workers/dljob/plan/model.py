@@ -73,6 +73,8 @@ class RolePlan:
     """"gloo", "nccl", "hccl"; None when the role has no torch process group."""
     comm_timeout_s: int
     init_process_group: bool
+    selector: tuple[tuple[str, str], ...] = ()
+    """Ray label selectors that its nodes must satisfy, beside that of its node group."""
 
     @property
     def groups(self) -> int:

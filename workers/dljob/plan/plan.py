@@ -12,6 +12,7 @@ from dljob.plan.model import JobPlan, NodeGroup, RolePlan, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.roles import resolve_role
 from dljob.plan.units import build_units
+from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
 
 DIGEST_LENGTH = 16
@@ -23,7 +24,7 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     Raises:
         PlacementError: It cannot be placed; the message names the smallest set that conflicts, with its numbers.
     """
-    spec = manifest.spec
+    spec = spoken(manifest.spec)
     roles = {role.name: resolve_role(spec, role) for role in spec.roles}
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units)

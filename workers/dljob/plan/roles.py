@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import Amount, HostKind, Resources, RolePlan, add_up
+from dljob.spec.annotations import selector_of
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 
@@ -45,6 +46,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         comm_backend=comm,
         comm_timeout_s=role.comm.timeout_seconds,
         init_process_group=role.comm.init_process_group and comm is not None,
+        selector=selector_of(role),
     )
 
 

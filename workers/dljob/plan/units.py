@@ -40,7 +40,8 @@ def _member(role: RolePlan) -> Member:
 
 def _selector(roles: Sequence[RolePlan]) -> tuple[tuple[str, str], ...]:
     groups = sorted({role.node_group for role in roles if role.node_group})
-    return tuple((NODE_GROUP_LABEL, group) for group in groups)
+    labels = sorted({pair for role in roles for pair in role.selector})
+    return (*((NODE_GROUP_LABEL, group) for group in groups), *labels)
 
 
 def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[str]) -> Series:

@@ -1,0 +1,156 @@
+"""`scheduling.dljob.io/*` on a role: another spelling of typed fields, for those who know it from elsewhere.
+
+`spoken` gives the spec with the annotations resolved into what they mean; the plan and the rules read that one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast, get_args
+
+from dljob.spec.findings import Finding
+from dljob.spec.model import AcceleratorType, Collocation, DLJobSpec, Role, RoleAccelerator
+from dljob.spec.quantity import GRAIN, parse_devices
+from dljob.spec.scalars import NAME_PATTERN, QUALIFIED_PATTERN, WORDS
+from dljob.spec.tree import Loc
+from dljob.spec.words import nearest, one_of
+
+PREFIX = "scheduling.dljob.io/"
+ACCELERATOR, COUNT = f"{PREFIX}accelerator", f"{PREFIX}accelerator-count"
+COLLOCATE, UNIT, STRATEGY = f"{PREFIX}collocate-with", f"{PREFIX}placement-group", f"{PREFIX}strategy"
+SELECTOR = f"{PREFIX}label-selector"
+KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR)
+
+_TYPES = get_args(AcceleratorType)
+_EXPRESSION = re.compile(r"!?(in\([^(),]+(,[^(),]+)*\)|[^!(),]+)")
+"""Ray's label selectors: v, !v, in(a,b), !in(a,b)."""
+
+
+def spoken(spec: DLJobSpec) -> DLJobSpec:
+    """The spec with its roles' annotations as typed fields; of one that `annotation_findings` says nothing about."""
+    if not any(role.annotations for role in spec.roles):
+        return spec
+    roles = tuple(_with_accelerator(role) for role in spec.roles)
+    made = tuple(_collocation(name, members) for name, members in sorted(_units(roles).items()))
+    return spec.model_copy(update={"roles": roles, "collocations": (*spec.collocations, *made)})
+
+
+def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
+    """The labels that a role's nodes must have, by key."""
+    found: dict[str, str] = json.loads(role.annotations.get(SELECTOR, "{}"))
+    return tuple(sorted(found.items()))
+
+
+def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
+    """What is wrong with the annotations of roles, or contradicts a typed field."""
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index, "annotations")
+        for name in role.annotations:
+            if name not in KNOWN:
+                yield Finding((*loc, name), "unknown annotation", _meant(name), at_key=True)
+        yield from _accelerator_findings(loc, role)
+        yield from _unit_findings(loc, role, spec)
+        yield from _selector_findings(loc, role, spec)
+
+
+def _meant(name: str) -> str:
+    """The annotation that was probably meant, else those there are."""
+    short = [known.removeprefix(PREFIX) for known in KNOWN]
+    near = nearest(name.rpartition("/")[2], short)
+    return f"did you mean {PREFIX}{near}?" if near else f"there is {PREFIX} with {', '.join(short)}"
+
+
+def _accelerator_findings(loc: Loc, role: Role) -> Iterator[Finding]:
+    kind, count = role.annotations.get(ACCELERATOR), role.annotations.get(COUNT)
+    typed = role.accelerator
+    if kind is not None and kind not in _TYPES:
+        yield Finding((*loc, ACCELERATOR), f"there is no device of kind {kind}", one_of(kind, _TYPES))
+    elif kind is not None and typed and typed.type not in (None, kind):
+        yield Finding((*loc, ACCELERATOR), f"says {kind}, accelerator.type says {typed.type}", "keep one")
+    if count is None:
+        return
+    try:
+        amount = parse_devices(count)
+    except ValueError as error:
+        yield Finding((*loc, COUNT), str(error))
+        return
+    if typed and parse_devices(typed.count) != amount:
+        yield Finding((*loc, COUNT), f"says {count}, accelerator.count says {typed.count}", "keep one")
+
+
+def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    unit, beside = role.annotations.get(UNIT), role.annotations.get(COLLOCATE)
+    strategy = role.annotations.get(STRATEGY, "STRICT_PACK")
+    if strategy != "STRICT_PACK":
+        hint = "leave it out; to keep roles apart use a collocation of level Separate"
+        yield Finding((*loc, STRATEGY), f"what shares a unit shares a host: STRICT_PACK, not {strategy}", hint)
+    names = [other.name for other in spec.roles]
+    if beside is not None and (beside not in names or beside == role.name):
+        there = "is the role itself" if beside == role.name else "is no role"
+        others = [name for name in names if name != role.name]
+        yield Finding((*loc, COLLOCATE), f"{beside} {there}", one_of(beside, others) if others else "")
+    if unit is not None and beside is not None:
+        yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
+    if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):
+        yield Finding((*loc, UNIT), f"{unit:.40} is not {WORDS[NAME_PATTERN]}, at most 63")
+    elif unit is not None and sum(other.annotations.get(UNIT) == unit for other in spec.roles) < 2:
+        yield Finding((*loc, UNIT), f"{role.name} alone names {unit}", "roles of one value share a unit: name two")
+    for collocation in spec.collocations:
+        if (unit or beside) and {role.name, beside} & set(collocation.roles):
+            here = (*loc, UNIT if unit else COLLOCATE)
+            yield Finding(here, f"collocation {collocation.name} says who shares with {role.name}", "keep one")
+
+
+def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    text = role.annotations.get(SELECTOR)
+    if text is None:
+        return
+    here = (*loc, SELECTOR)
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        yield Finding(here, "must be JSON: a mapping of labels", """write '{"rack": "in(a,b)"}'""")
+        return
+    for name, value in cast("dict[str, Any]", found).items():
+        if not re.fullmatch(QUALIFIED_PATTERN, name):
+            yield Finding(here, f"{name!r} is not {WORDS[QUALIFIED_PATTERN]}")
+        if not isinstance(value, str) or not _EXPRESSION.fullmatch(value):
+            yield Finding(here, f"{name}: {value!r} is no selector", "write v, !v, in(a,b) or !in(a,b)")
+    if not spec.node_groups:
+        yield Finding(here, "derived machines carry no labels", "declare nodeGroups with labels")
+
+
+def _with_accelerator(role: Role) -> Role:
+    kind, count = role.annotations.get(ACCELERATOR), role.annotations.get(COUNT)
+    if kind is None and count is None:
+        return role
+    typed = role.accelerator or RoleAccelerator(count=count or "1")
+    made = typed.model_copy(update={"type": kind or typed.type})
+    return role.model_copy(update={"accelerator": made})
+
+
+def _units(roles: tuple[Role, ...]) -> dict[str, list[Role]]:
+    """Roles that share a unit, by its name: what placement-group says, else after whom a role is put beside."""
+    unit = {role.name: role.annotations.get(UNIT, "") for role in roles}
+    for role in roles:
+        beside = role.annotations.get(COLLOCATE)
+        if beside is not None:
+            joined = {unit[beside], unit[role.name]} - {""}
+            name = unit[beside] or unit[role.name] or f"{beside}-unit"
+            unit = {one: name if one in (role.name, beside) or old in joined else old for one, old in unit.items()}
+    found: dict[str, list[Role]] = {}
+    for role in roles:
+        if unit[role.name]:
+            found.setdefault(unit[role.name], []).append(role)
+    return found
+
+
+def _collocation(name: str, members: list[Role]) -> Collocation:
+    """Shares of a device share one; whole devices, or none, share the host."""
+    shares = [parse_devices(role.accelerator.count) for role in members if role.accelerator]
+    level = "Device" if any(share < GRAIN for share in shares) else "Host"
+    return Collocation.model_construct(name=name, roles=tuple(role.name for role in members), level=level)
