@@ -93,7 +93,7 @@ def test_the_images_hold_what_they_should(node: Cluster, images: None, namespace
 
 
 def test_helm_test_passes(release: Release) -> None:
-    assert "Phase:          Succeeded" in release.helm("test", "dljob", "--timeout=60s")
+    assert "Succeeded" in release.helm("test", "dljob", "--timeout=60s")
 
 
 def test_the_operator_is_restricted_and_tells_json(release: Release) -> None:

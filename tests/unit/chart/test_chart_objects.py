@@ -118,9 +118,11 @@ def test_images(helm: Helm) -> None:
     objects = helm.render()
     assert container(objects)["image"] == "dljob/operator:0.1.0"
     assert {"--image=dljob/runtime:0.1.0", "--init-image=dljob/operator:0.1.0"} <= set(container(objects)["args"])
-    values = {"registry": "r.example/x", "tag": "a", "digest": "sha256:" + "0" * 64}
-    objects = helm.render(image=values, jobs={"image": "ray:{rayVersion}", "init": {"enabled": False}})
-    assert container(objects)["image"] == f"r.example/x/dljob/operator@{values['digest']}"
+    assert container(helm.render(image={"tag": "a"}))["image"] == "dljob/operator:a"
+    digest = "sha256:" + "0" * 64
+    jobs = {"image": "ray:{rayVersion}", "init": {"enabled": False}}
+    objects = helm.render(image={"registry": "r.example/x/", "digest": digest}, jobs=jobs)
+    assert container(objects)["image"] == f"r.example/x/dljob/operator@{digest}"
     assert {"--image=ray:{rayVersion}", "--init-image="} <= set(container(objects)["args"])
 
 
