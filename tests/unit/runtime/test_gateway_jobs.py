@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.runtime import gateway_jobs, tails
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef
+from dljob.runtime.entries import REGISTRY, JobEntry
 from dljob.runtime.gateway_app import Order
 from dljob.runtime.gateway_jobs import RayJobs, wrong
-from dljob.runtime.launch import REGISTRY, JobEntry
 
 UID = "0123456789abcdef" * 2
 

@@ -9,7 +9,8 @@ import pytest
 
 from dljob.errors import UsageError
 from dljob.master.actions import Note
-from dljob.runtime.launch import launch, read_notes
+from dljob.runtime.entries import read_notes
+from dljob.runtime.launch import launch
 from dljob.runtime.timeline import Timeline
 from dljob.spec.model import DLJobManifest
 

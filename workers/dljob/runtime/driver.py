@@ -18,7 +18,8 @@ from dljob.errors import DLJobError, PlacementError, SpecError, UsageError
 from dljob.plan import pods
 from dljob.plan.plan import plan
 from dljob.runtime.connect import connect
-from dljob.runtime.launch import FINAL, JobConnection, find, launch
+from dljob.runtime.entries import FINAL
+from dljob.runtime.launch import JobConnection, find, launch
 from dljob.runtime.versions import Refusal
 from dljob.spec.load import parse
 from dljob.spec.model import DLJobManifest

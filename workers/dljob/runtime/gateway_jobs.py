@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
-from dljob.master.status import brief_of
 from dljob.runtime import tails, versions
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, Backend
+from dljob.runtime.entries import FINAL, REGISTRY, JobEntry, master_name, read_notes, read_status
 from dljob.runtime.gateway_app import Order, Piece
-from dljob.runtime.launch import FINAL, REGISTRY, RETRY_S, JobEntry, read_notes
-from dljob.runtime.prime import master_name
 from dljob.runtime.timeline import STATUS
 from dljob.telemetry.exposition import exposition
 from dljob.telemetry.job_samples import samples
 
+RETRY_S = 0.05
 GRACE_S = 3.0
 """Beyond what the caller waits: for a master's comeback, and for an answer of one that is busy."""
 SCRAPE_S = 2.0
@@ -57,7 +56,7 @@ class RayJobs:
     async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
         """The brief snapshot, as soon as its version is greater."""
         answer = await self._ask(uid, timeout_s, lambda left: ("brief", after, left))
-        return answer or brief_of(await self._final(uid))
+        return answer or await self._brief_final(uid)
 
     async def status(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
         """The whole snapshot, as soon as its version is greater."""
@@ -192,19 +191,24 @@ class RayJobs:
 
     def _look(self, uid: str) -> Path | None:
         for folder in self._home.glob(f"*-{uid[:8]}"):
-            seen = _read(folder)
+            seen = read_status(folder)
             if seen.get("uid") == uid and seen.get("phase") in FINAL:
                 return folder
         return None
 
     async def _final(self, uid: str) -> dict[str, Any]:
-        return await asyncio.to_thread(_read, await self._folder(uid))
+        return await asyncio.to_thread(read_status, await self._folder(uid))
+
+    async def _brief_final(self, uid: str) -> dict[str, Any]:
+        from dljob.master.status import brief_of  # half a second of imports, which a gateway need not wait for
+
+        return brief_of(await self._final(uid))
 
     def _ended(self) -> list[dict[str, Any]]:
         """The final statuses of the last jobs, the latest first."""
         with suppress(OSError):
             files = sorted(self._home.glob(f"*/{STATUS}"), key=lambda path: -path.stat().st_mtime)[:ENDED_SHOWN]
-            return [seen for seen in (_read(file.parent) for file in files) if seen.get("phase") in FINAL]
+            return [seen for seen in (read_status(file.parent) for file in files) if seen.get("phase") in FINAL]
         return []
 
     # -- pods
@@ -264,10 +268,3 @@ def token() -> str | None:
 
 def _row(uid: str, name: str, seen: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"uid": uid, "name": name, "phase": seen["phase"] if seen else "Unknown"}
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}

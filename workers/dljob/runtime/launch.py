@@ -10,18 +10,17 @@ import asyncio
 import json
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
+from dljob.runtime.entries import FINAL, REGISTRY, SPEC, JobEntry, MasterOrder, master_name, read_notes, read_status
 from dljob.runtime.loop import settle
-from dljob.runtime.prime import SPEC, MasterOrder, master_name
-from dljob.runtime.timeline import STATUS, write_atomically
+from dljob.runtime.timeline import write_atomically
 from dljob.spec.model import DLJobManifest
 
-REGISTRY = "dljob/jobs/"
 MASTER_CLASS = "dljob.runtime.prime_actor.PrimeMaster"
 MASTER_CALLS = 20_000
 """Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
@@ -29,17 +28,6 @@ NAMESPACE = "dljob"
 RETRY_S = 0.05
 LOST_S = 30.0
 """A master that is not there for so long, with no status in the folder, does not come back."""
-FINAL = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class JobEntry:
-    """A job as the registry of its cluster knows it."""
-
-    uid: str
-    name: str
-    dir: str
-    started: float
 
 
 def new_uid() -> str:
@@ -130,7 +118,7 @@ class JobConnection:
                     pass
                 except ActorCallError as error:
                     raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
-            if _read_status(self.dir).get("phase") in FINAL:
+            if read_status(self.dir).get("phase") in FINAL:
                 return None
             missed = missed or time.monotonic()
             if ref is not None:
@@ -146,7 +134,7 @@ class JobConnection:
         return await self._backend.kv.get(REGISTRY + self.uid) is not None
 
     def _final(self) -> dict[str, Any]:
-        return _read_status(self.dir)
+        return read_status(self.dir)
 
 
 def launch(
@@ -192,7 +180,7 @@ def find(manifest: DLJobManifest, *, job_dir: Path, uid: str, backend: str | Non
     """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
     spec = manifest.spec.backend
     made = factory(chosen(backend, spec.name if spec else None))(dict(spec.options) if spec else {})
-    if settle(made.lookup(master_name(uid))) is None and _read_status(job_dir).get("phase") not in FINAL:
+    if settle(made.lookup(master_name(uid))) is None and read_status(job_dir).get("phase") not in FINAL:
         return None
     return JobConnection(made, JobEntry(uid, manifest.metadata.name, str(job_dir), time.time()))
 
@@ -210,7 +198,7 @@ async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: s
         async with asyncio.timeout(timeout_s):
             await _hello(backend, ref)
     except (TimeoutError, ActorLostError, ActorCallError) as error:
-        if _read_status(Path(entry.dir)).get("phase") in FINAL:
+        if read_status(Path(entry.dir)).get("phase") in FINAL:
             return  # it began, and was over before it could answer
         await backend.kill(ref)
         await kv.delete(f"dljob/{order.uid}/")
@@ -255,31 +243,3 @@ def attach(job: str, backend: str | None = None) -> JobConnection:
             return JobConnection(made, entry)
     there = ", ".join(sorted({entry.name for entry in entries})) or "none"
     raise NotFoundError(f"no job {job!r} lives on this cluster; there: {there}")
-
-
-def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
-    """The notes in a job's folder with a greater number, each once.
-
-    A master that was fenced while it wrote may leave a note that its successor wrote too: numbers only grow here.
-    """
-    found: list[dict[str, Any]] = []
-    try:
-        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            note = json.loads(line)
-        except ValueError:
-            continue  # a line that was being written when its writer died; the next master wrote it again
-        if note["seq"] > after_seq:
-            found.append(note)
-            after_seq = note["seq"]
-    return found
-
-
-def _read_status(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}

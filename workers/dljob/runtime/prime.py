@@ -11,9 +11,8 @@ import json
 import os
 import select
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from dljob.master import events as ev
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
+from dljob.runtime.entries import SPEC, MasterOrder, master_name
 from dljob.runtime.guard import raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
@@ -36,19 +36,6 @@ ANSWER_S = 2.0
 """How long a master that is done waits for those who wait for it to have heard so."""
 LONGEST_S = 30.0
 """No long poll is longer; the caller asks again."""
-SPEC = "spec.json"
-
-
-@dataclass(frozen=True, slots=True)
-class MasterOrder:
-    """What a master is told when it is made; Ray keeps it for its restarts, so it is small."""
-
-    uid: str
-    dir: str
-    code_dir: str
-    namespace: str
-    backend: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PrimeMaster:
@@ -190,11 +177,6 @@ async def _newer(shell: Shell, version: int, timeout_s: float) -> None:
 
 def _there(seen: Peer, after: int) -> bool:
     return bool(seen.gone) or (seen.ready and seen.incarnation > after)
-
-
-def master_name(uid: str) -> str:
-    """The name of a job's master."""
-    return f"{uid[:8]}/master"
 
 
 async def _setup(order: MasterOrder, backend: Backend) -> Setup:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dljob.runtime.entries import MasterOrder
     from dljob.runtime.messages import Beacon, BeaconReply, Peer, RoleTable
-    from dljob.runtime.prime import MasterOrder
 
 
 class PrimeMaster:

@@ -1,0 +1,75 @@
+"""What is known of a job without its master: its entry in the registry of its cluster, and the files in its folder.
+
+Light, since the gateway and launchers are up the sooner for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dljob.runtime.timeline import EVENTS, STATUS
+
+REGISTRY = "dljob/jobs/"
+"""Before a uid: the key of a job's entry."""
+SPEC = "spec.json"
+FINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """A job as the registry of its cluster knows it."""
+
+    uid: str
+    name: str
+    dir: str
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class MasterOrder:
+    """What a master is told when it is made; Ray keeps it for its restarts, so it is small."""
+
+    uid: str
+    dir: str
+    code_dir: str
+    namespace: str
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def master_name(uid: str) -> str:
+    """The name of a job's master."""
+    return f"{uid[:8]}/master"
+
+
+def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
+    """The notes in a job's folder with a greater number, each once.
+
+    A master that was fenced while it wrote may leave a note that its successor wrote too: numbers only grow here.
+    """
+    found: list[dict[str, Any]] = []
+    try:
+        lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            note = json.loads(line)
+        except ValueError:
+            continue  # a line that was being written when its writer died; the next master wrote it again
+        if note["seq"] > after_seq:
+            found.append(note)
+            after_seq = note["seq"]
+    return found
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The last status in a job's folder; empty when there is none."""
+    try:
+        return json.loads((folder / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
