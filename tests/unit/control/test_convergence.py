@@ -62,7 +62,7 @@ def lawful(world: World) -> None:
     assert len(set(world.submissions)) == len(world.submissions), "one submission twice"
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(STORY, st.sampled_from(["Succeeded", "Failed"]))
 def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[str, int | None]], end: str):
     world = World(dljob(faultTolerance={"maxClusterRestarts": 2}))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ruamel.yaml import YAML
 
 from dljob.control import names
 from dljob.control.model import Pod, Trouble
+from dljob.spec.status import status_schema
 
 GOLDEN = Path(__file__).parent / "golden"
 FAULT = {
@@ -178,6 +180,38 @@ def test_the_status_at_a_station(station: str):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("station", STATIONS)
+def test_the_api_server_takes_the_status(station: str):
+    """Held against the CRD's schema; jsonschema comes with Ray."""
+    jsonschema = pytest.importorskip("jsonschema")
+    world = STATIONS[station]()
+    if "status" not in world.job:
+        world.step()
+    jsonschema.validate(world.status, closed(status_schema()))
+    for path, value in times(world.status):
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", value), path
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without its tolerance: what the operator writes is named there."""
+    made = {key: value for key, value in schema.items() if key != "format"}
+    if "properties" in made:
+        made["properties"] = {name: closed(field) for name, field in made["properties"].items()}
+        made["additionalProperties"] = made["description"] == "One command."
+    if "items" in made:
+        made["items"] = closed(made["items"])
+    return made
+
+
+def times(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every field that is a time."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        if isinstance(inner, str) and re.search(r"(Time|At|time)$", str(key)):
+            yield f"{path}.{key}", inner
+        yield from times(inner, f"{path}.{key}")
 
 
 def test_every_golden_has_its_station():

@@ -76,9 +76,9 @@ def _cluster_lost(case: Case) -> NewAttempt | None:
     if not case.recorded.get("uid"):
         return None
     if case.cluster is None or case.cluster["metadata"]["uid"] != case.recorded["uid"]:
-        return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.recorded['name']} was deleted")
+        return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.cluster_name} was deleted")
     if case.suspended and case.queued and case.submitted:
-        message = f"RayCluster {case.recorded['name']} was suspended while the job ran"
+        message = f"RayCluster {case.cluster_name} was suspended while the job ran"
         return NewAttempt(reasons.PREEMPTED, message, counted=False)
     return None
 

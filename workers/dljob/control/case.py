@@ -17,6 +17,18 @@ PATIENCE_SECONDS = 10.0
 """PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A condition as the status has it."""
+
+    status: str
+    reason: str
+    message: str
+    generation: int
+    since: str
+    """When its status last flipped, RFC 3339."""
+
+
 @dataclass(frozen=True)
 class Case:
     """What the policies decide from. Everything is derived from three values, and computed when first asked for."""
@@ -146,7 +158,7 @@ class Case:
     @cached_property
     def cluster_conditions(self) -> Mapping[str, Object]:
         """KubeRay's conditions by type."""
-        return {condition["type"]: condition for condition in items(self.cluster, "status", "conditions")}
+        return {text(condition, "type"): condition for condition in items(self.cluster, "status", "conditions")}
 
     def says(self, condition: str) -> bool:
         """Whether a condition of KubeRay's is True."""
@@ -219,17 +231,28 @@ class Case:
     # -- memory of the status
 
     @cached_property
-    def conditions(self) -> Mapping[str, Object]:
-        """The conditions of the status as it is, by type."""
-        return {condition["type"]: condition for condition in items(self.old, "conditions")}
+    def conditions(self) -> Mapping[str, Held]:
+        """The conditions of the status as it is, by type; one that says nothing is none."""
+        return {
+            text(one, "type"): Held(
+                status=text(one, "status"),
+                reason=text(one, "reason") or "Unknown",
+                message=text(one, "message"),
+                generation=number(one, "observedGeneration"),
+                since=text(one, "lastTransitionTime") or stamp(self.now),
+            )
+            for one in items(self.old, "conditions")
+            if text(one, "status")
+        }
 
     def holds(self, condition: str) -> bool:
         """Whether a condition of ours is True."""
-        return text(self.conditions, condition, "status") == "True"
+        return condition in self.conditions and self.conditions[condition].status == "True"
 
     def since(self, condition: str) -> float:
         """When a condition of ours last flipped; now when it is not there."""
-        return seconds(text(self.conditions, condition, "lastTransitionTime")) or self.now
+        held = self.conditions.get(condition)
+        return (seconds(held.since) if held else None) or self.now
 
     @property
     def finished(self) -> bool:

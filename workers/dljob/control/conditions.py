@@ -11,8 +11,8 @@ from typing import Any
 
 from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
-from dljob.control.case import Case, bounded, stamp
-from dljob.control.fields import field, items, number, part, text
+from dljob.control.case import Case, Held, bounded, stamp
+from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
 from dljob.telemetry.reasons import NO_ROOM
@@ -26,9 +26,9 @@ ORDER = (
 def conditions(case: Case, change: Change | None) -> list[dict[str, Any]]:
     """The conditions after a change: those that something is said of, and the rest as they are."""
     said = {one.type: one for one in _said(case, change)}
-    kept = {kind: one for kind, one in case.conditions.items() if not _dropped(kind, change)}
+    kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
     return [
-        _merged(case, kept.get(kind), said[kind]) if kind in said else dict(kept[kind])
+        _written(case, said[kind], kept.get(kind)) if kind in said else _kept(kind, kept[kind])
         for kind in ORDER
         if kind in said or kind in kept
     ]
@@ -39,16 +39,21 @@ def _dropped(kind: str, change: Change | None) -> bool:
     return kind == "Failed" and isinstance(change, Verdict) and change.success
 
 
-def _merged(case: Case, old: Object | None, said: Said) -> dict[str, Any]:
-    flipped = old is None or old["status"] != said.status
+def _kept(kind: str, held: Held) -> dict[str, Any]:
     return {
-        "type": said.type,
-        "status": said.status,
-        "reason": said.reason,
-        "message": bounded(said.message),
-        "observedGeneration": case.generation,
-        "lastTransitionTime": stamp(case.now) if old is None or flipped else old["lastTransitionTime"],
+        "type": kind,
+        "status": held.status,
+        "reason": held.reason,
+        "message": held.message,
+        "observedGeneration": held.generation,
+        "lastTransitionTime": held.since,
     }
+
+
+def _written(case: Case, said: Said, held: Held | None) -> dict[str, Any]:
+    same = held is not None and held.status == said.status
+    since = held.since if held and same else stamp(case.now)
+    return _kept(said.type, Held(said.status, said.reason, bounded(said.message), case.generation, since))
 
 
 def _said(case: Case, change: Change | None) -> list[Said]:
@@ -82,7 +87,7 @@ def _lost(case: Case, change: NewAttempt) -> list[Said]:
 
 def _standing(case: Case) -> list[Said]:
     snapshot = case.snapshot
-    said = [*_first(case), _master(case)]
+    said = [*_first(case), *_master(case)]
     if snapshot:
         said += [_placement(case, snapshot), _roles(snapshot)]
         said += _recovering(case, snapshot)
@@ -116,19 +121,18 @@ def _quota(case: Case) -> Said:
     return Said("QuotaReserved", "False", reasons.WAITS_IN_QUEUE)
 
 
-def _master(case: Case) -> Said:
+def _master(case: Case) -> list[Said]:
     view = case.observed.master
     if case.silent and view is not None:
-        return Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, view.error)
+        return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, view.error)]
     if case.snapshot:
-        return Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")
+        return [Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")]
     if case.told:
-        old = case.conditions["MasterReady"]
-        return Said("MasterReady", old["status"], old["reason"], old["message"])
+        return []
     trouble = case.trouble("Submit")
     if trouble is not None:
-        return Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)
-    return _ordered(case) if case.submitted else Said("MasterReady", "False", reasons.WAITS_FOR_HEAD)
+        return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)]
+    return [_ordered(case) if case.submitted else Said("MasterReady", "False", reasons.WAITS_FOR_HEAD)]
 
 
 def _ordered(case: Case) -> Said:
@@ -136,23 +140,27 @@ def _ordered(case: Case) -> Said:
 
 
 def _placement(case: Case, snapshot: Object) -> Said:
-    units, ready = field(snapshot, "placement", "units"), field(snapshot, "placement", "ready")
-    if units is not None and units == ready:
+    units, ready = number(snapshot, "placement", "units"), number(snapshot, "placement", "ready")
+    if units and units == ready:
         return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")
     waiting = items(snapshot, "placement", "notReady")
-    whys = [f"{unit.get('name')}: {unit.get('why')}" for unit in waiting[:3] if unit.get("why")]
+    whys = [f"{text(unit, 'name')}: {text(unit, 'why')}" for unit in waiting[:3] if text(unit, "why")]
     nowhere = [f"pod {pod.name}: {pod.trouble}" for pod in case.observed.pods if pod.trouble_reason == "Unschedulable"]
     no_room = text(snapshot, "reason") == NO_ROOM
     reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
     words = [*whys, *nowhere[:1], *([text(snapshot, "message")] if no_room else [])]
-    return Said("PlacementReady", "False", reason, "; ".join([f"{ready or 0} of {units or 0} units", *words]))
+    return Said("PlacementReady", "False", reason, "; ".join([f"{ready} of {units} units", *words]))
 
 
 def _roles(snapshot: Object) -> Said:
-    waiting = [role for role in items(snapshot, "roles") if role["ready"] + role["succeeded"] < role["desired"]]
+    counts = [
+        (text(role, "name"), number(role, "ready") + number(role, "succeeded"), number(role, "desired"))
+        for role in items(snapshot, "roles")
+    ]
+    waiting = [(name, ready, desired) for name, ready, desired in counts if ready < desired]
     if not waiting:
         return Said("RolesReady", "True", reasons.ROLES_READY, "every rank is set up or has ended well")
-    message = ", ".join(f"{role['name']} {role['ready'] + role['succeeded']}/{role['desired']}" for role in waiting)
+    message = ", ".join(f"{name} {ready}/{desired}" for name, ready, desired in waiting)
     return Said("RolesReady", "False", reasons.RANKS_PENDING, f"ready: {message}")
 
 

@@ -37,7 +37,7 @@ def _masters(case: Case) -> Verdict | None:
     at = seconds(text(case.snapshot, "completionTime")) or case.now
     stopped = case.conditions.get("Failed")
     if stopped is not None and not success:
-        return Verdict(success, stopped["reason"], text(stopped, "message"), at)
+        return Verdict(success, stopped.reason, stopped.message, at)
     reason = text(case.snapshot, "reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
     return Verdict(success, reason, text(case.snapshot, "message"), at)
 
@@ -52,7 +52,9 @@ def _launchers(case: Case) -> Verdict | None:
             success=False, reason=view.refusal.get("reason", reasons.JOB_FAILED), message=message, at=case.now
         )
     if not case.told and NO_DLJOB in view.tail + view.message:
-        message = f"image {case.old['effective']['image']} has no dljob; install it there, or configure an init image"
+        message = (
+            f"image {text(case.old, 'effective', 'image')} has no dljob; install it there, or configure an init image"
+        )
         return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=message, at=case.now)
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:

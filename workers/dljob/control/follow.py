@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from dljob.control.case import bounded
-from dljob.control.fields import items, number, part
+from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object
 
 Pieces: TypeAlias = dict[str, Any]
@@ -21,9 +21,10 @@ LEVELS = {
     "master": "master",
 }
 """Name of a restart level in the status -> its name in the snapshot."""
+STEPS = ("step", "maxSteps", "etaSeconds", "lastCheckpointStep", "goodputPermille")
 MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY = 32, 10, 16, 20
-FAULT = ("level", "reason", "target", "firstCause", "detectedAt", "recoveredAt", "lostSteps")
-ROLE = ("name", "desired", "ready", "running", "succeeded", "failed", "restarts")
+FAULT = ("level", "reason", "target", "firstCause", "detectedAt", "recoveredAt")
+COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 
 
 def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
@@ -34,7 +35,10 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         clusters: restarts of the whole cluster, which PrimeMaster does not count.
         at: the time of the figures under `progress`.
     """
-    roles = [{key: role.get(key, 0) for key in ROLE} for role in items(snapshot, "roles")[:MAX_ROLES]]
+    roles = [
+        {"name": text(role, "name"), **{key: number(role, key) for key in COUNTS}}
+        for role in items(snapshot, "roles")[:MAX_ROLES]
+    ]
     restarts = {name: number(snapshot, "restarts", key) for name, key in LEVELS.items()} | {"cluster": clusters}
     faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
     found: Pieces = {
@@ -45,8 +49,8 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         "recentFaults": faults,
         "progress": _progress(part(snapshot, "progress"), at),
     }
-    if snapshot.get("placement"):
-        found["placement"] = _placement(snapshot["placement"])
+    if part(snapshot, "placement"):
+        found["placement"] = _placement(part(snapshot, "placement"))
     return found
 
 
@@ -78,8 +82,8 @@ def roles_state(roles: Sequence[Object]) -> tuple[object, ...]:
         (
             role.get("name"),
             role.get("desired"),
-            role.get("ready", 0) + role.get("succeeded", 0) == role.get("desired"),
-            role.get("succeeded") == role.get("desired"),
+            number(role, "ready") + number(role, "succeeded") == number(role, "desired"),
+            number(role, "succeeded") == number(role, "desired"),
             role.get("failed"),
             role.get("restarts"),
         )
@@ -93,25 +97,29 @@ def placement_state(placement: Object) -> object:
 
 
 def _fault(fault: Object) -> Pieces:
-    kept = {key: fault[key] for key in FAULT if fault.get(key) is not None}
-    return {key: bounded(value, 512) if isinstance(value, str) else value for key, value in kept.items()}
+    words = {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
+    return {**words, **({"lostSteps": number(fault, "lostSteps")} if "lostSteps" in fault else {})}
 
 
 def _progress(progress: Object, at: str) -> Pieces:
     found: Pieces = {"time": at}
-    for key in ("step", "maxSteps", "etaSeconds", "lastCheckpointStep", "lastCheckpointTime", "goodputPermille"):
-        if progress.get(key) is not None:
-            found[key] = progress[key]
-    metrics = sorted(part(progress, "metrics").items())[:MAX_METRICS]
+    found |= {key: number(progress, key) for key in STEPS if isinstance(progress.get(key), int)}
+    if text(progress, "lastCheckpointTime"):
+        found["lastCheckpointTime"] = text(progress, "lastCheckpointTime")
+    metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     if metrics:
-        found["metrics"] = [{"name": bounded(name, 63), "value": f"{value:.6g}"} for name, value in metrics]
+        found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
     return found
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
 def _placement(placement: Object) -> Pieces:
-    found: Pieces = {key: placement.get(key, 0) for key in ("units", "ready", "pending")}
+    found: Pieces = {key: number(placement, key) for key in ("units", "ready", "pending")}
     waiting = [
-        {key: bounded(str(unit[key]), 512) for key in ("name", "node", "why") if unit.get(key)}
+        {key: bounded(text(unit, key), 512) for key in ("name", "node", "why") if text(unit, key)}
         for unit in items(placement, "notReady")[:MAX_NOT_READY]
     ]
     return {**found, **({"notReady": waiting} if waiting else {})}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case
+from dljob.control.fields import text
 from dljob.control.steps import Change, Intent, NewAttempt, Order, Verdict
 
 OF_MASTER = {
@@ -49,17 +50,22 @@ def place(case: Case, change: Change | None) -> Place:
 def _standing(case: Case) -> Place:
     failing = case.conditions.get("Failed")
     if failing is not None:
-        return Place("Stopping", failing["reason"], failing.get("message", ""))
+        return Place("Stopping", failing.reason, failing.message)
     if case.snapshot:
-        phase = OF_MASTER.get(case.snapshot.get("phase", ""), "Scheduling")
-        return Place(phase, case.snapshot.get("reason") or phase, case.snapshot.get("message") or "")
+        phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
+        return Place(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
     if case.told:
-        return Place(case.old["phase"], case.old["reason"], case.old.get("message", ""))
+        return _as_it_was(case)
     if case.suspended:
         return Place("Queued", reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED)
     if case.attempt > 1 and (_ran(case) or case.cluster is None):
-        return Place(case.old["phase"], case.old["reason"], case.old.get("message", ""))
+        return _as_it_was(case)
     return _before(case)
+
+
+def _as_it_was(case: Case) -> Place:
+    phase = text(case.old, "phase") or "Scheduling"
+    return Place(phase, text(case.old, "reason") or phase, text(case.old, "message"))
 
 
 def _before(case: Case) -> Place:

@@ -102,7 +102,7 @@ def _beginning(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
-    if "uid" not in case.recorded or case.replaced:
+    if "uid" not in case.recorded or case.replaced or "effective" not in case.old:
         # Until the RayCluster is seen the spec may change; then what it was made of counts.
         made_of = text(case.cluster, "metadata", "annotations", names.SPEC_HASH)
         found["attemptSpecHash"] = made_of or case.terms.hash
@@ -142,7 +142,7 @@ def _spoken(case: Case) -> dict[str, Any]:
     """What PrimeMaster says; without news, what it said."""
     if not case.snapshot:
         return {}
-    epoch = case.snapshot.get("epoch", 0)
+    epoch = number(case.snapshot, "epoch")
     state = "Unreachable" if case.silent else "Ready"
     found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
@@ -164,7 +164,7 @@ def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
 def _changed(case: Case, change: Change | None) -> dict[str, Any]:
     match change:
         case Order():
-            return {"submissionId": case.submission}
+            return {"submissionId": case.submission, "master": None}
         case Verdict():
             return {"completionTime": stamp(change.at)}
         case Noted() | Intent():

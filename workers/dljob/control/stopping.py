@@ -74,7 +74,7 @@ def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
 
 def _carry_out(case: Case) -> Step:
     failing = case.conditions["Failed"]
-    verdict = Verdict(success=False, reason=failing["reason"], message=text(failing, "message"), at=case.now)
+    verdict = Verdict(success=False, reason=failing.reason, message=failing.message, at=case.now)
     left = case.since("Failed") + STOP_SECONDS - case.now
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
     if left <= 0 or over or case.cluster is None:

@@ -27,10 +27,11 @@ def submission(case: Case) -> Step | None:
 
 def launcher(case: Case) -> Submit:
     """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
+    version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
     argv = (
         *("python", "-m", "dljob.runtime.launcher", "--spec", SPEC_FILE),
         *("--uid", names.job_uid(case.uid), "--attempt", str(case.attempt)),
-        *("--ray", text(case.old, "effective", "rayVersion"), "--version", case.settings.version),
+        *("--ray", version, "--version", case.settings.version),
     )
     env = part(case.observed.job, "spec", "runtimeEnv")
     metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}

@@ -30,7 +30,7 @@ def _key(fault: Object) -> tuple[str, str]:
 
 
 def _conditions(old: Object, new: Object) -> Iterator[Event]:
-    before = {one["type"]: one for one in items(old, "conditions")}
+    before = {text(one, "type"): one for one in items(old, "conditions")}
     lost = part(new, "lastFault") != part(old, "lastFault") and text(new, "lastFault", "level") == "Cluster"
     for one in items(new, "conditions"):
         was = part(before, one["type"])
