@@ -31,12 +31,16 @@ KEY = "an operator's key for tests alone"
 
 
 def until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true answer; the API server is asked again and again, as nothing else tells."""
-    end = time.monotonic() + seconds
+    """The first true answer; the API server is asked again and again, as nothing else tells.
+
+    Less and less often: kubectl costs a sixth of a second of CPU, which the cluster under test needs too.
+    """
+    end, pause = time.monotonic() + seconds, 0.05
     while not (got := check()):
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(0.5, pause * 1.3)
     return got
 
 
@@ -185,6 +189,19 @@ def found(cluster: Cluster, kind: str, name: str, namespace: str = "default") ->
     """An object, or nothing."""
     text = cluster.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
     return json.loads(text) if text.strip() else {}
+
+
+def condition(body: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A condition of a DLJob; empty when it has none of the type."""
+    return next((one for one in body.get("status", {}).get("conditions", []) if one["type"] == kind), {})
+
+
+def namespaced(cluster: Cluster, test: str) -> Iterator[str]:
+    """A namespace for one test, which goes with it."""
+    name = test.replace("_", "-").removeprefix("test-")[:40].strip("-")
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def children(cluster: Cluster, uid: str, namespace: str = "default") -> list[str]:
