@@ -65,7 +65,9 @@ def test_a_label_selector_binds_the_units():
 
 
 def test_they_survive_the_loader():
-    annotated = job(noted("a", accelerator="NPU", accelerator_count="2"))
+    selector = '{"rack": "a", "zone": "!in(b,c)"}'
+    groups = [{**machines("g", labels={"rack": "a"}), "accelerator": {"type": "NPU", "count": 2}}]
+    annotated = job(noted("a", accelerator="NPU", accelerator_count="2", label_selector=selector), nodeGroups=groups)
     manifest = parse(annotated.model_dump(mode="json", by_alias=True))
     assert manifest.spec.roles[0].accelerator is None, "the spec is kept as it was written"
     assert load(json.dumps(manifest.model_dump(mode="json", by_alias=True))) == manifest

@@ -26,6 +26,32 @@ spec:
 
 **Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or
 bytes; devices `8`, or a share `"0.4"` of at most four digits. **Durations** are whole seconds: `...Seconds`.
+
+One file serves a laptop and Kubernetes: `dljob run` leaves alone what only Kubernetes has (images, templates, claims,
+queues), and other objects in the file, such as a ConfigMap with the code.
+
+**Templates** (`head.template`, `nodeGroups[].template`, `rayClusterTemplate`) are laid over what the plan makes; see it
+with `dljob plan -o manifest`. Mappings are merged key by key, and null takes a value away. Containers, volumes, `env`,
+ports and pull secrets are merged by `name`, `volumeMounts` by `mountPath`, worker groups by `groupName`; `tolerations`
+and `envFrom` add up; every other list is replaced, as is a probe, an item of `env`, a volume. Ray's container is
+`ray-head` or `ray-worker`, others are sidecars. Refused is what the platform needs or a typed field says: the volumes
+`dljob` and `dljob-...`, mounts below `/dljob` and `/etc/dljob`, `DLJOB_...`, `POD_NAME` and `RAY_AUTH_...`, the ports of
+the head, what Ray counts by (`limits` of CPU, memory and devices of a machine, `requests` of the head), labels under
+`dljob.io/`. `PYTHONPATH` gets the platform's folder at its end.
+
+```yaml
+nodeGroups:
+- name: train
+  cpu: "96"
+  template:
+    spec:
+      nodeSelector: {{pool: h100}}
+      tolerations: [{{key: nvidia.com/gpu, operator: Exists}}]
+      containers:
+      - name: ray-worker
+        resources: {{limits: {{rdma/hca: 1}}}}
+        securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
+```
 """
 
 _TAIL = """## What only the loader checks
@@ -36,6 +62,10 @@ The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` 
 - the devices of one rank, and of one role group, fit on one host of a declared node group
 - `comm.backend` nccl on GPU, hccl on NPU
 - rules name roles that exist, `escalateTo` is above `action`, `backoff.initialSeconds` at most `maxSeconds`
+- templates keep what the platform needs; their fields, to the depth of a container, are some that KubeRay 1.6.2 serves
+- annotations of roles are known, right, and contradict no typed field
+- `runtimeEnv` names fields of Ray's, its `working_dir` and `py_modules` are URIs
+- claims are mounted at absolute paths, apart from each other and from the platform's
 - `command[0]` is not empty; a `config` holds only what JSON can, in at most 262,144 characters
 """
 
