@@ -131,3 +131,16 @@ def test_a_kept_cluster_stays_ready():
     world = World(dljob(cleanupPolicy="Retain")).running().master("Succeeded").settle()
     assert world.cond("ClusterReady") == ("True", "ClusterKept")
     assert world.clusters
+
+
+def test_a_head_that_is_only_slow():
+    world = World().settle()
+    assert world.message("ClusterReady") == "there is no head pod yet"
+    world.pods[world.name] = [Pod("h", "u", head=True, group="headgroup", phase="Pending", ready=False)]
+    world.later(15).settle()
+    assert world.message("ClusterReady") == "head pod h is Pending, not ready"
+
+
+def test_counts_that_are_not_known_yet_are_not_enough():
+    world = World().settle().head_ready().workers_ready(0, 0).settle()
+    assert world.cond("ClusterReady") == ("False", "WorkersPending")

@@ -113,7 +113,7 @@ def test_the_deadline_before_running():
     assert world.look().requeue == 50
     world.later(50).settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
-    assert "not running after preRunningDeadlineSeconds of 50: the head pod is not ready" in world.status["message"]
+    assert "not running after preRunningDeadlineSeconds of 50: there is no head pod yet" in world.status["message"]
 
 
 @pytest.mark.parametrize("phase", ["Running", "Recovering"])

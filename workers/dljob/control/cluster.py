@@ -75,7 +75,7 @@ def _pending(case: Case) -> tuple[str, str] | None:
     status = part(case.cluster, "status")
     desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
     counted = f"{there} of {desired} worker pods are ready"
-    if case.head_ready and there >= desired:
+    if case.head_ready and 0 < desired <= there:
         return None
     if case.says("ReplicaFailure"):
         failure = case.cluster_conditions["ReplicaFailure"]
@@ -86,5 +86,7 @@ def _pending(case: Case) -> tuple[str, str] | None:
         fallback = reasons.HEAD_PENDING if stuck[0].head else reasons.WORKERS_PENDING
         return stuck[0].trouble_reason or fallback, f"pod {stuck[0].name}: {stuck[0].trouble}{more}"
     if not case.head_ready:
-        return reasons.HEAD_PENDING, "the head pod is not ready"
+        head = case.head
+        state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
+        return reasons.HEAD_PENDING, state
     return reasons.WORKERS_PENDING, counted
