@@ -35,7 +35,7 @@ with `dljob plan -o manifest`. Mappings are merged key by key, and null takes a 
 ports and pull secrets are merged by `name`, `volumeMounts` by `mountPath`, worker groups by `groupName`; `tolerations`
 and `envFrom` add up; every other list is replaced, as is a probe, an item of `env`, a volume. Ray's container is
 `ray-head` or `ray-worker`, others are sidecars. Refused is what the platform needs or a typed field says: the volumes
-`dljob` and `dljob-...`, mounts below `/dljob` and `/etc/dljob`, `DLJOB_...`, `POD_NAME` and `RAY_AUTH_...`, the ports of
+`dljob` and `dljob-...`, mounts below `/dljob` and `/etc/dljob`, `DLJOB_...`, `POD_NAME`, `RAY_AUTH_...`, the ports of
 the head, what Ray counts by (`limits` of CPU, memory and devices of a machine, `requests` of the head), labels under
 `dljob.io/`. `PYTHONPATH` gets the platform's folder at its end.
 
