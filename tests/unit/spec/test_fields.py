@@ -110,7 +110,11 @@ ROWS: dict[str, Plan | Code] = {
     "spec.envFrom[].configMapRef.optional": Plan("spec.envFrom.0.configMapRef.optional", True),
     "spec.envFrom[].secretRef.name": Plan("spec.envFrom.1.secretRef.name", "other"),
     "spec.envFrom[].secretRef.optional": Plan("spec.envFrom.1.secretRef.optional", True),
-    "spec.runtimeEnv": Code("dljob.control.submit", "spec.runtime_env"),
+    "spec.runtimeEnv": Code(
+        "dljob.control.submit",
+        "runtimeEnv",
+        "tests/unit/control/test_submit.py::test_the_runtime_environment_and_version_are_the_specs",
+    ),
     "spec.config": Plan("spec.config", {"lr": 1}),
     "spec.code.configMap": Plan("spec.code", {"configMap": "code"}),
     "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
@@ -190,7 +194,11 @@ ROWS: dict[str, Plan | Code] = {
         "fault_tolerance.max_restarts",
         f"{FAILOVER}::test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it",
     ),
-    "spec.faultTolerance.maxClusterRestarts": Code("dljob.control.accept", "fault_tolerance.max_cluster_restarts"),
+    "spec.faultTolerance.maxClusterRestarts": Code(
+        "dljob.control.accept",
+        "fault_tolerance.max_cluster_restarts",
+        "tests/unit/control/test_attempts.py::test_the_budget",
+    ),
     "spec.faultTolerance.windowSeconds": Code(
         "dljob.master.budget",
         "fault_tolerance.window_seconds",
@@ -259,9 +267,21 @@ ROWS: dict[str, Plan | Code] = {
     "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
     "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
     "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),
-    "spec.managedBy": Code("dljob.control.accept", "spec.managed_by"),
-    "spec.cleanupPolicy": Code("dljob.control.accept", "spec.cleanup_policy"),
-    "spec.ttlSecondsAfterFinished": Code("dljob.control.accept", "spec.ttl_seconds_after_finished"),
+    "spec.managedBy": Code(
+        "dljob.control.reconcile",
+        "managedBy",
+        "tests/unit/control/test_accept.py::test_a_job_that_others_manage_is_left_alone",
+    ),
+    "spec.cleanupPolicy": Code(
+        "dljob.control.accept",
+        "spec.cleanup_policy",
+        "tests/unit/control/test_finish.py::test_retain_keeps_the_cluster_and_saves_the_logs",
+    ),
+    "spec.ttlSecondsAfterFinished": Code(
+        "dljob.control.accept",
+        "spec.ttl_seconds_after_finished",
+        "tests/unit/control/test_accept.py::test_a_change_that_is_obeyed_at_once_is_no_matter",
+    ),
     "spec.activeDeadlineSeconds": Code(
         "dljob.master.timers",
         "spec.active_deadline_seconds",
