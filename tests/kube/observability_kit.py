@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,12 @@ from cluster.handle import Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "observability"))
 
+import preview
 import real_prometheus
+from drawn_panels import Span
 from monitors import scrape_config, targets
 from queries import asked, load, panels
+from real_prometheus import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "charts/dljob/observability/rules/dljob.yaml"
@@ -34,9 +38,7 @@ def available() -> None:
 
 
 @contextmanager
-def following(
-    cluster: Cluster, monitors: Sequence[Mapping[str, Any]], folder: Path
-) -> Iterator[real_prometheus.Server]:
+def following(cluster: Cluster, monitors: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Server]:
     """A Prometheus that scrapes what monitors select, every second, as pods come and go, and evaluates our rules."""
     files = [folder / f"targets-{number}.json" for number in range(len(monitors))]
     configs = [scrape_config(monitor, str(file)) for monitor, file in zip(monitors, files, strict=True)]
@@ -65,7 +67,7 @@ def following(
 
 
 @contextmanager
-def scraping(configs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[real_prometheus.Server]:
+def scraping(configs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Server]:
     """A Prometheus with our rules that scrapes every second, whatever interval the configurations want."""
     every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
     config = {
@@ -77,7 +79,7 @@ def scraping(configs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[rea
         yield server
 
 
-def without_data(server: real_prometheus.Server, name: str, variables: Mapping[str, str]) -> list[str]:
+def without_data(server: Server, name: str, variables: Mapping[str, str]) -> list[str]:
     """The queries of a dashboard that give nothing now, apart from those that may."""
     page = load((ROOT / f"charts/dljob/observability/dashboards/{name}.json").read_text())
     return [
@@ -87,3 +89,9 @@ def without_data(server: real_prometheus.Server, name: str, variables: Mapping[s
         for one in asked(panel, variables)
         if not server.query(one.expr)
     ]
+
+
+def draw(server: Server, begin: float, job: Mapping[str, str], folder: Path) -> None:
+    """Pictures of the dashboards as they are now, from `begin` (unix seconds) on."""
+    now = time.time()
+    preview.draw_all(server, Span(begin, now, max((now - begin) / 200, 1.0)), job, folder)

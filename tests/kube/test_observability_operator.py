@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from cluster.handle import Cluster
-from observability_kit import available, scraping, without_data
+from observability_kit import Server, available, scraping, without_data
 from operator_kit import Head, found, job, run_head, running, token, until
-from real_prometheus import Server
 
 
 @pytest.fixture
