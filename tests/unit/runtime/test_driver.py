@@ -50,7 +50,7 @@ class World:
         monkeypatch.setenv("DLJOB_HOME", str(home))
         monkeypatch.setattr(driver, "connect", lambda: None)
         monkeypatch.setattr(driver, "find", self._find)
-        monkeypatch.setattr(driver, "launch", self._launch)
+        monkeypatch.setattr(driver, "begin", self._launch)
         monkeypatch.setattr(gateway, "ensure", self._ensure)
         monkeypatch.setattr(driver.pods, "CODE", str(home / "code"))
         self.spec = home / "spec.json"
@@ -115,6 +115,17 @@ def test_user_code_that_the_init_container_brought_is_the_code(world: World, tmp
     (tmp_path / "code" / "train.py").touch()
     world.drive()
     assert [how["code_dir"] for how in world.launched] == [None, tmp_path / "code"]
+
+
+def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world: World) -> None:
+    world.started = UnreachableError("PrimeMaster of j could not be made")
+    whole = json.loads(world.spec.read_text())
+    whole["spec"]["roles"][0]["replicaz"] = 2
+    world.spec.write_text(json.dumps(whole))
+    refused = world.drive()
+    assert refused.reason == "InvalidSpec"
+    assert "replicaz" in refused.message
+    assert world.gateways == []
 
 
 def test_who_loses_the_race_to_start_a_job_waits_for_the_winners(world: World) -> None:

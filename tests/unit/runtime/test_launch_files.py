@@ -10,7 +10,7 @@ import pytest
 from dljob.errors import UsageError
 from dljob.master.actions import Note
 from dljob.runtime.entries import read_notes
-from dljob.runtime.launch import launch
+from dljob.runtime.launch import CREATE_S, launch, outline
 from dljob.runtime.timeline import Timeline
 from dljob.spec.model import DLJobManifest
 
@@ -67,3 +67,16 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": roles}})
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         launch(manifest, job_dir=tmp_path / "file" / "job", code_dir=tmp_path)
+
+
+def test_the_outline_of_a_job_is_what_its_models_say() -> None:
+    roles = [{"name": "w", "entrypoint": {"class": "a.B"}}]
+    plain = {"metadata": {"name": "j"}, "spec": {"roles": roles}}
+    seen = outline(json.dumps(plain))
+    model = DLJobManifest.model_validate(plain)
+    assert seen.create_timeout_s == CREATE_S == model.spec.master.create_timeout_seconds
+    assert (seen.name, seen.backend, seen.options) == ("j", None, {})
+    more = {"backend": {"name": "yr", "options": {"journal": "kv"}}, "master": {"createTimeoutSeconds": 7}}
+    full = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": roles, **more}})
+    seen = outline(full.model_dump_json(by_alias=True, exclude_none=True))
+    assert (seen.backend, seen.options, seen.create_timeout_s) == ("yr", {"journal": "kv"}, 7)

@@ -58,26 +58,32 @@ def test_another_ray_is_refused_in_the_last_line(tmp_path: Path) -> None:
     assert said["hint"]
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"metadata": {"name": "j"}, "spec": 1}'])
+def test_what_is_no_spec_is_refused_before_ray_is_asked(tmp_path: Path, text: str) -> None:
+    code, said = launch(tmp_path, text)
+    assert (code, said["reason"]) == (2, "InvalidSpec")
+    assert said["message"]
+
+
 @pytest.mark.parametrize(
-    ("text", "reason", "words"),
+    ("more", "reason", "words"),
     [
-        ("{", "InvalidSpec", "cannot read the spec"),
-        (json.dumps(spec(rolez=[])), "InvalidSpec", "rolez"),
-        (
-            json.dumps(spec(nodeGroups=[{"name": "small", "replicas": 1, "cpu": "1"}]) | {}).replace(
-                '"a.B"}', '"a.B"}, "replicas": 64, "resources": {"cpu": "64"}'
-            ),
-            "DoesNotFit",
-            "64",
-        ),
+        ({"rolez": []}, "InvalidSpec", "rolez"),
+        ({"nodeGroups": [{"name": "small", "replicas": 1, "cpu": "1"}]}, "DoesNotFit", "64"),
     ],
 )
-def test_a_spec_that_cannot_be_run_is_refused_before_ray_is_asked(
-    tmp_path: Path, text: str, reason: str, words: str
+def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(
+    tmp_path: Path, more: dict[str, Any], reason: str, words: str
 ) -> None:
-    code, said = launch(tmp_path, text)
-    assert (code, said["reason"]) == (2, reason)
-    assert words in said["message"]
+    whole = spec(**more)
+    whole["spec"]["roles"][0] = {**ROLE, "replicas": 64, "resources": {"cpu": "64"}}
+    (tmp_path / "spec.json").write_text(json.dumps(whole))
+    refused = driver.explain(tmp_path / "spec.json")
+    assert refused is not None
+    assert refused.reason == reason
+    assert words in refused.message
+    (tmp_path / "spec.json").write_text(json.dumps(spec()))
+    assert driver.explain(tmp_path / "spec.json") is None
 
 
 def test_modules_in_the_users_folder_are_not_the_launchers(tmp_path: Path) -> None:

@@ -14,15 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dljob.errors import DLJobError, PlacementError, SpecError, UsageError
+from dljob.errors import DLJobError, PlacementError, UsageError
 from dljob.plan import pods
-from dljob.plan.plan import plan
 from dljob.runtime.connect import connect
 from dljob.runtime.entries import FINAL
-from dljob.runtime.launch import JobConnection, find, launch
+from dljob.runtime.launch import JobConnection, Outline, begin, find, outline
 from dljob.runtime.versions import Refusal
-from dljob.spec.load import parse
-from dljob.spec.model import DLJobManifest
 
 ATTEMPT = "attempt"
 """The file in a job's folder that says which attempt the folder is of."""
@@ -31,19 +28,37 @@ TERMINATED = 143
 
 
 def drive(args: argparse.Namespace) -> int | Refusal:
-    """Run the job to its end: 0 or 1; or a refusal, before Ray is asked for anything."""
+    """Run the job to its end: 0 or 1; or a refusal."""
+    path = Path(args.spec)
     try:
-        manifest = _read(Path(args.spec))
-        plan(manifest)
-    except (SpecError, UsageError) as error:
-        return Refusal("InvalidSpec", error.message, error.hint)
-    except PlacementError as error:
-        return Refusal("DoesNotFit", error.message, error.hint)
+        job = outline(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return explain(path) or Refusal("InvalidSpec", f"cannot read the spec {path}: {error!r}", "")
     try:
-        return _run(manifest, args)
+        found = _begin(job, args)
+        if isinstance(found, Refusal):
+            return found
+        _gateway(args)
+        return _wait(found)
     except DLJobError as error:
         say(f"{type(error).__name__}: {error}")
         return 1
+
+
+def explain(path: Path) -> Refusal | None:
+    """What is wrong with a spec that cannot be run; looked for only then, since PrimeMaster reads it anyway."""
+    from dljob.plan.plan import plan
+    from dljob.spec.load import parse
+
+    try:
+        plan(parse(json.loads(path.read_bytes())))
+    except (OSError, ValueError) as error:
+        return Refusal("InvalidSpec", f"cannot read the spec {path}: {error}", "")
+    except PlacementError as error:
+        return Refusal("DoesNotFit", error.message, error.hint)
+    except DLJobError as error:
+        return Refusal("InvalidSpec", error.message, error.hint)
+    return None
 
 
 def say(line: str) -> None:
@@ -63,48 +78,42 @@ def home() -> Path:
     return Path(said).expanduser().absolute()
 
 
-def _read(path: Path) -> DLJobManifest:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the spec {path}: {error}") from None
-    return parse(data)
-
-
-def _run(manifest: DLJobManifest, args: argparse.Namespace) -> int:
-    name, uid = manifest.metadata.name, args.uid
-    folder = home() / "jobs" / f"{name}-{uid[:8]}"
+def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Refusal:
+    """The job, found or made."""
+    uid = args.uid
+    folder = home() / "jobs" / f"{job.name}-{uid[:8]}"
     connect()
     signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
-    job = find(manifest, job_dir=folder, uid=uid)
-    if job is not None and _older(folder, args.attempt) and job.final() is not None:
-        job = None
-    if job is None:
-        job = _start(manifest, folder, args)
-    else:
-        say(f"{name} ({uid[:8]}) is there already; waiting for it")
-    _gateway(args)
-    return _wait(job)
+    found = find(job, job_dir=folder, uid=uid)
+    if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
+        say(f"{job.name} ({uid[:8]}) is there already; waiting for it")
+        return found
+    try:
+        return _start(job, folder, args)
+    except DLJobError:
+        if refused := explain(Path(args.spec)):
+            return refused
+        raise
 
 
-def _start(manifest: DLJobManifest, folder: Path, args: argparse.Namespace) -> JobConnection:
+def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnection:
     began = time.monotonic()
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
     code = Path(pods.CODE)
     try:
-        job = launch(manifest, job_dir=folder, code_dir=code if _holds_files(code) else None, uid=args.uid)
+        made = begin(job, job_dir=folder, code_dir=code if _holds_files(code) else None, uid=args.uid)
     except UsageError:
         # Another launcher of this job was quicker.
-        job = find(manifest, job_dir=folder, uid=args.uid)
-        if job is None:
+        found = find(job, job_dir=folder, uid=args.uid)
+        if found is None:
             raise
-        return job
+        return found
     with suppress(OSError):
         (folder / ATTEMPT).write_text(f"{args.attempt}\n")
     took = time.monotonic() - began
     say(f"{job.name} ({args.uid[:8]}), attempt {args.attempt}: PrimeMaster answers after {took:.2f} s; {folder}")
-    return job
+    return made
 
 
 def _attempt_of(folder: Path) -> int | None:

@@ -10,16 +10,19 @@ import asyncio
 import json
 import time
 import uuid
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
 from dljob.runtime.entries import FINAL, REGISTRY, SPEC, JobEntry, MasterOrder, master_name, read_notes, read_status
 from dljob.runtime.loop import settle
 from dljob.runtime.timeline import write_atomically
-from dljob.spec.model import DLJobManifest
+
+if TYPE_CHECKING:
+    from dljob.spec.model import DLJobManifest
 
 MASTER_CLASS = "dljob.runtime.prime_actor.PrimeMaster"
 MASTER_CALLS = 20_000
@@ -28,6 +31,36 @@ NAMESPACE = "dljob"
 RETRY_S = 0.05
 LOST_S = 30.0
 """A master that is not there for so long, with no status in the folder, does not come back."""
+
+
+CREATE_S = 600
+"""spec.master.createTimeoutSeconds, where it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What must be known of a job to make its master. It reads the rest: the models of the spec take long to load."""
+
+    text: str
+    """The DLJob as JSON."""
+    name: str
+    backend: str | None
+    options: Mapping[str, Any]
+    create_timeout_s: float
+
+
+def outline(text: str) -> Outline:
+    """The outline of a DLJob in JSON. Raises ValueError, TypeError, KeyError or AttributeError when it is none."""
+    data = json.loads(text)
+    spec = data["spec"]
+    backend = spec.get("backend") or {}
+    return Outline(
+        text,
+        str(data["metadata"]["name"]),
+        backend.get("name"),
+        dict(backend.get("options") or {}),
+        float((spec.get("master") or {}).get("createTimeoutSeconds") or CREATE_S),
+    )
 
 
 def new_uid() -> str:
@@ -145,44 +178,47 @@ def launch(
     uid: str = "",
     backend: str | None = None,
 ) -> JobConnection:
-    """Start a job on the cluster that this process is connected to; returns when its PrimeMaster answers.
+    """Start a job on the cluster that this process is connected to: the manifest is frozen now. Else as `begin`."""
+    text = manifest.model_dump_json(by_alias=True, exclude_none=True)
+    return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
+
+
+def begin(
+    job: Outline, *, job_dir: Path, code_dir: Path | None, uid: str = "", backend: str | None = None
+) -> JobConnection:
+    """Make the PrimeMaster of a job; returns when it answers.
 
     Args:
-        manifest: The job; it is frozen now.
+        job: The job.
         job_dir: Its folder: journal, logs, status, and what user code keeps there. Made when it is not there.
         code_dir: The folder of user code, first on the workers' path and their working directory; None: the one that
             each process is in when Ray starts it.
         uid: `new_uid()`, when the folder's name contains it; else one is made.
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
     """
-    spec = manifest.spec
-    wanted = spec.backend
-    name = chosen(backend, wanted.name if wanted else None)
-    options = dict(wanted.options) if wanted else {}
-    made = factory(name)(options)
+    name = chosen(backend, job.backend)
+    made = factory(name)(job.options)
     uid = uid or new_uid()
-    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, options)
-    entry = JobEntry(uid, manifest.metadata.name, str(job_dir), time.time())
-    text = manifest.model_dump_json(by_alias=True, exclude_none=True)
+    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options)
+    entry = JobEntry(uid, job.name, str(job_dir), time.time())
     try:
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(job_dir / SPEC, text)
+        write_atomically(job_dir / SPEC, job.text)
     except OSError as error:
         raise UsageError(
             f"the job's folder {job_dir} cannot be written: {error.strerror}",
             hint="set DLJOB_HOME to a folder of yours",
         ) from error
-    settle(_create(made, order, entry, text, spec.master.create_timeout_seconds))
+    settle(_create(made, order, entry, job.text, job.create_timeout_s))
     return JobConnection(made, entry)
 
 
-def find(manifest: DLJobManifest, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
+def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
     """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
-    spec = manifest.spec.backend
-    made = factory(chosen(backend, spec.name if spec else None))(dict(spec.options) if spec else {})
+    made = factory(chosen(backend, job.backend))(job.options)
     if settle(made.lookup(master_name(uid))) is None and read_status(job_dir).get("phase") not in FINAL:
         return None
-    return JobConnection(made, JobEntry(uid, manifest.metadata.name, str(job_dir), time.time()))
+    return JobConnection(made, JobEntry(uid, job.name, str(job_dir), time.time()))
 
 
 async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: str, timeout_s: float) -> None:
