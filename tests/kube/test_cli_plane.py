@@ -97,7 +97,7 @@ def test_the_life_of_a_job_as_the_command_shows_it(
     done = dljob("submit", "dljob.yaml", "-n", team)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     (code,) = code_maps(plane, team)
-    kit.until(lambda: "HeadPending" in dljob("events", "hello", "-n", team).stdout, "the operator's Events")
+    kit.until(lambda: "ClusterCreated" in dljob("events", "hello", "-n", team).stdout, "the operator's Events")
     shown = dljob("status", "hello", "-n", team).stdout
     assert f"in namespace {team}: Provisioning" in shown
     assert "RayCluster hello-" in shown
@@ -193,8 +193,8 @@ def test_the_role_edit_is_enough_and_view_sees(
     kit.until(lambda: findings(edit)["rights"]["state"] == "ok", "the roles are aggregated")
     assert findings(edit)["nodes"]["state"] == "skip"
     assert dljob("submit", "dljob.yaml", "-k", kubeconfig=edit).returncode == 0
-    kit.until(lambda: "HeadPending" in dljob("events", "hello", "-k", kubeconfig=edit).stdout, "Events, as edit")
-    assert "HeadPending" in dljob("events", "hello", "-k", kubeconfig=view).stdout
+    kit.until(lambda: "ClusterCreated" in dljob("events", "hello", "-k", kubeconfig=edit).stdout, "Events, as edit")
+    assert "ClusterCreated" in dljob("events", "hello", "-k", kubeconfig=view).stdout
     assert dljob("status", "hello", "-k", kubeconfig=view).returncode == 0
     refused = dljob("stop", "hello", "-k", kubeconfig=view)
     assert (refused.returncode, "cannot patch resource" in refused.stderr) == (4, True)

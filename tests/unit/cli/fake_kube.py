@@ -124,6 +124,8 @@ class FakeKube:
     async def patch(self, resource: Resource, name: str, namespace: str | None, patch: Json, **_: Any) -> Json:
         self._right("patch", resource)
         there = await self.get(resource, name, namespace)
+        if patch["metadata"].get("uid", there["metadata"]["uid"]) != there["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", "the UID in the precondition is another")
         made = self.put(resource, merged(there, patch), namespace or self.namespace)
         if resource is DLJOBS:
             self.on_patch(made)

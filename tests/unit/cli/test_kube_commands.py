@@ -445,3 +445,101 @@ def test_a_restart_that_the_jobs_end_overtakes(kube: FakeKube, dljob: Run) -> No
     kube.on_patch = lambda job: kube.update("hello", phase="Succeeded")
     code, _, err = dljob("restart", "hello", "-k")
     assert (code, "ended before: Succeeded" in err) == (3, True)
+
+
+# -- jobs that are replaced, servers that go away
+
+
+def again(kube: FakeKube) -> None:
+    """Somebody deletes the job and makes another of its name."""
+    del kube.objects["dljobs", "team", "hello"]
+    add_job(kube, phase="Running")
+
+
+async def test_an_order_reaches_only_the_job_that_was_meant(kube: FakeKube) -> None:
+    from dljob.api.kubernetes import orders
+
+    meant = add_job(kube, phase="Running")
+    again(kube)
+    with pytest.raises(ApiError, match="precondition"):
+        await orders.order(kube, meant, "stop")  # type: ignore[arg-type]
+    assert "annotations" not in kube.one(DLJOBS, "hello")["metadata"]
+
+
+async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) -> None:
+    from dljob.api.kubernetes import jobs
+    from dljob.errors import NotFoundError
+
+    for change in (again, lambda kube: kube.objects.clear()):
+        meant = add_job(kube, phase="Running")
+        waiting = asyncio.ensure_future(jobs.wait(kube, meant, 5))  # type: ignore[arg-type]
+        await asyncio.sleep(0.02)
+        change(kube)
+        kube.changed.set()
+        with pytest.raises(NotFoundError, match="was deleted"):
+            await waiting
+
+
+def test_following_survives_a_server_that_is_away_for_a_while(
+    kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dljob.api.kubernetes import jobs
+
+    add_job(kube, phase="Running")
+    add_head(kube)
+    kube.head["logs"] = logs_of({("worker", 0): "a\n"})
+    answers: list[Any] = [None, None, ApiError(0, "Unreachable", "no answer"), ApiError(503, "", "busy"), None]
+    real = kube.get
+
+    async def get(resource: Any, name: str, namespace: str | None = None) -> Any:
+        if resource is DLJOBS and answers:
+            answer = answers.pop(0)
+            if answer is not None:
+                raise answer
+            if not answers:
+                kube.update("hello", phase="Succeeded")
+        return await real(resource, name, namespace)
+
+    monkeypatch.setattr(kube, "get", get)
+    assert dljob("logs", "hello", "-k", "-f")[:2] == (0, "[worker/0] a\n")
+    monkeypatch.setattr(jobs, "PATIENCE_S", 0.03)
+    kube.update("hello", phase="Running")
+    answers = [None, *[ApiError(0, "Unreachable", "no answer")] * 20]
+    code, _, err = dljob("logs", "hello", "-k", "-f")
+    assert (code, "no answer" in err) == (4, True)
+
+
+def test_following_a_replaced_job_ends(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_job(kube, phase="Running")
+    looks = 0
+    real = kube.get
+
+    async def get(resource: Any, name: str, namespace: str | None = None) -> Any:
+        nonlocal looks
+        looks += resource is DLJOBS
+        if looks == 3:
+            again(kube)
+        return await real(resource, name, namespace)
+
+    monkeypatch.setattr(kube, "get", get)
+    code, _, err = dljob("logs", "hello", "-k", "-f")
+    assert (code, "was deleted, and another made" in err) == (3, True)
+
+
+def test_a_new_attempts_logs_begin_anew(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    texts = {("worker", 0): "a long first attempt\n"}
+    asked, turns = logs_of(texts), 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += 1
+        if turns == 6:
+            texts["worker", 0] = "b\n"
+        if turns == 14:
+            kube.update("hello", phase="Succeeded")
+        return asked(query)
+
+    kube.head["logs"] = head
+    assert dljob("logs", "hello", "-k", "-f")[1] == "[worker/0] a long first attempt\n[worker/0] b\n"

@@ -236,6 +236,21 @@ def test_code_that_was_left_by_an_earlier_job_is_taken_over_or_made_anew(
     assert only(kube, "configmaps")["metadata"]["ownerReferences"][0]["uid"] == only(kube, "dljobs")["metadata"]["uid"]
 
 
+def test_code_that_another_submit_took_meanwhile_is_left_to_it(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = kube.create
+
+    async def create(resource: Any, body: Any, namespace: str | None = None) -> Any:
+        owner = {"metadata": {**body["metadata"], "ownerReferences": [{"uid": "the other's"}]}}
+        return await real(resource, {**body, **owner}, namespace)
+
+    monkeypatch.setattr(kube, "create", create)
+    kube.refuse = (409, {"message": "already exists"})
+    assert main.run(["submit", str(file), "-k"]) == 2
+    assert only(kube, "configmaps")
+
+
 def test_a_spec_that_is_wrong_is_refused_before_any_cluster(
     kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -205,9 +205,8 @@ class Followed:
 
     async def hear(self, kube: Kube, job: Json) -> list[Line]:
         """What was written since the last time, rank by rank; nothing while the head cannot be asked."""
-        head = jobs.part(jobs.status_of(job), "rayCluster").get("headPod")
         try:
-            if self._head is None or self._head.pod != head:
+            if self._head is None:
                 self._head = await gate.reach(kube, job)
             return await self._news(self._head)
         except gate.SilentError:
