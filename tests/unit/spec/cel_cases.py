@@ -238,7 +238,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.ENV_PATTERN: (lambda n: "A" * n, "1"),
     scalars.CLASS_PATTERN: (lambda n: "a." + "a" * (n - 2), "a"),
     scalars.LABEL_PATTERN: (lambda n: "a" * n, "-a"),
-    scalars.QUALIFIED_PATTERN: (lambda n: "a/" + "a" * (n - 2), "a/b/c"),
+    scalars.QUALIFIED_PATTERN: (lambda n: "a" * (n - 2) + "/a", f"a/{'b' * 64}"),
     scalars.RAY_PATTERN: (lambda n: "a" * n, "1"),
     scalars.VERSION_PATTERN: (lambda n: "2.6." + "0" * (n - 4), "2.60"),
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),

@@ -163,6 +163,13 @@ def test_a_config_is_bounded() -> None:
         load(json.dumps(job(config={"a": "x" * 262_144})))
 
 
+def test_a_config_holds_no_number_that_kubernetes_would_round() -> None:
+    assert load(json.dumps(job(config={"a": [2**63 - 1, -(2**63), True]}))).spec.config["a"][0] == 2**63 - 1
+    for number in (2**63, -(2**63) - 1):
+        with pytest.raises(SpecError, match="whole number of more than 64 bits"):
+            load(json.dumps(job(config={"a": [{"b": number}]})))
+
+
 def test_a_file_is_read_up_to_the_bound_only(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
     with path.open("wb") as stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -16,7 +16,7 @@ NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 CLASS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$"
 LABEL_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 RAY_PATTERN = r"^[A-Za-z]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
 VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -28,7 +28,7 @@ WORDS = {
     ENV_PATTERN: "letters, digits and '_', no digit first",
     CLASS_PATTERN: 'a dotted path such as "pkg.module.Name"',
     LABEL_PATTERN: "letters, digits, '-', '_' and '.', a letter or digit first and last",
-    QUALIFIED_PATTERN: 'a name such as "rack" or "example.com/rack"',
+    QUALIFIED_PATTERN: 'a name such as "rack" or "example.com/rack", at most 63 after the "/"',
     RAY_PATTERN: "letters, digits, '-', '_', '.' and ':', a letter first",
     VERSION_PATTERN: 'a version such as "2.60.0"',
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
@@ -83,9 +83,19 @@ def _json_only(value: dict[str, Any]) -> dict[str, Any]:
         raise refuse(f"must hold only what JSON can: {error}") from None
     if not same:
         raise refuse("must hold only what JSON can: keys that are strings, lists and mappings")
+    if _is_huge(value):
+        raise refuse("holds a whole number of more than 64 bits, which Kubernetes would round", "write it as a text")
     if len(text) > MAX_CONFIG:
         raise refuse(f"is {len(text)} characters as JSON, at most {MAX_CONFIG}", "put large data into a file")
     return value
+
+
+def _is_huge(value: Any) -> bool:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return any(_is_huge(item) for item in cast("dict[str, Any]", value).values())
+    if isinstance(value, list):
+        return any(_is_huge(item) for item in cast("list[Any]", value))
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def _only_false(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
