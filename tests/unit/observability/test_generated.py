@@ -118,3 +118,17 @@ def test_every_runbook_has_its_alert_and_its_links_exist(root):
     for path in folder.glob("*.md"):
         for link in re.findall(r"\]\(([^)]+)\)", path.read_text()):
             assert (folder / link).exists(), f"{path.name}: {link}"
+
+
+def test_the_runbooks_commands_are_ones_that_dljob_has(root):
+    from dljob.cli.main import build
+
+    found = 0
+    for path in (root / "docs/runbooks").glob("*.md"):
+        for block in path.read_text().split("```")[1::2]:
+            for line in block.splitlines():
+                if line.startswith("dljob "):
+                    words = line.replace("RANK", "1").split()[1:]
+                    build().parse_args(words, exit_on_error=False, print_error=False)
+                    found += 1
+    assert found >= 5
