@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-import dljob
 from dljob.errors import DLJobError, UsageError
 from dljob.plan import pods
 
@@ -64,7 +63,7 @@ def brought() -> tuple[str, ...]:
 def bring(lib: Path) -> None:
     """Replace `lib` by what comes along. Compiled files come too: who runs there may not write any."""
     fresh = _fresh(lib)
-    _copy_tree(Path(dljob.__file__).parent, fresh / "dljob")
+    _copy_tree(Path(__file__).parents[1], fresh / "dljob")
     for name in brought():
         for source, target in _files(metadata.distribution(name)):
             _copy(source, fresh / target)
