@@ -1,0 +1,37 @@
+"""KubeRay's Python client, as far as its public names go: the package index has none (docs/adr/0010).
+
+Names, arguments and return conventions are those of `clients/python-client` in the KubeRay repository: a call that
+fails logs why and returns None or False. Written anew on `dljob.kube.api`, whose calls are asynchronous and raise typed
+errors: there is no `async_req` here.
+"""
+
+from dljob.kube.kuberay_client.api import (
+    CLUSTER_KIND,
+    CLUSTER_PLURAL,
+    CLUSTER_VERSION,
+    GROUP,
+    JOB_KIND,
+    JOB_PLURAL,
+    JOB_VERSION,
+    DLJobApi,
+    RayClusterApi,
+    RayjobApi,
+)
+from dljob.kube.kuberay_client.builder import ClusterBuilder, Director
+from dljob.kube.kuberay_client.utils import ClusterUtils
+
+__all__ = [
+    "CLUSTER_KIND",
+    "CLUSTER_PLURAL",
+    "CLUSTER_VERSION",
+    "GROUP",
+    "JOB_KIND",
+    "JOB_PLURAL",
+    "JOB_VERSION",
+    "ClusterBuilder",
+    "ClusterUtils",
+    "DLJobApi",
+    "Director",
+    "RayClusterApi",
+    "RayjobApi",
+]
