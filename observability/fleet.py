@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grafana_foundation_sdk.builders import table
 from panels import ORANGE, RED, Column, Query, Row, choice, lines, listing, number, page, share
 
 UID = "dljob-fleet"
@@ -78,7 +79,7 @@ def _list_row() -> Row:
     return Row("DLJobs and alerts", (_list(), _alerts()))
 
 
-def _list():  # noqa: ANN202 - the builder of a panel
+def _list() -> table.Panel:
     by = "by (namespace, dljob)"
     ready = f'sum {by} (dljob_workers{{{_IN},state=~"ready|succeeded"}}) / sum {by} (dljob_workers{{{_IN}}})'
     return listing(
@@ -105,7 +106,7 @@ def _list():  # noqa: ANN202 - the builder of a panel
     )
 
 
-def _alerts():  # noqa: ANN202 - the builder of a panel
+def _alerts() -> table.Panel:
     return listing(
         "Alerts that fire",
         (Query('ALERTS{alertname=~"DLJob.+",alertstate="firing",namespace=~"$namespace|"}'),),
