@@ -28,7 +28,7 @@ def run(
     Here, a Ray is started for it and gone with it: one raylet for each machine of the plan, at most 8. The file's
     folder is the working directory of the ranks and on their path, and Ctrl-C stops the job. On Kubernetes the folder
     goes along, the ranks' lines are shown, and after Ctrl-C the job goes on; a second one stops it. The last line on
-    stdout is the job's result with seconds and restarts, as JSON.
+    stdout is JSON: seconds and restarts, with the job's result here, with its phase and last step on Kubernetes.
 
     Args:
         file: YAML or JSON file.
