@@ -87,7 +87,7 @@ def timeseries(
     beside = panel["options"]["legend"]["placement"] == "right"
     rows = min(len(found), 9 if beside else 5)
     box = Box(64, 8, width - (230 if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
-    stacked = (look.get("stacking") or {}).get("mode") == "normal"
+    stacked = bool(look.get("stacking")) and look["stacking"]["mode"] == "normal"
     steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
     limits = [step for step in steps if step.get("value") is not None] if "thresholdsStyle" in look else []
     sums: dict[float, float] = {}
@@ -207,7 +207,8 @@ def timeline(
 def table(panel: Mapping[str, Any], answers: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """Instant vectors joined on their shared labels, with the columns of the `organize` transformation."""
     (organize,) = [t["options"] for t in panel["transformations"] if t["id"] == "organize"]
-    shared = set.intersection(*(set(one["metric"]) for answer in answers for one in answer)) if any(answers) else set()
+    labels: list[set[str]] = [set(one["metric"]) for answer in answers for one in answer]
+    shared = set[str].intersection(*labels) if labels else set[str]()
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for target, answer in zip(panel["targets"], answers, strict=True):
         for one in answer:

@@ -46,7 +46,8 @@ width: 14px; height: 4px; margin-right: 6px; vertical-align: middle; border-radi
 def page(text: str, server: real_prometheus.Server, variables: Mapping[str, str], span: Span) -> tuple[str, int]:
     """A dashboard as HTML, and its height in pixels."""
     board = load(text)
-    parts, bottom = [], 0
+    parts: list[str] = []
+    bottom = 0
     for panel in board["panels"]:
         at = panel["gridPos"]
         left, top = at["x"] * COLUMN, at["y"] * LINE

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,7 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, config: str = "{}", flags: Sequence[str] = ()) -> Iterator[Server]:
+def serving(folder: Path, config: str = "{}", flags: Sequence[str] = ()) -> Generator[Server]:
     """A Prometheus over `folder`/data, gone when the block ends. `config` is prometheus.yml, which may be JSON."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

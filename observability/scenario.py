@@ -159,7 +159,7 @@ class Histogram:
 
     name: str
     labels: dict[str, str]
-    seen: list[float] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list[float])
 
     def lines(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Its series."""
@@ -258,7 +258,8 @@ def _alerts(t: float) -> Iterator[tuple[str, dict[str, str], float]]:
 
 def recording() -> str:
     """The whole story in OpenMetrics' text with timestamps."""
-    operator, begin, out = Operator(), END - HOURS * 3600, []
+    operator, begin = Operator(), END - HOURS * 3600
+    out: list[str] = []
     for tick in range(int(HOURS * 3600 / STEP_S) + 1):
         t = tick * STEP_S
         operator.advance(t)
