@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ class Ray:
             num_cpus=0, include_dashboard=True, dashboard_port=0, object_store_memory=store
         )
         self.nodes = [self.add_node("pod-a"), self.add_node("pod-b")]
+        self.port = free_port()
 
     def add_node(self, pod: str) -> Any:
         """A raylet of 4 CPUs that believes to be in this pod."""
@@ -70,7 +74,7 @@ class Ray:
             "ray": version("ray"),
             "version": version("dljob"),
             "host": "127.0.0.1",
-            "port": "0",
+            "port": str(self.port),
             **flags,
         }
         argv = " ".join(f"--{name} {value}" for name, value in words.items())
@@ -99,15 +103,31 @@ class Ray:
 
         return eventually(over, within, lambda: self.log(sent))
 
-    def gateway(self, sent: str, within: float = 60) -> str:
-        """Where the launcher says that the gateway serves."""
+    @property
+    def gateway(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
-        def said() -> str:
-            mark = "the gateway serves at "
-            lines = [line for line in self.log(sent).splitlines() if mark in line]
-            return lines[-1].rpartition(mark)[2].strip() if lines else ""
+    def upload(self, **files: str) -> str:
+        """Put a folder into the GCS, as `dljob submit` does; what `runtime_env.working_dir` names."""
+        package = io.BytesIO()
+        with zipfile.ZipFile(package, "w") as packed:
+            for name, text in files.items():
+                packed.writestr(f"{name}.py", text)
+        name = f"_ray_pkg_{uuid.uuid4().hex}.zip"
+        code, said = ask(f"{self.jobs_api}/api/packages/gcs/{name}", package.getvalue(), token(), method="PUT")
+        assert code == 200, said
+        return f"gcs://{name}"
 
-        return "http://" + eventually(said, within, lambda: self.log(sent))
+    def driver(self, sent: str) -> int:
+        """The pid of a launcher."""
+        found = [pid for pid, argv in processes() if "dljob.runtime.launcher" in argv and argv[0].endswith("python")]
+        mine = [pid for pid in found if sent.encode() in Path(f"/proc/{pid}/environ").read_bytes()]
+        (pid,) = mine
+        return pid
+
+    def actor(self, ending: str) -> int:
+        """The pid of an actor, by the end of its process title; 0 when there is none."""
+        return next((pid for pid, argv in processes() if argv[0].endswith(ending)), 0)
 
 
 class Job:
@@ -128,8 +148,29 @@ class Job:
             )
         )
 
-    def at(self, gateway: str, path: str) -> str:
-        return f"{gateway}/v1/jobs/{self.uid}/{path}"
+    def ask(self, ray: Ray, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        """Ask the gateway about this job."""
+        return ask(f"{ray.gateway}/v1/jobs/{self.uid}/{path}", body, token(), **more)
+
+    def until(self, ray: Ray, check: Callable[[dict[str, Any]], Any], within: float = 60) -> dict[str, Any]:
+        """The status, once it satisfies the check."""
+        seen: list[Any] = [None]
+
+        def look() -> Any:
+            seen[0] = self.ask(ray, "status?ranks=1")
+            return seen[0][1] if seen[0][0] == 200 and check(seen[0][1]) else None
+
+        return eventually(look, within, lambda: json.dumps(seen[0], indent=1))
+
+    def running(self, ray: Ray, within: float = 60) -> dict[str, Any]:
+        return self.until(ray, lambda seen: seen["phase"] == "Running", within)
+
+    def folder(self, ray: Ray) -> Path:
+        return ray.home / "jobs" / f"{self.name}-{self.uid[:8]}"
+
+    def go(self, ray: Ray) -> None:
+        """Let user code end."""
+        (self.folder(ray) / "go").touch()
 
 
 def token() -> str:
@@ -141,7 +182,9 @@ def ask(url: str, body: Any = None, bearer: str = "", *, method: str = "", timeo
     request = urllib.request.Request(  # noqa: S310 - our own server
         url, method=method or ("GET" if body is None else "POST")
     )
-    if body is not None:
+    if isinstance(body, bytes):
+        request.data = body
+    elif body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
     if bearer:
@@ -167,6 +210,21 @@ def eventually(check: Callable[[], Any], within: float, what: Callable[[], str])
                 return got
         time.sleep(0.05)
     raise AssertionError(what())
+
+
+def processes() -> Iterator[tuple[int, list[str]]]:
+    """(pid, argv) of every process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                argv = (entry / "cmdline").read_text(errors="replace").split("\0")
+                if argv[0]:
+                    yield int(entry.name), argv
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def kill(pid: int) -> None:
