@@ -420,7 +420,9 @@ def test_an_order_that_nobody_takes_times_out_and_stands(
 
     add_job(kube, phase="Running")
     monkeypatch.setattr(orders.order, "__defaults__", ("job", 0.1))
+    monkeypatch.setattr("dljob.cli.kubernetes.orders.SILENCE_S", 0.02)
     code, _, err = dljob("restart", "hello", "-k")
+    assert err.startswith("waiting for the operator to take the restart, at most 60 s\n")
     assert (code, "has not taken the restart" in err, "dljob doctor" in err) == (5, True, True)
     assert "dljob.io/restart" in kube.one(DLJOBS, "hello")["metadata"]["annotations"]
 

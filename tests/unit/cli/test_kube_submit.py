@@ -360,6 +360,15 @@ def accept(kube: FakeKube) -> None:
     kube.on_patch = take
 
 
+def test_run_says_when_no_operator_is_there(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dljob.cli.kubernetes.run.UNSEEN_S", 0.05)
+    press((0.3, signal.SIGTERM))
+    assert main.run(["run", str(file), "-k"]) == 130
+    assert capsys.readouterr().err.count("no operator has seen job hello yet") == 1
+
+
 def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
     kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

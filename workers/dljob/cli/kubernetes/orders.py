@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import jobs
@@ -16,11 +17,25 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
+SILENCE_S = 3.0
+"""When a wait is this long, it is said what is waited for."""
+
+
+async def give(kube: Kube, found: Json, kind: order.Kind, target: str = "job") -> None:
+    """Give an order, and see it taken."""
+    words = f"waiting for the operator to take the {kind}, at most {order.TAKEN_S:g} s"
+    said = asyncio.get_running_loop().call_later(SILENCE_S, output.say, words)
+    try:
+        await order.order(kube, found, kind, target)
+    finally:
+        said.cancel()
+
+
 def restart(job: str, target: str, where: Where) -> None:
     """Order a restart, and see it taken."""
 
     async def asked(kube: Kube, found: Json) -> None:
-        await order.order(kube, found, "restart", target)
+        await give(kube, found, "restart", target)
         name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
         what = "" if target == "job" else f" of {target}"
         output.say(
@@ -34,7 +49,7 @@ def stop(job: str, where: Where, *, wait: bool) -> None:
     """Order the end, and see it taken, or come."""
 
     async def asked(kube: Kube, found: Json) -> None:
-        await order.order(kube, found, "stop")
+        await give(kube, found, "stop")
         if wait:
             found = await jobs.wait(kube, found)
         said = "stopped" if wait else "is being stopped"

@@ -9,11 +9,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes import jobs, orders
+from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
 from dljob.api.kubernetes.timeline import Timeline
 from dljob.cli import output
 from dljob.cli.kubernetes import show
+from dljob.cli.kubernetes.orders import give
 from dljob.cli.kubernetes.submit import Given, send
 from dljob.cli.progress import View, last_word
 from dljob.cli.where import Where
@@ -27,6 +28,8 @@ Json = dict[str, Any]
 
 MOST_RANKS = 16
 """Of larger jobs, rank 0 of each role is shown."""
+UNSEEN_S = 10.0
+"""An operator that is there has seen a new job long before."""
 SECOND_THOUGHTS_S = 3.0
 """For so long after Ctrl-C another one stops the job."""
 
@@ -102,10 +105,13 @@ class Run:
         lines, timeline = Followed(ranks), Timeline(own=False)
         if note:
             output.say(note)
+        unseen = asyncio.get_running_loop().call_later(UNSEEN_S, self._unseen)
         async with aclosing(jobs.each_second(self.kube, self.job)) as moments:
             async for self.job in moments:
                 events = await timeline.news(self.kube, self.job)
                 now = time.monotonic()
+                if jobs.status_of(self.job):
+                    unseen.cancel()
                 for line in view.update(show.as_local(self.job), events, now):
                     output.say(line)
                 for text in await lines.hear(self.kube, self.job):
@@ -116,6 +122,9 @@ class Run:
         for line in view.last_step(time.monotonic()):
             output.say(line)
         output.say(view.say(last_word(local), time.monotonic()))
+
+    def _unseen(self) -> None:
+        output.say(f"no operator has seen job {self._name} yet; it is still waited for: see dljob doctor")
 
     def _finish(self) -> int:
         status = jobs.status_of(self.job)
@@ -146,7 +155,7 @@ class Run:
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().remove_signal_handler(number)
             output.say(f"stopping {self._name}")
-            await orders.order(self.kube, self.job, "stop")
+            await give(self.kube, self.job, "stop")
             output.say(f"job {self._name} is being stopped: {self._back()}")
         return ExitCode.INTERRUPTED
 
