@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from control_kit import SETTINGS, World, dljob
+from control_kit import SETTINGS, UID, World, dljob
 
-from dljob.control import accept
+from dljob.control import accept, names
 from dljob.control.accept import Refused, Terms
 from dljob.errors import SpecError
 from dljob.spec.load import load
@@ -95,6 +96,13 @@ def test_the_hash_is_of_what_an_attempt_is_made_of():
     assert len(good().hash) == 16
 
 
+def test_an_operator_with_other_defaults_begins_nothing_anew():
+    world = World().settle()
+    world.settings = replace(SETTINGS, image="another:1", version="0.2.0")
+    assert world.settle().status["attempt"] == 1
+    assert world.status["effective"]["image"] == "example.org/ray:2.60.0"
+
+
 def test_a_refused_spec_waits_for_a_better_one():
     world = World(dljob(roles=[])).settle()
     assert world.phase == "Pending"
@@ -120,6 +128,43 @@ def test_a_change_that_the_running_attempt_does_not_take_up_is_said():
     world.new_session().calm()
     assert world.status["attempt"] == 2
     assert world.cond("Accepted") == ("True", "SpecAccepted")
+
+
+@pytest.mark.parametrize("stage", ["refused by the server", "provisioning", "in the queue"])
+def test_a_change_before_anything_ran_is_taken_up_under_new_names(stage: str):
+    """The immutable ConfigMap of the old spec may be there: a RayCluster of the new spec must not mount it."""
+    world = World().settle()
+    if stage == "refused by the server":
+        world.clusters.clear()
+        world.job["status"]["rayCluster"].pop("uid")
+    if stage == "in the queue":
+        world.cluster["spec"]["suspend"] = True
+        world.settle()
+    world.job["spec"]["image"] = "mended:1"
+    world.job["metadata"]["generation"] = 2
+    before = len(world.events)
+    world.step()
+    assert (world.status["attempt"], world.status["reason"]) == (2, "SpecChanged")
+    assert [event.reason for event in world.events[before:]] == ["SpecChanged"]
+    world.settle()
+    second = names.cluster_name("hello", UID, 2)
+    assert list(world.clusters) == [second]
+    assert "mended:1" in world.maps[f"{second}-spec"]["data"]["spec.json"]
+    assert world.status["effective"]["image"] == "mended:1"
+    assert world.status["restartsTotal"] == 0
+    assert "lastFault" not in world.status
+    assert "Recovering" not in [one["type"] for one in world.status["conditions"]]
+    assert world.calm().phase == "Succeeded"
+    assert world.submissions == [(f"hello-{UID[:8]}-2", "session-1" if stage[0] == "r" else "session-2")]
+
+
+def test_a_change_while_kuberay_is_missing_costs_no_attempt():
+    world = World(kuberay="missing").settle()
+    world.job["spec"]["image"] = "mended:1"
+    world.kuberay = ""
+    world.settle()
+    assert world.status["attempt"] == 1
+    assert world.status["effective"]["image"] == "mended:1"
 
 
 def test_a_change_that_is_obeyed_at_once_is_no_matter():

@@ -71,6 +71,14 @@ def test_a_refused_submission_is_said_and_tried_again():
     assert [type(action) for action in world.outcome.actions] == [Submit]
 
 
+@pytest.mark.parametrize(("count", "reason"), [(3, "Submitted"), (4, "SubmissionRefused")])
+def test_a_head_that_does_not_answer_yet_is_no_refusal(count: int, reason: str):
+    world = ordered()
+    world.troubles = (Trouble("Submit", 0, "connection refused", count),)
+    world.step()
+    assert world.cond("MasterReady") == ("False", reason)
+
+
 def test_the_watch_is_of_the_head_of_the_attempt():
     world = ordered()
     watch = world.look().watch

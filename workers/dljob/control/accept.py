@@ -45,7 +45,7 @@ class Terms:
     """What each pass needs to know of an accepted spec."""
 
     hash: str
-    """16 hex digits of what an attempt is made of."""
+    """As the blueprint's."""
     image: str
     ray_version: str
     roles: tuple[tuple[str, int], ...]
@@ -71,6 +71,8 @@ class Blueprint:
     manifest: DLJobManifest
     """Effective: image and Ray's version are filled in."""
     plan: JobPlan
+    hash: str
+    """16 hex digits of what the user wrote, as far as an attempt is made of it: not of the operator's own defaults."""
 
 
 def source(job: Object) -> str:
@@ -96,7 +98,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         return Refused(reasons.FORBIDDEN_POD, wrong)
     spec = made.manifest.spec
     return Terms(
-        hash=_hash(made.manifest),
+        hash=made.hash,
         image=spec.image or "",
         ray_version=spec.ray_version or "",
         roles=tuple((role.name, role.replicas) for role in spec.roles),
@@ -120,9 +122,9 @@ def blueprint(text: str, settings: Settings) -> Blueprint:
 
 def _blueprint(text: str, settings: Settings) -> Blueprint:
     data: dict[str, Any] = json.loads(text)
-    manifest = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
-    manifest = effective(manifest, settings.image, settings.ray_version)
-    return Blueprint(manifest, plan(manifest))
+    written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
+    manifest = effective(written, settings.image, settings.ray_version)
+    return Blueprint(manifest, plan(manifest), _hash(written))
 
 
 def _hash(manifest: DLJobManifest) -> str:

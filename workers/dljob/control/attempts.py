@@ -9,6 +9,7 @@ from __future__ import annotations
 from dljob.control import reasons
 from dljob.control.accept import Refused
 from dljob.control.case import PATIENCE_SECONDS, Case
+from dljob.control.fields import text
 from dljob.control.model import Delete
 from dljob.control.steps import NewAttempt, Step, Verdict
 
@@ -24,7 +25,7 @@ def lost(case: Case) -> Step | None:
     """A new attempt for one that is lost, within maxClusterRestarts."""
     if case.replaced:
         return None
-    found = _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
+    found = _changed(case) or _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
     if found is None:
         return None
     # Without terms nothing is made either: the next attempt waits for a better spec.
@@ -70,6 +71,15 @@ def clearing(case: Case) -> float | None:
     if case.leftover is not None:
         return max(left, 1.0)
     return left if case.observed.pods and left > 0 else None
+
+
+def _changed(case: Case) -> NewAttempt | None:
+    """Whoever mends a spec that cannot start need not make the job anew; the names of its children are used up."""
+    made_of = text(case.old, "attemptSpecHash")
+    if case.submitted or not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
+        return None
+    message = "the spec was changed before anything ran"
+    return NewAttempt(reasons.SPEC_CHANGED, message, counted=False, fault=False)
 
 
 def _cluster_lost(case: Case) -> NewAttempt | None:

@@ -17,6 +17,8 @@ from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
 from dljob.telemetry.reasons import NO_ROOM
 
+TRIES = 3
+"""So often a head that is ready may not answer yet: its dashboard comes a moment later."""
 ORDER = (
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
     *("Recovering", "Complete", "Failed"),
@@ -81,8 +83,12 @@ def _ended(case: Case, verdict: Verdict) -> list[Said]:
 
 def _lost(case: Case, change: NewAttempt) -> list[Said]:
     kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
-    recovering = Said("Recovering", "True", change.reason, change.message)
-    return [accepted(case), *(Said(kind, "False", change.reason, change.message) for kind in kinds), recovering]
+    recovering = [Said("Recovering", "True", change.reason, change.message)] if change.fault else []
+    return [
+        accepted(case, running=False),
+        *(Said(kind, "False", change.reason, change.message) for kind in kinds),
+        *recovering,
+    ]
 
 
 def _standing(case: Case) -> list[Said]:
@@ -99,16 +105,15 @@ def _standing(case: Case) -> list[Said]:
 def _first(case: Case) -> list[Said]:
     """What holds before, while and after the job runs."""
     quota = [_quota(case)] if case.queued and not case.finished else []
-    return [accepted(case), *quota, *cluster.ready(case)]
+    return [accepted(case, running=case.submitted and not case.finished), *quota, *cluster.ready(case)]
 
 
-def accepted(case: Case) -> Said:
-    """Whether the spec is good, and whether it is the one that runs."""
+def accepted(case: Case, *, running: bool) -> Said:
+    """Whether the spec is good, and whether it is the one that runs, if one does."""
     terms = case.terms
     if isinstance(terms, Refused):
         return Said("Accepted", "False", terms.reason, terms.message)
-    runs = case.old.get("attemptSpecHash", terms.hash)
-    if runs != terms.hash and not case.finished:
+    if running and text(case.old, "attemptSpecHash") != terms.hash:
         message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
         return Said("Accepted", "True", reasons.CHANGE_WAITS, message)
     ranks = sum(replicas for _, replicas in terms.roles)
@@ -130,7 +135,7 @@ def _master(case: Case) -> list[Said]:
     if case.told:
         return []
     trouble = case.trouble("Submit")
-    if trouble is not None:
+    if trouble is not None and (trouble.code or trouble.count > TRIES):
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)]
     return [_ordered(case) if case.submitted else Said("MasterReady", "False", reasons.WAITS_FOR_HEAD)]
 

@@ -102,11 +102,11 @@ def _beginning(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
-    if "uid" not in case.recorded or case.replaced or "effective" not in case.old:
-        # Until the RayCluster is seen the spec may change; then what it was made of counts.
-        made_of = text(case.cluster, "metadata", "annotations", names.SPEC_HASH)
-        found["attemptSpecHash"] = made_of or case.terms.hash
-        found["effective"] = {"image": case.terms.image, "rayVersion": case.terms.ray_version}
+    if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
+        made_of = text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or case.terms.hash
+        found["attemptSpecHash"] = text(case.old, "attemptSpecHash") or made_of
+        usual = {"image": case.terms.image, "rayVersion": case.terms.ray_version}
+        found["effective"] = part(case.old, "effective") or usual
     if not case.told:
         roles = [_blank(name, desired) for name, desired in case.terms.roles]
         found |= {"roles": roles, "rolesReady": ready_text(roles), "restartsTotal": case.restarted}
@@ -179,15 +179,17 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
 def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
     gone = dict.fromkeys(OF_ATTEMPT)
-    at = stamp(case.now)
-    fault = {"level": CLUSTER, "reason": change.reason, "target": case.cluster_name, "detectedAt": at}
-    fault["firstCause"] = bounded(change.message, 512)
-    return {
+    made = {
         **gone,
         "attempt": case.attempt + 1,
         "rayCluster": {key: case.recorded[key] for key in ("name", "uid") if key in case.recorded},
-        "lastFault": fault,
-        "recentFaults": [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:],
         "restarts": {"cluster": clusters},
         "restartsTotal": clusters,
     }
+    if not change.fault:
+        return made
+    at = stamp(case.now)
+    fault = {"level": CLUSTER, "reason": change.reason, "target": case.cluster_name, "detectedAt": at}
+    fault["firstCause"] = bounded(change.message, 512)
+    faults = [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:]
+    return {**made, "lastFault": fault, "recentFaults": faults}

@@ -37,6 +37,8 @@ class NewAttempt:
     message: str
     counted: bool = True
     """Whether it uses up one of maxClusterRestarts."""
+    fault: bool = True
+    """Whether something failed; else somebody wants it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dljob.control import reasons
-from dljob.control.fields import items, part, text
+from dljob.control.fields import items, number, part, text
 from dljob.control.model import Event, Object
 
 QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
@@ -14,7 +14,7 @@ QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB
 
 def events(old: Object, new: Object) -> tuple[Event, ...]:
     """An Event for each condition whose status or reason is another one now, and for a new fault."""
-    return (*_faults(old, new), *_conditions(old, new))
+    return (*_faults(old, new), *_new_attempt(old, new), *_conditions(old, new))
 
 
 def _faults(old: Object, new: Object) -> Iterator[Event]:
@@ -25,13 +25,23 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
             yield Event("Warning", text(fault, "reason"), message, "Recovering")
 
 
+def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
+    """A new attempt that no fault explains."""
+    if _begins(old, new) and part(old, "lastFault") == part(new, "lastFault"):
+        yield Event("Normal", text(new, "reason"), text(new, "message"), "NewAttempt")
+
+
+def _begins(old: Object, new: Object) -> bool:
+    return number(new, "attempt") > max(number(old, "attempt"), 1)
+
+
 def _key(fault: Object) -> tuple[str, str]:
     return text(fault, "detectedAt"), text(fault, "target")
 
 
 def _conditions(old: Object, new: Object) -> Iterator[Event]:
     before = {text(one, "type"): one for one in items(old, "conditions")}
-    lost = part(new, "lastFault") != part(old, "lastFault") and text(new, "lastFault", "level") == "Cluster"
+    lost = _begins(old, new)
     for one in items(new, "conditions"):
         was = part(before, one["type"])
         if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
