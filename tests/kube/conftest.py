@@ -18,19 +18,19 @@ from cluster import cache, kuberay, up
 from cluster import kwok as fake
 from cluster.handle import Cluster
 
-TIERS = {"node": "node", "plane": "kube", "kwok": "kube"}  # fixture: marker
+HEAVY = ("node", "plane")  # fixtures that boot something
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test here by the heaviest fixture it asks for, and give it the time that booting takes."""
+    """Mark each test here `node` or `kube`, by the fixtures it asks for, and give it the time that booting takes."""
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
         fixtures = getattr(item, "fixturenames", ())
-        for marker in [m for f, m in TIERS.items() if f in fixtures][:1]:
-            item.add_marker(marker)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
+        if not any(item.get_closest_marker(m) for m in ("kube", "node")):
+            item.add_marker("node" if "node" in fixtures else "kube")
+        if item.get_closest_marker("timeout") is None and any(f in fixtures for f in HEAVY):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 def foreign() -> Cluster | None:

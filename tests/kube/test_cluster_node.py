@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cluster import images, processes, up
+from cluster import cache, images, processes, up
 from cluster import node as real
 from cluster.handle import Cluster
 from cluster.plane import SERVICES
 
 
-def pod(name: str, image: str, **container: object) -> dict[str, object]:
+def pod(name: str, image: str, **container: object) -> dict[str, Any]:
     spec = {
         "containers": [{"name": "c", "image": image, "imagePullPolicy": "Never", **container}],
         "terminationGracePeriodSeconds": 0,
@@ -74,11 +75,29 @@ def test_one_node_at_a_time(node: Cluster, tmp_path: Path, monkeypatch: pytest.M
     node.kubectl("get", "nodes")
 
 
-def test_torch_is_a_volume(node: Cluster) -> None:
+def test_torch_is_imported_from_a_read_only_volume(node: Cluster) -> None:
     if node.run is None or not (node.run / "node" / "torch").exists():
         pytest.skip("torch is not installed here: `make setup` brings it, and this asks for our own real node")
-    claim = node.get("pvc", "torch")
-    assert claim["status"]["phase"] == "Bound"
+    if not (cache.home() / "images" / "runtime.tar").exists():
+        pytest.skip("no image with Python: `python tests/kube/images/build.py runtime` builds it")
+    code = (
+        "import torch, os; assert not os.access('/torch', os.W_OK); print(torch.__file__, torch.ones(3).sum().item())"
+    )
+    made = pod(
+        "torch-check",
+        "dljob.local/runtime:dev",
+        command=["python", "-c", code],
+        env=[{"name": "PYTHONPATH", "value": "/torch"}],
+        volumeMounts=[{"name": "torch", "mountPath": "/torch", "readOnly": True}],
+    )
+    volume = {"name": "torch", "persistentVolumeClaim": {"claimName": "torch", "readOnly": True}}
+    made["spec"] |= {"restartPolicy": "Never", "volumes": [volume]}
+    node.apply(made)
+    try:
+        node.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/torch-check")
+        assert node.kubectl("logs", "torch-check").split() == ["/torch/torch/__init__.py", "3.0"]
+    finally:
+        node.kubectl("delete", "pod", "torch-check")
 
 
 def test_traces_of_a_running_node_are_found(node: Cluster) -> None:

@@ -90,6 +90,15 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
         other.wait()
 
 
+def test_what_runs_on_holds_no_file_of_its_caller(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        pid = processes.start(tmp_path, "etcd", ["sleep", "60"])
+        held = [str(p.readlink()) for p in Path(f"/proc/{pid}/fd").iterdir()]
+    processes.stop(tmp_path, "etcd")
+    assert sorted(held) == ["/dev/null", *[str(tmp_path / "log" / "etcd")] * 2]
+
+
 def test_a_process_that_ends_at_once_is_named_with_its_last_words(tmp_path: Path) -> None:
     processes.start(tmp_path, "etcd", [sys.executable, "-c", "print('no room'); raise SystemExit(3)"])
     with pytest.raises(RuntimeError, match=r"(?s)waited for etcd: etcd ended.*no room"):

@@ -40,10 +40,21 @@ def start(run: Path, name: str, command: Sequence[str | Path], env: Mapping[str,
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, str(run / "log" / name), to_log, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
+        *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited()),
     ]
     pid = os.posix_spawnp(argv[0], argv, {**os.environ, **(env or {})}, file_actions=files, setsid=True)
     note(run, name, pid)
     return pid
+
+
+def inherited() -> list[int]:
+    """Files that a caller left open for its children, such as a lock: what runs on must not hold them."""
+    found: list[int] = []
+    for fd in sorted(int(p.name) for p in Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the listing's own
+            if fd > 2 and os.get_inheritable(fd):
+                found.append(fd)
+    return found
 
 
 def note(run: Path, name: str, pid: int) -> None:
