@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from control_kit import World, dljob
+from control_kit import SETTINGS, World, dljob
 
 GROUPS = [{"name": "a", "cpu": "2", "replicas": 2}, {"name": "b", "cpu": "2"}]
 
@@ -60,11 +61,19 @@ def test_many_edits_are_told_in_part():
     assert edited(wild).message("ClusterReady").count("was made") == 3
 
 
+def test_another_version_of_the_operator_does_not_know_either():
+    world = World(dljob(nodeGroups=GROUPS)).running()
+    world.cluster["spec"]["suspend"] = False
+    world.cluster["metadata"]["generation"] = 2
+    world.settings = replace(SETTINGS, init_image="example.org/dljob:0.2.0")
+    assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
+
+
 def test_after_a_change_of_the_spec_nobody_knows():
     world = World(dljob(nodeGroups=GROUPS)).running()
     world.cluster["spec"]["rayVersion"] = "2.9.0"
     world.cluster["metadata"]["generation"] = 2
-    world.job["spec"]["env"] = [{"name": "A", "value": "1"}]
+    world.job["spec"]["rayVersion"] = "2.59.1"
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
     world.job["spec"]["roles"] = []
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")

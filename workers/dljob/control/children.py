@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 from dljob.control import accept, names, reasons
@@ -72,4 +73,11 @@ def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
         spec_map=names.spec_map(case.cluster_name),
         init_image=case.settings.init_image,
     )
-    return dressed(made.plan, made.manifest, dress)
+    body = dressed(made.plan, made.manifest, dress)
+    body["metadata"]["annotations"][names.MADE_HASH] = made_hash(body)
+    return body
+
+
+def made_hash(cluster: Object) -> str:
+    """16 hex digits of a RayCluster's spec."""
+    return hashlib.sha256(json.dumps(cluster["spec"], sort_keys=True).encode()).hexdigest()[:16]

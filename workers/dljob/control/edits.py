@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import cast
 
-from dljob.control import accept, children
+from dljob.control import accept, children, names
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import number, text
@@ -23,9 +23,9 @@ def edits(case: Case) -> str:
     cluster = case.cluster
     if cluster is None or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
-    if text(case.old, "attemptSpecHash") != case.terms.hash:
-        return ""
     made = children.ray_cluster(case, accept.blueprint(case.source, case.settings), case.terms.hash)
+    if text(cluster, "metadata", "annotations", names.MADE_HASH) != children.made_hash(made):
+        return ""  # another spec, or another version of the operator, made it
     return "; ".join(islice(_differences(made["spec"], cluster["spec"], "spec"), SHOWN))
 
 
