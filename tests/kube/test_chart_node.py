@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster import cache
-from cluster.handle import Cluster
+from cluster.handle import Cluster, KubectlError
 from cluster.node import load
 from helm_kit import Release
 from images import build
@@ -52,11 +52,14 @@ def release(node: Cluster, images: None) -> Iterator[Release]:
     made = Release(node, SPACE)
     registry, _, _ = build.image("operator").partition("/")
     made.install(
-        "--wait",
-        "--timeout=90s",
         image={"registry": registry, "repository": "operator", "tag": "dev", "pullPolicy": "Never"},
         jobs={"image": build.image("runtime")},
     )
+    try:
+        node.kubectl("rollout", "status", "deployment/dljob", "-n", SPACE, "--timeout=60s")
+    except KubectlError as error:
+        why = node.kubectl("describe", "pods", "-n", SPACE) + node.kubectl("logs", "deployment/dljob", "-n", SPACE)
+        pytest.fail(f"{error}\n{why}")
     yield made
     made.helm("uninstall", made.name)
     node.kubectl("delete", "namespace", SPACE, "--wait=false")

@@ -10,6 +10,7 @@ from chart_kit import CHART, Helm, HelmError, load
 
 from dljob.plan.pods import RAY_PORTS
 from dljob.spec.load import load as load_job
+from dljob_operator.main import parser
 
 DEFAULT = {
     ("CustomResourceDefinition", "dljobs.dljob.io"),
@@ -124,6 +125,17 @@ def test_images(helm: Helm) -> None:
     objects = helm.render(image={"registry": "r.example/x/", "digest": digest}, jobs=jobs)
     assert container(objects)["image"] == f"r.example/x/dljob/operator@{digest}"
     assert {"--image=ray:{rayVersion}", "--init-image="} <= set(container(objects)["args"])
+
+
+def test_the_operator_knows_its_flags(helm: Helm) -> None:
+    objects = helm.render(rbac={"scope": "Namespaced"}, watchNamespaces=["a", "b"], log={"format": "plain"}, workers=3)
+    given = parser().parse_args(container(objects)["args"])
+    assert (given.namespace, given.workers, given.log_format) == (["a", "b"], 3, "plain")
+    assert (given.image, given.init_image) == ("dljob/runtime:0.1.0", "dljob/operator:0.1.0")
+    ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
+    assert ports == {"metrics": given.metrics_port, "health": given.health_port}
+    mounts = {mount["mountPath"] for mount in container(objects)["volumeMounts"]}
+    assert {str(given.token_key_file.parent), "/tmp"} == mounts
 
 
 def test_the_cluster_scope(helm: Helm) -> None:
