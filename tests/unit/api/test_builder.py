@@ -333,3 +333,11 @@ def test_what_is_said_of_machines_is_kept() -> None:
         "memory": "64Gi",
         "accelerator": {"type": "NPU", "count": 4},
     }
+
+
+def test_what_a_template_empties_or_takes_away_stays_in_it():
+    pod = {"spec": {"securityContext": None, "nodeSelector": {}, "volumes": [{"name": "v", "emptyDir": {}}]}}
+    cluster = {"spec": {"headGroupSpec": {"template": pod}}}
+    builder = DLJobBuilder().head(template=pod).node_group("g", template=pod).ray_cluster_template(cluster)
+    spec = builder.role("a").run("m.A").build().manifest().spec
+    assert (spec.head.template, spec.node_groups[0].template, spec.ray_cluster_template) == (pod, pod, cluster)

@@ -124,6 +124,7 @@ def test_probes_are_short_where_ray_has_the_page_they_ask():
     assert head["readinessProbe"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
     assert (head["readinessProbe"]["periodSeconds"], worker["readinessProbe"]["periodSeconds"]) == (1, 5)
     assert head["livenessProbe"]["failureThreshold"] * head["livenessProbe"]["periodSeconds"] == 120
+    assert "readinessProbe" in head_of(full(role("a"), rayVersion="2.53.0"))["containers"][0]
     old = head_of(full(role("a"), rayVersion="2.52.1"))["containers"][0]
     assert "readinessProbe" not in old
     assert "livenessProbe" not in old
@@ -213,8 +214,10 @@ def test_without_an_operator_it_has_the_jobs_own_name():
 
 
 def test_labels_of_queues_are_passed_on_and_no_others():
-    data = job(role("a"), scheduling={"queueName": "gold", "labels": {"volcano.sh/queue-name": "v"}}).model_dump()
+    labels = {"volcano.sh/queue-name": "v", "app.kubernetes.io/managed-by": "me"}
+    data = job(role("a"), scheduling={"queueName": "gold", "labels": labels}).model_dump()
     own = {
+        "volcano.sh/queue-name": "overridden",
         "kueue.x-k8s.io/queue-name": "overridden",
         "kueue.x-k8s.io/priority-class": "high",
         "yunikorn.apache.org/queue": "y",
