@@ -37,10 +37,25 @@ class Endless:
         return itertools.chain((1.0, 2.0, 5.0), itertools.repeat(10.0))
 
 
+class Stateless(kopf.DiffBaseStorage):
+    """kopf compares each object with what it last handled, for handlers that are not used here: there is nothing."""
+
+    def build(self, **_: object) -> kopf.BodyEssence:
+        """What would be compared."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: object) -> None:
+        """What was last handled."""
+
+    def store(self, **_: object) -> None:
+        """Remember nothing."""
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """Make kopf a reader that never gives up."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = Stateless()
     settings.watching.server_timeout = 270
     settings.watching.client_timeout = 330
     settings.watching.chunk_size = 500
@@ -70,7 +85,7 @@ def _watch(registry: kopf.OperatorRegistry, resource: Resource, put: Put, drop: 
     concerned: dict[str, Key] = {}
 
     @kopf.index(*which, id=f"{resource.plural}-seen", registry=registry)
-    def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
         key = put(dict(body))
         if key:
             concerned[body["metadata"]["uid"]] = key

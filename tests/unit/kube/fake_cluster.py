@@ -274,12 +274,14 @@ class FakeCluster:
         assert task is not None
         self._streams.add(task)
         try:
+            told = 0
             while True:
                 news.clear()
-                for version, kind, plural, body in list(self.log):
+                while told < len(self.log):
+                    version, kind, plural, body = self.log[told]
+                    told += 1
                     if version > since and self._selected(request, matched, plural, body):
                         await response.write(json.dumps({"type": kind, "object": body}).encode() + b"\n")
-                since = max([since, *(entry[0] for entry in self.log)])
                 await news.wait()
         finally:
             self._news.discard(news)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
@@ -52,6 +53,8 @@ class Transport:
         self.on_call: Callable[[str, int], None] = lambda _method, _status: None
         """Told of every call's method and HTTP status (0: no answer), for metrics."""
         self._refresh = way.refresh
+        # With trust_env aiohttp (3.14) looks for proxies and netrc files anew, in a thread, before every call.
+        way.configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         self._client: Any = ApiClient(way.configuration)
         self._client.user_agent = agent
 
