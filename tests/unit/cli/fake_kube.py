@@ -110,6 +110,8 @@ class FakeKube:
                  and (not resource.namespaced or namespace in (None, place))]  # fmt: skip
         if fields.startswith("regarding.uid="):
             found = [o for o in found if o["regarding"]["uid"] == fields.partition("=")[2]]
+        if fields.startswith("metadata.name="):
+            found = [o for o in found if o["metadata"]["name"] == fields.partition("=")[2]]
         for term in filter(None, labels.split(",")):
             key, _, value = term.partition("=")
             found = [o for o in found if o["metadata"].get("labels", {}).get(key) == value]

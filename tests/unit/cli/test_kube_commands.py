@@ -290,6 +290,67 @@ def test_thousands_of_ranks_are_not_followed(kube: FakeKube, dljob: Run) -> None
     assert (code, "take some with --role and --rank" in err) == (2, True)
 
 
+def test_lines_that_nobody_saw_are_said_to_be_missing(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Running")
+    add_head(kube)
+    turns = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            kube.update("hello", phase="Succeeded")
+            add_saved_logs(kube, job, worker_0="much later\nend\n")
+            kube.head.clear()
+        return logs_of({("worker", 0): "a\nb\nhalf"})(query)
+
+    kube.head["logs"] = head
+    code, out, _ = dljob("logs", "hello", "-k", "-f")
+    assert code == 0
+    assert out.splitlines() == [
+        f"[worker/0] {line}" for line in ("a", "b", "half", "[dljob] lines are missing here", "much later", "end")
+    ]
+
+
+def test_what_the_gateway_says_of_a_node_that_is_gone_is_no_line_of_a_followed_log(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    turns = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += 1
+        if turns == 10:
+            kube.update("hello", phase="Succeeded")
+        if turns > 4:
+            return {"text": "[dljob] the log on node n cannot be had\n", "offset": query["from"], "end": False}
+        return logs_of({("worker", 0): "a\n"})(query)
+
+    kube.head["logs"] = head
+    assert dljob("logs", "hello", "-k", "-f")[1] == "[worker/0] a\n"
+
+
+def test_quiet_logs_are_looked_at_less_often_and_all_of_them_at_the_end(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    asked = {0: 0, 1: 0}
+    texts = {("worker", 0): "", ("worker", 1): ""}
+
+    def head(query: dict[str, Any]) -> Any:
+        asked[query["rank"]] += 1
+        if query["rank"] == 0 and asked[0] < 60:
+            texts["worker", 0] += f"{asked[0]}\n"
+        elif query["rank"] == 0:
+            texts["worker", 1] = "late\n"
+            kube.update("hello", phase="Succeeded")
+        return logs_of(texts)(query)
+
+    kube.head["logs"] = head
+    _, out, _ = dljob("logs", "hello", "-k", "-f")
+    assert asked[1] < asked[0] / 3
+    assert out.splitlines()[-1] == "[worker/1] late"
+
+
 # -- events
 
 

@@ -25,6 +25,9 @@ AT_ONCE = 16
 """So many ranks are asked at one time."""
 MOST_FOLLOWED = 256
 """More ranks than that are not followed: each is asked by itself."""
+SLOWEST = 5
+"""A log without news is looked at again after one turn, two, and so on up to so many."""
+GAP = "[dljob] lines are missing here"
 _LINE_BYTES = 200
 _MOST_BYTES = 16 * 1024 * 1024
 _SEEN_BYTES = 4096
@@ -168,6 +171,10 @@ class Follower:
     """A line that has no end yet."""
     seen: str = field(default="")
     """The end of what was read."""
+    quiet: int = 0
+    """How often in a row there was no news."""
+    pause: int = 0
+    """Turns until it is looked at again."""
 
     def take(self, text: str) -> list[Line]:
         """The lines that a new piece finishes."""
@@ -185,12 +192,14 @@ class Follower:
         lines: list[Line] = []
         while True:
             piece = await head.piece(*self.key, self.at)
+            if piece.offset == self.at:
+                return lines  # text without progress is the gateway's word on a node that is gone
             if piece.offset < self.at:  # a new attempt, whose logs begin anew
                 self.at = 0
                 continue
-            grown, self.at = piece.offset > self.at, piece.offset
+            self.at = piece.offset
             lines += self.take(piece.text)
-            if piece.end or not grown:
+            if piece.end:
                 return lines
 
 
@@ -208,21 +217,26 @@ class Followed:
         try:
             if self._head is None:
                 self._head = await gate.reach(kube, job)
-            return await self._news(self._head)
+            return await self._news(self._head, last=jobs.ended(job))
         except gate.SilentError:
             self._head = None
             return []
 
-    async def _news(self, head: gate.Head) -> list[Line]:
-        """At first, the last lines when a tail was asked for."""
+    async def _news(self, head: gate.Head, *, last: bool) -> list[Line]:
+        """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""
 
         async def one(follower: Follower) -> list[Line]:
             first = follower.at == 0
+            follower.pause -= 1
+            if follower.pause > 0 and not last:
+                return []
             async with self._turn:
                 try:
                     lines = await follower.more(head)
                 except NotFoundError:
-                    return []
+                    lines = []
+            follower.quiet = 0 if lines else min(follower.quiet + 1, SLOWEST)
+            follower.pause = follower.quiet
             return lines[max(0, len(lines) - self._tail) :] if first and self._tail is not None else lines
 
         found = await asyncio.gather(*(one(follower) for follower in self._followers))
@@ -233,9 +247,10 @@ class Followed:
         lines: list[Line] = []
         for follower in self._followers:
             text = (kept or {}).get(follower.key)
-            rest = None if text is None else rest_of(text, follower.seen)
-            if rest:
-                lines += follower.take(rest)
+            if text is not None:
+                rest = rest_of(text, follower.seen)
+                lines += [] if rest is not None else [*follower.last(), Line(*follower.key, GAP)]
+                lines += follower.take(text if rest is None else rest)
             lines += follower.last()
         return lines
 

@@ -113,6 +113,7 @@ async def kuberay(kube: Kube, _namespace: str) -> Finding:
     if not await _served(kube, "/apis/ray.io/v1"):
         return Finding("KubeRay", "fail", "this cluster serves no RayClusters", _KUBERAY_FIX)
     found = await kube.list(DEPLOYMENTS, None, labels=_KUBERAY_LABEL)
+    found = found or await kube.list(DEPLOYMENTS, None, fields="metadata.name=kuberay-operator")  # not by its chart
     missing = Finding("KubeRay", "warn", "RayClusters are served; no Deployment of its operator is seen", _KUBERAY_FIX)
     finding, version = doctor.deployment("KubeRay", found, missing)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

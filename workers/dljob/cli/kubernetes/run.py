@@ -71,7 +71,7 @@ def outcome(job: Json) -> Json:
     last = {"step": step, "metrics": local["progress"]["metrics"]} if step is not None else {}
     meta = job["metadata"]
     known = {"name": meta["name"], "namespace": meta["namespace"], "phase": jobs.phase_of(job)}
-    return {**known, **why, **last, "seconds": local["seconds"], "restarts": local["restarts"]}
+    return {**known, **why, **last, "seconds": local["seconds"], "restarts": jobs.part(status, "restarts")}
 
 
 @dataclass(slots=True)
