@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
+from hypothesis import HealthCheck, given, settings
 from kubernetes import client, config
 from ruamel.yaml import YAML
 
+from dljob.errors import SpecError
 from dljob.plan.dress import Dress, dressed, effective
 from dljob.plan.plan import plan
 from dljob.spec.load import parse
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "spec"))
 
-from cel_cases import RULES, bounds, job, role
+from bound_cases import bounds
+from cel_cases import RULES, job, role
+from spec_strategies import manifests, spoilt
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = "/apis/dljob.io/v1alpha1/namespaces/default/dljobs"
@@ -116,6 +120,51 @@ def test_what_it_stores_means_what_the_loader_read(server: Server) -> None:
     for document in documents:
         stored = server.create(document)
         assert parse({**document, "spec": stored["spec"]}) == parse(document)
+
+
+@given(manifests())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_job_that_loads_is_taken_and_means_the_same(server: Server, document: dict[str, Any]) -> None:
+    stored = server.create(document)
+    assert parse({**document, "spec": stored["spec"]}) == parse(document)
+
+
+@given(spoilt())
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+def test_what_the_server_refuses_the_loader_refuses_too(server: Server, document: dict[str, Any]) -> None:
+    """So `dljob validate` never says yes to what `kubectl apply` says no to."""
+    try:
+        parse(document)
+    except SpecError:
+        return
+    assert server.refusal(document) == ""
+
+
+def test_pods_are_as_restricted_as_any_image_allows(plane: Cluster, server: Server) -> None:
+    """Of PodSecurity's `restricted` only runAsNonRoot is left to the user, whose image may run as root."""
+    plane.kubectl("create", "namespace", "restricted-check")
+    plane.kubectl("label", "namespace", "restricted-check", "pod-security.kubernetes.io/enforce=restricted")
+    plane.kubectl("wait", "-n", "restricted-check", "serviceaccount/default", "--for=create", "--timeout=60s")
+    user = {"spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 1000}}}
+    try:
+        for template, words in ((user, ""), ({}, "runAsNonRoot != true")):
+            spec = {"roles": [role(nodeGroup="g")], "head": {"template": template}, "code": {"configMap": "c"}}
+            spec["nodeGroups"] = [{"name": "g", "template": template}]
+            manifest = effective(parse(job(spec)), "example/runtime:1", "2.60.0")
+            cluster = dressed(plan(manifest), manifest, Dress("j-1", spec_map="j-1-spec", init_image="example/dljob:1"))
+            for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **group["template"]}
+                pod["metadata"] = {"name": "p"}
+                said = ""
+                try:
+                    server.call("POST", "/api/v1/namespaces/restricted-check/pods", pod, query=DRY)
+                except RefusedError as error:
+                    said = str(error)
+                assert bool(said) == bool(words)
+                assert words in said
+                assert said.count("!=") <= 1, said
+    finally:
+        plane.kubectl("delete", "namespace", "restricted-check", "--wait=false")
 
 
 def test_a_whole_status_is_taken_and_what_it_does_not_know_is_kept(server: Server) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cel_cases import RULES, WHOLE, Bound, Case, bounds, job
+from bound_cases import WHOLE, Bound, bounds
+from cel_cases import RULES, Case, job
 
 from dljob.errors import SpecError
 from dljob.spec import cel

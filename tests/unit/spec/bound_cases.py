@@ -1,0 +1,238 @@
+"""Jobs on both sides of every bound of the CRD, made from its schema: for the loader and for a real API server.
+
+For each bound of each field a value just inside and one just outside is put into a job that has every field.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cel_cases import Json, job
+
+from dljob.spec import quantity, scalars
+from dljob.spec.crd import crd
+
+WHOLE: Json = {
+    "image": "example/image:1",
+    "rayVersion": "2.60.0",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": [{"name": "pull"}],
+    "env": [{"name": "A", "value": "1"}],
+    "envFrom": [{"prefix": "P_", "secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}],
+    "runtimeEnv": {"pip": ["einops"]},
+    "config": {"lr": 1},
+    "code": {"configMap": "code", "workingDir": "src"},
+    "backend": {"name": "ray", "options": {}},
+    "roles": [
+        {
+            "name": "a",
+            "type": "Elastic",
+            "entrypoint": {"module": "a.py"},
+            "args": ["x"],
+            "env": [{"name": "B", "value": "1"}],
+            "config": {},
+            "accelerator": {"type": "GPU", "count": "1"},
+            "resources": {"cpu": "1", "memory": "1Gi", "custom": {"x": "1"}},
+            "nodeGroup": "g",
+            "dependsOn": [{"role": "c", "condition": "Ready"}],
+            "comm": {"backend": "gloo", "timeoutSeconds": 60, "preCheck": False, "initProcessGroup": False},
+            "restartPolicy": {"level": "Role", "maxRestarts": 1},
+            "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
+        },
+        {"name": "b", "entrypoint": {"command": ["ls"]}},
+        {"name": "c", "entrypoint": {"class": "app.A"}},
+    ],
+    "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
+    "nodeGroups": [
+        {
+            "name": "g",
+            "cpu": "8",
+            "memory": "8Gi",
+            "sharedMemory": "1Gi",
+            "labels": {"rack": "a"},
+            "template": {},
+            "accelerator": {"type": "GPU", "count": 8, "resourceName": "nvidia.com/gpu", "rayResource": "GPU"},
+        }
+    ],
+    "head": {"cpu": "1", "memory": "4Gi", "template": {}},
+    "rayClusterTemplate": {},
+    "master": {
+        "cpu": "1",
+        "memory": "1Gi",
+        "maxRestarts": 1,
+        "createTimeoutSeconds": 60,
+        "journal": {"path": "/journal", "claimName": "journal"},
+    },
+    "faultTolerance": {
+        "backoff": {"initialSeconds": 0, "multiplier": 2, "maxSeconds": 86400},
+        "spares": {"processesPerNode": 0, "nodes": 0},
+        "rules": [
+            {
+                "name": "r",
+                "roles": ["a"],
+                "onReasons": ["Unknown"],
+                "onExitCodes": [3],
+                "action": "Ignore",
+                "maxAttempts": 2,
+                "escalateTo": "Fail",
+            }
+        ],
+    },
+    "checkpoint": {"path": "/ckpt", "claimName": "ckpt"},
+    "scheduling": {"queueName": "q", "priorityClassName": "p", "labels": {"volcano.sh/queue-name": "q"}},
+    "managedBy": "dljob.io/operator",
+}
+"""A job that has every field that may be there beside the others."""
+
+TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
+    scalars.NAME_PATTERN: (lambda n: "a" * n, "A"),
+    scalars.ENV_PATTERN: (lambda n: "A" * n, "1"),
+    scalars.CLASS_PATTERN: (lambda n: "a." + "a" * (n - 2), "a"),
+    scalars.LABEL_PATTERN: (lambda n: "a" * n, "-a"),
+    scalars.QUALIFIED_PATTERN: (lambda n: "a" * (n - 2) + "/a", f"a/{'b' * 64}"),
+    scalars.RAY_PATTERN: (lambda n: "a" * n, "1"),
+    scalars.VERSION_PATTERN: (lambda n: "2.6." + "0" * (n - 4), "2.60"),
+    scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),
+    scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
+    scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
+    "": (lambda n: "a" * n, ""),
+}
+"""Pattern -> a right text of so many characters, and a wrong one."""
+QUANTITIES = {
+    quantity.CPU_PATTERN: ("999999.999", "1.0001"),
+    quantity.MEMORY_PATTERN: ("8191Pi", "1GB"),
+    quantity.CUSTOM_PATTERN: ("999999999.9999", "1Gi"),
+    quantity.DEVICES_PATTERN: ("0.0001", "1.5"),
+}
+SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
+    ".roles[].name": ((".roles.0.name", "a"),),
+    ".roles[].replicasPerGroup": ((".roles.0.replicas", 1024), (".nodeGroups.0.accelerator.count", 1024)),
+    ".roles[].replicas": ((".roles.0.replicasPerGroup", 1),),
+    ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),
+}
+"""What must change with a field for its bound to be the only thing that is touched."""
+CROSS = {
+    ".roles[].name", ".roles[].nodeGroup", ".roles[].dependsOn[].role", ".roles[].dependsOn", ".collocations[].roles[]",
+    ".collocations[].roles", ".roles", ".nodeGroups[].name", ".faultTolerance.rules[].roles[]",
+    ".faultTolerance.rules[].roles", ".roles[].accelerator.type", ".nodeGroups[].accelerator.type",
+    ".roles[].annotations", ".roles[].type", ".roles[].comm.backend", ".collocations", ".collocations[].level",
+    ".nodeGroups",
+    ".master.journal.path", ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
+    ".faultTolerance.rules[].escalateTo",
+}  # fmt: skip
+"""Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A value of a field inside (`ok`) or outside one of its bounds, in a job that has every field."""
+
+    path: str
+    what: str
+    job: Json
+    ok: bool
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.what}"
+
+
+def bounds() -> Iterator[Bound]:
+    """Both sides of each bound of each field of the spec."""
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for path, node in _nodes(schema, ""):
+        for what, value, ok in _sides(path, node):
+            if not (ok and path in CROSS):
+                yield Bound(path, what, _with(path, value), ok)
+        for name in node.get("required", ()):
+            yield Bound(f"{path}.{name}", "missing", _with(f"{path}.{name}", None, drop=True), ok=False)
+        if "properties" in node:
+            yield Bound(f"{path}.odd", "unknown", _with(f"{path}.odd", 1), ok=False)
+
+
+def _nodes(node: Json, path: str) -> Iterator[tuple[str, Json]]:
+    yield path, node
+    for name, field in node.get("properties", {}).items():
+        yield from _nodes(field, f"{path}.{name}")
+    if "items" in node:
+        yield from _nodes(node["items"], f"{path}[]")
+
+
+def _sides(path: str, node: Json) -> Iterator[tuple[str, Any, bool]]:  # noqa: C901 - one branch for each kind
+    if "enum" in node:
+        for value in node["enum"]:
+            yield f"is {value}", value, True
+        yield "is no such word", True if node["type"] == "boolean" else "Nope", False
+    elif node.get("x-kubernetes-int-or-string"):
+        good, bad = QUANTITIES[node["pattern"]]
+        yield from (("is right", good, True), ("is whole", 1, True), ("is wrong", bad, False))
+        yield "is too long", "1" * (node["maxLength"] + 1), False
+    elif node["type"] == "integer":
+        for name, outside in (("minimum", -1), ("maximum", 1)):
+            yield name, node[name], True
+            yield f"beyond {name}", node[name] + outside, False
+        yield "is a text", "1", False
+    elif node["type"] == "string":
+        make, bad = TEXTS[node.get("pattern", "")]
+        yield "is as long as may be", make(node["maxLength"]), True
+        yield "is longer", make(node["maxLength"] + 1), False
+        if bad or node.get("minLength"):
+            yield "is wrong", bad, False
+    elif node["type"] == "array":
+        yield "has too many", _many(path, node, node["maxItems"] + 1), False
+        yield "has as many as may be", _many(path, node, node["maxItems"]), True
+        if node.get("minItems"):
+            yield "has too few", _many(path, node, node["minItems"] - 1), False
+    elif "additionalProperties" in node:
+        for count, ok in ((node["maxProperties"], True), (node["maxProperties"] + 1, False)):
+            yield f"has {count}", {f"k{i}": "1" for i in range(count)}, ok
+    elif node["type"] == "object":
+        yield "is a list", [], False
+
+
+def _many(path: str, node: Json, count: int) -> list[Any]:
+    """A list of so many items that differ in their key."""
+    item, items = node["items"], list[Any]()
+    for i in range(count):
+        if "properties" not in item:
+            choices = item.get("enum", [])
+            items.append(choices[i % len(choices)] if choices else i + 1 if item["type"] == "integer" else f"x{i}")
+            continue
+        made = copy.deepcopy(_at(WHOLE, path)[0])
+        if "name" in item["properties"]:
+            made["name"] = f"x{i}"
+        items.append(made)
+    return items
+
+
+def _at(whole: Json, path: str) -> Any:
+    node: Any = whole
+    for part in path.replace("[]", ".0").split(".")[1:]:
+        node = node[int(part) if part.isdecimal() else part]
+    return node
+
+
+def _with(path: str, value: Any, *, drop: bool = False) -> Json:
+    """The whole job with one field changed, or without it; an entrypoint is of the role that has that kind."""
+    spec = copy.deepcopy(WHOLE)
+    for other, fit in SPECIAL.get(path, ()):
+        _set(spec, other, fit)
+    for kind, index in (("command", 1), ("class", 2)):
+        path = path.replace(f".roles[].entrypoint.{kind}", f".roles.{index}.entrypoint.{kind}")
+    path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")
+    if drop:
+        parent, _, name = path.rpartition(".")
+        del _at(spec, parent)[name]
+    elif not path:
+        return job(value)
+    else:
+        _set(spec, path.replace("[]", ".0"), value)
+    return job(spec)
+
+
+def _set(spec: Json, path: str, value: Any) -> None:
+    parent, _, name = path.rpartition(".")
+    node = _at(spec, parent)
+    node[int(name) if name.isdecimal() else name] = value

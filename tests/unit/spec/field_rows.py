@@ -1,0 +1,278 @@
+"""Where the effect of each field of the spec is seen: a row for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FAILOVER = "tests/unit/master/test_failover.py"
+
+DERIVED: dict[str, Any] = {
+    "apiVersion": "dljob.io/v1alpha1",
+    "kind": "DLJob",
+    "metadata": {"name": "j"},
+    "spec": {
+        "env": [{"name": "A", "value": "1"}],
+        "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}],
+        "roles": [
+            {
+                "name": "elastic",
+                "type": "Elastic",
+                "entrypoint": {"class": "app.A"},
+                "args": ["--fast"],
+                "env": [{"name": "B", "value": "1"}],
+                "replicas": 4,
+                "replicasPerGroup": 2,
+                "comm": {"backend": "gloo"},
+                "dependsOn": [{"role": "last"}],
+            },
+            {"name": "script", "entrypoint": {"module": "train.py"}, "accelerator": {"count": "0.4"}},
+            {"name": "program", "entrypoint": {"command": ["ls", "-l"]}, "accelerator": {"count": "0.4"}},
+            {"name": "last", "entrypoint": {"class": "app.B"}, "driver": False},
+        ],
+        "collocations": [{"name": "both", "roles": ["script", "program"], "level": "Host"}],
+    },
+}
+DECLARED: dict[str, Any] = {
+    **DERIVED,
+    "spec": {
+        "roles": [{"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": {"type": "Custom"}}],
+        "nodeGroups": [
+            {
+                "name": "one",
+                "replicas": 2,
+                "cpu": "8",
+                "memory": "16Gi",
+                "sharedMemory": "1Gi",
+                "accelerator": {"type": "Custom", "count": 2, "resourceName": "example.com/f", "rayResource": "F"},
+                "labels": {"rack": "a"},
+            },
+            {"name": "two", "cpu": "8", "accelerator": {"type": "GPU"}},
+        ],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The value `value` at `path` (dots; indices as numbers) makes another plan of `base`."""
+
+    path: str
+    value: Any
+    base: str = "derived"
+
+
+@dataclass(frozen=True)
+class Code:
+    """`module` reads the attribute; `test` (file::name) shows what comes of it."""
+
+    module: str
+    attribute: str
+    test: str = ""
+
+
+ROWS: dict[str, Plan | Code] = {
+    "apiVersion": Code(
+        "dljob.spec.load", "manifest.api_version", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+    ),
+    "kind": Code("dljob.spec.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"),
+    "metadata.name": Plan("metadata.name", "other"),
+    "metadata.namespace": Plan("metadata.namespace", "research"),
+    "metadata.labels": Plan("metadata.labels", {"kueue.x-k8s.io/queue-name": "research"}),
+    "metadata.annotations": Code(
+        "dljob.spec.load", "manifest.model_dump", "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations"
+    ),
+    "spec.image": Plan("spec.image", "example/x:1"),
+    "spec.rayVersion": Plan("spec.rayVersion", "2.61.0"),
+    "spec.imagePullPolicy": Plan("spec.imagePullPolicy", "Always"),
+    "spec.imagePullSecrets[].name": Plan("spec.imagePullSecrets", [{"name": "pull"}]),
+    "spec.env[].name": Plan("spec.env.0.name", "OTHER"),
+    "spec.env[].value": Plan("spec.env.0.value", "2"),
+    "spec.envFrom[].prefix": Plan("spec.envFrom.0.prefix", "MY_"),
+    "spec.envFrom[].configMapRef.name": Plan("spec.envFrom.0.configMapRef.name", "other"),
+    "spec.envFrom[].configMapRef.optional": Plan("spec.envFrom.0.configMapRef.optional", True),
+    "spec.envFrom[].secretRef.name": Plan("spec.envFrom.1.secretRef.name", "other"),
+    "spec.envFrom[].secretRef.optional": Plan("spec.envFrom.1.secretRef.optional", True),
+    "spec.runtimeEnv": Code(
+        "dljob.control.submit",
+        "runtimeEnv",
+        "tests/unit/control/test_submit.py::test_the_runtime_environment_and_version_are_the_specs",
+    ),
+    "spec.config": Plan("spec.config", {"lr": 1}),
+    "spec.code.configMap": Plan("spec.code", {"configMap": "code"}),
+    "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
+    "spec.backend.name": Code(
+        "dljob.runtime.launch",
+        "backend",
+        "tests/ray/test_prime_jobs.py::test_an_unknown_backend_is_refused_and_never_replaced",
+    ),
+    "spec.backend.options": Code(
+        "dljob.runtime.launch",
+        "options",
+        "tests/ray/test_prime_jobs.py::test_the_journal_may_live_in_the_key_value_store",
+    ),
+    "spec.roles[].name": Plan("spec.roles.0.name", "other"),
+    "spec.roles[].type": Plan("spec.roles.3.type", "Elastic"),
+    "spec.roles[].entrypoint.class": Plan("spec.roles.3.entrypoint.class", "app.C"),
+    "spec.roles[].entrypoint.module": Plan("spec.roles.1.entrypoint.module", "other.py"),
+    "spec.roles[].entrypoint.command[]": Plan("spec.roles.2.entrypoint.command.1", "-a"),
+    "spec.roles[].args[]": Plan("spec.roles.0.args.0", "--slow"),
+    "spec.roles[].env[].name": Plan("spec.roles.0.env.0.name", "OTHER"),
+    "spec.roles[].env[].value": Plan("spec.roles.0.env.0.value", "2"),
+    "spec.roles[].config": Plan("spec.roles.0.config", {"lr": 1}),
+    "spec.roles[].replicas": Plan("spec.roles.3.replicas", 2),
+    "spec.roles[].replicasPerGroup": Plan("spec.roles.0.replicasPerGroup", 4),
+    "spec.roles[].accelerator.type": Plan("spec.roles.1.accelerator.type", "NPU"),
+    "spec.roles[].accelerator.count": Plan("spec.roles.1.accelerator.count", "0.5"),
+    "spec.roles[].resources.cpu": Plan("spec.roles.0.resources", {"cpu": "500m"}),
+    "spec.roles[].resources.memory": Plan("spec.roles.0.resources", {"memory": "1Gi"}),
+    "spec.roles[].resources.custom": Plan("spec.roles.0.resources", {"custom": {"licence": "1"}}),
+    "spec.roles[].nodeGroup": Plan("spec.roles.0.nodeGroup", "one", "declared"),
+    "spec.roles[].driver": Plan("spec.roles.3.driver", True),
+    "spec.roles[].dependsOn[].role": Plan("spec.roles.0.dependsOn.0.role", "script"),
+    "spec.roles[].dependsOn[].condition": Plan("spec.roles.0.dependsOn.0.condition", "Complete"),
+    "spec.roles[].comm.backend": Plan("spec.roles.0.comm.backend", "None"),
+    "spec.roles[].comm.timeoutSeconds": Plan("spec.roles.0.comm.timeoutSeconds", 60),
+    "spec.roles[].comm.preCheck": Code(
+        "dljob.spec.scalars", "_only_false", "tests/unit/spec/test_fields.py::test_a_pre_check_can_only_be_declined"
+    ),
+    "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
+    "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
+    "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
+    "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
+    "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),
+    "spec.collocations[].roles[]": Plan("spec.collocations.0.roles.1", "last"),
+    "spec.collocations[].level": Plan("spec.collocations.0.level", "Device"),
+    "spec.nodeGroups[].name": Plan("spec.nodeGroups.1.name", "three", "declared"),
+    "spec.nodeGroups[].replicas": Plan("spec.nodeGroups.0.replicas", 3, "declared"),
+    "spec.nodeGroups[].cpu": Plan("spec.nodeGroups.0.cpu", "9", "declared"),
+    "spec.nodeGroups[].memory": Plan("spec.nodeGroups.0.memory", "17Gi", "declared"),
+    "spec.nodeGroups[].sharedMemory": Plan("spec.nodeGroups.0.sharedMemory", "2Gi", "declared"),
+    "spec.nodeGroups[].accelerator.type": Plan("spec.nodeGroups.1.accelerator.type", "NPU", "declared"),
+    "spec.nodeGroups[].accelerator.count": Plan("spec.nodeGroups.0.accelerator.count", 3, "declared"),
+    "spec.nodeGroups[].accelerator.resourceName": Plan(
+        "spec.nodeGroups.0.accelerator.resourceName", "example.com/g", "declared"
+    ),
+    "spec.nodeGroups[].accelerator.rayResource": Plan("spec.nodeGroups.0.accelerator.rayResource", "G", "declared"),
+    "spec.nodeGroups[].labels": Plan("spec.nodeGroups.0.labels.rack", "b", "declared"),
+    "spec.nodeGroups[].template": Plan(
+        "spec.nodeGroups.0.template", {"spec": {"nodeSelector": {"a": "b"}}}, "declared"
+    ),
+    "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
+    "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
+    "spec.head.template": Plan("spec.head", {"template": {"spec": {"nodeSelector": {"a": "b"}}}}),
+    "spec.rayClusterTemplate": Plan("spec.rayClusterTemplate", {"metadata": {"labels": {"team": "rl"}}}),
+    "spec.master.cpu": Plan("spec.master", {"cpu": "2"}),
+    "spec.master.memory": Plan("spec.master", {"memory": "2Gi"}),
+    "spec.master.maxRestarts": Code(
+        "dljob.master.transition",
+        "master.max_restarts",
+        "tests/unit/master/test_takeover.py::test_too_many_masters_within_the_window_end_the_job",
+    ),
+    "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "createTimeoutSeconds"),
+    "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
+    "spec.master.journal.claimName": Plan("spec.master", {"journal": {"path": "/journal", "claimName": "journal"}}),
+    "spec.faultTolerance.maxRestarts": Code(
+        "dljob.master.budget",
+        "fault_tolerance.max_restarts",
+        f"{FAILOVER}::test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it",
+    ),
+    "spec.faultTolerance.maxClusterRestarts": Code(
+        "dljob.control.accept",
+        "fault_tolerance.max_cluster_restarts",
+        "tests/unit/control/test_attempts.py::test_the_budget",
+    ),
+    "spec.faultTolerance.windowSeconds": Code(
+        "dljob.master.budget",
+        "fault_tolerance.window_seconds",
+        f"{FAILOVER}::test_failures_outside_the_window_are_forgotten",
+    ),
+    "spec.faultTolerance.leaseSeconds": Code(
+        "dljob.runtime.prime",
+        "fault_tolerance.lease_seconds",
+        "tests/ray/test_host_deaths.py::test_lease_that_runs_out_ends_the_process",
+    ),
+    "spec.faultTolerance.backoff.initialSeconds": Code(
+        "dljob.master.budget",
+        "rule.initial_seconds",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.backoff.multiplier": Code(
+        "dljob.master.budget",
+        "rule.multiplier",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.backoff.maxSeconds": Code(
+        "dljob.master.budget",
+        "rule.max_seconds",
+        f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
+    ),
+    "spec.faultTolerance.spares.processesPerNode": Code(
+        "dljob.master.spares",
+        "spares.processes_per_node",
+        "tests/unit/master/test_spares.py::test_each_node_gets_its_spares_once_the_role_is_ready_there",
+    ),
+    "spec.faultTolerance.spares.nodes": Plan("spec.faultTolerance", {"spares": {"nodes": 1}}, "declared"),
+    "spec.faultTolerance.rules[].name": Code(
+        "dljob.master.policy",
+        "rule.name",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].roles[]": Code(
+        "dljob.master.policy", "rule.roles", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].onReasons[]": Code(
+        "dljob.master.policy", "rule.on_reasons", f"{FAILOVER}::test_a_node_loss_can_be_given_to_a_rule"
+    ),
+    "spec.faultTolerance.rules[].onExitCodes[]": Code(
+        "dljob.master.policy", "rule.on_exit_codes", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].action": Code(
+        "dljob.master.policy", "rule.action", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+    ),
+    "spec.faultTolerance.rules[].maxAttempts": Code(
+        "dljob.master.policy",
+        "rule.max_attempts",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].escalateTo": Code(
+        "dljob.master.policy",
+        "rule.escalate_to",
+        f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
+    ),
+    "spec.faultTolerance.rules[].countsTowardsLimit": Code(
+        "dljob.master.policy",
+        "rule.counts_towards_limit",
+        f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
+    ),
+    "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
+    "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
+    "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
+    "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
+    "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),
+    "spec.managedBy": Code(
+        "dljob.control.reconcile",
+        "managedBy",
+        "tests/unit/control/test_accept.py::test_a_job_that_others_manage_is_left_alone",
+    ),
+    "spec.cleanupPolicy": Code(
+        "dljob.control.accept",
+        "spec.cleanup_policy",
+        "tests/unit/control/test_finish.py::test_retain_keeps_the_cluster_and_saves_the_logs",
+    ),
+    "spec.ttlSecondsAfterFinished": Code(
+        "dljob.control.accept",
+        "spec.ttl_seconds_after_finished",
+        "tests/unit/control/test_accept.py::test_a_change_that_is_obeyed_at_once_is_no_matter",
+    ),
+    "spec.activeDeadlineSeconds": Code(
+        "dljob.master.timers",
+        "spec.active_deadline_seconds",
+        "tests/unit/master/test_ending.py::test_the_active_deadline_counts_from_the_start_of_the_job",
+    ),
+    "spec.preRunningDeadlineSeconds": Code(
+        "dljob.master.timers",
+        "spec.pre_running_deadline_seconds",
+        "tests/unit/master/test_admission.py::test_the_pre_running_deadline_names_what_is_missing",
+    ),
+}
