@@ -65,6 +65,7 @@ def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
     assert code == 3
     assert "no job 'hello' on this machine" in err
     assert f"on Kubernetes: dljob {command} hello --kubernetes" in err
+    assert "on Kubernetes: dljob status --kubernetes" in dljob("status")[2]
     assert kube.contexts == []  # type: ignore[attr-defined]
 
 

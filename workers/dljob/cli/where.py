@@ -38,11 +38,11 @@ class Where:
 HERE = Where()
 
 
-def elsewhere(verb: str, job: str) -> str:
-    """A hint for a job that is not on this machine: where else it may be; empty when there is no cluster to ask."""
+def elsewhere(*command: str) -> str:
+    """A hint for what is not on this machine: where else it may be; empty when there is no cluster to ask."""
     import os
 
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     if any(Path(part).expanduser().is_file() for part in files.split(os.pathsep) if part):
-        return f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE"
+        return f"on Kubernetes: dljob {' '.join(command)} --kubernetes, or -n NAMESPACE"
     return ""

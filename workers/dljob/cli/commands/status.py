@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from dljob.api import registry
 from dljob.cli import output
 from dljob.cli.attach import local
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, Where, elsewhere
 from dljob.errors import UsageError
 
 Row = tuple[str, ...]
@@ -89,6 +89,9 @@ def _all(form: output.TableFormat) -> None:
         )
     else:
         output.say(f"no jobs in {registry.home()}")
+        other = elsewhere("status")
+        if other:
+            output.say(other)
 
 
 def _row(record: registry.JobRecord, status: dict[str, Any]) -> Row:
