@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,29 @@ async def test_a_kubeconfig_that_does_not_serve(
     with pytest.raises(DLJobError, match=says) as caught:
         await Kube.connect(kubeconfig=str(file), context=context)
     assert caught.value.exit_code == ExitCode.UNREACHABLE
+
+
+async def test_in_a_pod_its_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes.aio.config import incluster_config
+
+    from dljob.kube import connection
+
+    claims = base64.urlsafe_b64encode(b'{"sub": "system:serviceaccount:ops:dljob"}').decode().rstrip("=")
+    for name, text in {"token": f"head.{claims}.sign", "namespace": "ops\n", "ca.crt": "certificate"}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(connection, "ACCOUNT", tmp_path)
+    way = await find()
+    assert (way.configuration.host, way.namespace, way.refresh) == ("https://10.0.0.1:443", "ops", None)
+    assert way.configuration.api_key["BearerToken"].startswith("bearer head.")
+    assert connection.own_account(tmp_path) == "ops/dljob"
+    assert connection.own_account(tmp_path / "nowhere") == ""
+    (tmp_path / "token").write_text("opaque")
+    assert connection.own_account(tmp_path) == ""
 
 
 async def test_no_cluster_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ from fake_cluster import FakeCluster
 from shell_kit import JOB, UID, Shell, cluster_of, dljob, run_head, shell
 from stub_head import StubHead
 
-from dljob.control.model import Annotate, Create, Event, Observed, Outcome, Settings, Trouble
+from dljob.control.model import Annotate, Create, Event, Observed, Outcome, Settings, Submit, Trouble
 from dljob.control.names import job_uid
 from dljob.kube.api import ApiError
 from dljob_operator import controller
 from dljob_operator.controller import run_workers
+from dljob_operator.execute import Hands
 
 
 def deciding(*outcomes: Outcome) -> tuple[Callable[[Observed, Settings, float], Outcome], list[Observed]]:
@@ -295,3 +296,27 @@ async def cut_short(fake: FakeCluster, head: StubHead, number: int, *, after: bo
         it.kube.call = fatal  # type: ignore[method-assign]
         await life(it)
         await it.settle()
+
+
+async def test_a_crash_right_after_the_submission_submits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, head = FakeCluster(), StubHead()
+    perform = Hands.perform
+
+    async def fatal(self: Hands, key: Any, memory: Any, action: Any) -> None:
+        await perform(self, key, memory, action)
+        if isinstance(action, Submit):
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hands, "perform", fatal)
+        with pytest.raises(Crash):
+            await whole_life(fake, head)
+    assert len(head.posted) == 1
+    await whole_life(fake, head)
+    assert len(head.posted) == 1
+    assert fake.one("dljobs", "hello")["status"]["phase"] == "Succeeded"
+
+
+async def whole_life(fake: FakeCluster, head: StubHead) -> None:
+    async with shell(fake, head) as it:
+        await life(it)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,3 +121,9 @@ def test_the_operator_that_must_begin_anew_replaces_itself(key: str, monkeypatch
     monkeypatch.setattr(command.logging, "shutdown", lambda: None)
     command.main([key])
     assert replaced[0][1:] == ["-m", "dljob_operator", key]
+
+
+def test_the_operator_needs_neither_ray_nor_torch() -> None:
+    block = "import sys; sys.modules.update(ray=None, torch=None); import dljob_operator.main"
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import kopf
 import pytest
+from kubernetes.aio.client.configuration import Configuration
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from shell_kit import JOB, dljob, shell
 
 from dljob.control.model import Create, Outcome, Submit
 from dljob.kube.api import DLJOBS, ApiError
+from dljob.kube.connection import Way
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
 from dljob_operator import kuberay
 from dljob_operator.cache import Cache
+from dljob_operator.handlers import configure, connection
 from dljob_operator.metrics import Metrics
 from dljob_operator.relist import Relist, Sight
 from dljob_operator.startup import Startup
@@ -137,3 +142,28 @@ async def test_a_list_tells_what_no_watch_did() -> None:
         assert [key.name for key in it.cache.jobs.entries] == ["b"]
         assert missed == [("DLJob", 2), ("DLJob", 2)]
         assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
+
+
+def test_kopf_goes_the_way_of_our_own_client() -> None:
+    settings = Configuration()
+    settings.host, settings.ssl_ca_cert = "https://api:6443", "/ca"
+    settings.api_key["BearerToken"] = "bearer secret"
+    found = connection(Way(settings, "team"))
+    assert (found.server, found.ca_path, found.insecure) == ("https://api:6443", "/ca", False)
+    assert (found.scheme, found.token, found.default_namespace) == ("Bearer", "secret", "team")
+    by_certificate = Configuration()
+    by_certificate.host, by_certificate.cert_file, by_certificate.key_file = "https://api", "/c", "/k"
+    by_certificate.verify_ssl = False
+    found = connection(Way(by_certificate, "team"))
+    assert (found.certificate_path, found.private_key_path) == ("/c", "/k")
+    assert (found.scheme, found.token, found.insecure) == (None, None, True)
+
+
+def test_kopf_never_gives_up_and_writes_nothing() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    pauses = list(itertools.islice(iter(settings.networking.error_backoffs), 1000))
+    assert len(pauses) == 1000
+    assert max(pauses) == 10
+    assert not settings.posting.enabled
+    assert settings.scanning.disabled
