@@ -14,6 +14,8 @@ import pytest
 from cluster import handle
 from cluster.handle import Cluster
 
+from dljob.api.kubernetes.package import LIMIT
+
 JOB = """\
 apiVersion: dljob.io/v1alpha1
 kind: DLJob
@@ -128,6 +130,14 @@ def test_run_follows_and_exits_with_the_fate(operator: kit.Operator, team: str, 
     assert "] Provisioning" in done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["phase"], last["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
+
+
+def test_as_much_code_as_is_let_through_is_taken(team: str, dljob: Dljob, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(os.urandom(LIMIT - 2_000))
+    done = dljob("submit", "dljob.yaml", "-n", team)
+    assert done.returncode == 0, done.stderr
+    assert "1023." in done.stderr
+    assert "KiB" in done.stderr
 
 
 def test_a_policy_of_the_cluster_speaks_in_its_own_words_and_leaves_nothing(
