@@ -37,6 +37,15 @@ def spoken(spec: DLJobSpec) -> DLJobSpec:
     return spec.model_copy(update={"roles": roles, "collocations": (*spec.collocations, *made)})
 
 
+def written_at(spec: DLJobSpec, meant: DLJobSpec, loc: Loc) -> Loc:
+    """Where the user wrote what stands at `loc` of the spoken spec."""
+    index = loc[2] if loc[:2] == ("spec", "collocations") and len(loc) > 2 else None
+    if not isinstance(index, int) or index < len(spec.collocations):
+        return loc
+    first = meant.collocations[index].roles[0]
+    return ("spec", "roles", [role.name for role in spec.roles].index(first), "annotations")
+
+
 def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
     """The labels that a role's nodes must have, by key."""
     found: dict[str, str] = json.loads(role.annotations.get(SELECTOR, "{}"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from dljob.spec import cel
-from dljob.spec.annotations import annotation_findings, spoken
+from dljob.spec.annotations import annotation_findings, spoken, written_at
 from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
@@ -27,7 +28,8 @@ def findings(spec: DLJobSpec) -> tuple[Finding, ...]:
     """Every broken rule of a spec whose fields are right one by one; good annotations count as what they mean."""
     wrong = tuple(annotation_findings(spec))
     meant = spec if wrong else spoken(spec)
-    return (*wrong, *(finding for check in RULES for finding in check(meant)))
+    found = (finding for check in RULES for finding in check(meant))
+    return (*wrong, *(replace(finding, loc=written_at(spec, meant, finding.loc)) for finding in found))
 
 
 def _role_names(spec: DLJobSpec) -> Iterator[Finding]:
