@@ -14,9 +14,15 @@ from stub_head import StubHead
 from dljob.control.model import Annotate, Create, Event, Observed, Outcome, Settings, Submit, Trouble
 from dljob.control.names import job_uid
 from dljob.kube.api import ApiError
-from dljob_operator import controller
+from dljob_operator import controller, poller
 from dljob_operator.controller import run_workers
 from dljob_operator.execute import Hands
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAUSE", "FIRST_BACKOFF", "STARTING_BACKOFF"):
+        monkeypatch.setattr(poller, name, 0.005)
 
 
 def deciding(*outcomes: Outcome) -> tuple[Callable[[Observed, Settings, float], Outcome], list[Observed]]:
@@ -253,6 +259,7 @@ async def test_children_are_as_the_job_needs_them() -> None:
         assert posts == ["secrets", "configmaps", "rayclusters"]
 
 
+@pytest.mark.slow
 async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
     """The operator dies right before or right after each of its writes; its next life must finish the job the same."""
     async with shell() as it:
