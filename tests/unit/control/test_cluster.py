@@ -127,6 +127,22 @@ def test_somebody_suspends_the_cluster_by_hand():
     assert (world.phase, world.status["reason"]) == ("Queued", "ClusterSuspended")
 
 
+def test_a_deletion_that_the_server_refuses():
+    words = 'rayclusters.ray.io "x" is forbidden: User cannot delete resource'
+    refused = (Trouble("DeleteRayCluster", 403, words, 2),)
+    over = World().running().master("Succeeded")
+    over.step()
+    over.step()
+    lost = World().running().new_session()
+    lost.step()
+    for world in (over, lost):
+        world.troubles = refused
+        world.job["status"] = dict(world.look().status or world.status)
+        assert world.cond("ClusterReady") == ("False", "DeletionRefused")
+        assert world.message("ClusterReady") == words
+    assert World(troubles=refused).settle().cond("ClusterReady") == ("False", "HeadPending")
+
+
 def test_a_kept_cluster_stays_ready():
     world = World(dljob(cleanupPolicy="Retain")).running().master("Succeeded").settle()
     assert world.cond("ClusterReady") == ("True", "ClusterKept")

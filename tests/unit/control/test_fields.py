@@ -20,5 +20,6 @@ def test_what_is_not_there_is_empty():
     assert part(BODY, "none") == {}
     assert part(None, "a") == {}
     assert items(BODY, "a") == ()
+    assert items({"a": [1, {"b": 2}, None]}, "a") == [{"b": 2}]
     assert text(BODY, "a", "n") == ""
     assert number(BODY, "a", "t") == 0

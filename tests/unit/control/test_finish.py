@@ -112,6 +112,10 @@ def test_logs_are_saved_before_the_cluster_goes():
     assert isinstance(delete, Delete)
     assert "LogsSaved" in world.reasons()
     assert "LogsLost" not in world.reasons()
+    world.settle()
+    assert (
+        world.message("ClusterReady") == "the job is over; ConfigMap hello-logs has the last lines of each rank's log"
+    )
 
 
 @pytest.mark.parametrize(("count", "gives_up"), [(4, False), (5, True)])
@@ -120,7 +124,9 @@ def test_logs_that_cannot_be_had_hold_the_cluster_for_some_tries(count: int, giv
     world.troubles = (Trouble("SaveLogs", 503, "PrimeMaster is away", count),)
     (action,) = world.look().actions
     assert isinstance(action, Delete if gives_up else SaveLogs)
-    assert ("LogsLost" in [event.reason for event in world.look().events]) is gives_up
+    told = [event for event in world.look().events if event.reason.startswith("Logs")]
+    assert [(event.reason, event.type) for event in told] == ([("LogsLost", "Warning")] if gives_up else [])
+    assert not told or "PrimeMaster is away" in told[0].message
 
 
 def test_a_head_that_is_not_ready_is_waited_for_a_minute():
@@ -130,6 +136,7 @@ def test_a_head_that_is_not_ready_is_waited_for_a_minute():
     assert outcome.requeue == 60
     (action,) = world.later(60).look().actions
     assert isinstance(action, Delete)
+    assert world.look().events[0].message.endswith("before the RayCluster goes")
 
 
 def test_no_logs_of_a_job_that_never_began():
@@ -158,6 +165,7 @@ def test_retain_keeps_the_cluster_and_saves_the_logs():
     assert list(world.clusters) == [CLUSTER]
     assert "hello-logs" in world.maps
     assert world.look().watch is None
+    assert "hello-logs" in world.later(15).settle().message("ClusterReady")
 
 
 def test_a_wrong_spec_does_not_keep_a_cluster():

@@ -16,7 +16,7 @@ FAULT = {
 def test_a_good_life():
     world = World().running().master("Succeeded", message="all drivers ended well").settle()
     assert world.reasons() == [
-        *("ClusterCreated", "SpecAccepted", "HeadPending", "WorkersPending", "Submitted", "PodsReady", "MasterReady"),
+        *("SpecAccepted", "ClusterCreated", "HeadPending", "WorkersPending", "Submitted", "PodsReady", "MasterReady"),
         *("UnitsHeld", "RolesReady", "Completed", "LogsSaved", "ClusterDeleted"),
     ]
     assert {event.type for event in world.events} == {"Normal"}

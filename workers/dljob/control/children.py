@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from dljob.control import accept, names, reasons
+from dljob.control import accept, names
 from dljob.control.accept import Blueprint, Refused
 from dljob.control.case import Case
-from dljob.control.model import Create, CreateToken, Event, Object
+from dljob.control.model import Create, CreateToken, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
 from dljob.plan.dress import Dress, dressed
@@ -25,10 +25,8 @@ def missing(case: Case) -> Step | None:
         return Step(f"waits for a better spec: {case.terms.reason}")
     made = accept.blueprint(case.source, case.settings)
     cluster = ray_cluster(case, made, case.terms.hash)
-    message = f"attempt {case.attempt}: RayCluster {case.cluster_name}"
     return Step(
         f"attempt {case.attempt} has no RayCluster",
-        events=(Event("Normal", reasons.CLUSTER_CREATED, message, "CreateCluster"),),
         actions=(
             CreateToken(names.token_secret(case.cluster_name), case.cluster_name, case.owner, labels(case)),
             Create("ConfigMap", spec_map(case, made)),

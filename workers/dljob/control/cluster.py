@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.control import reasons
+from dljob.control import names, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.edits import edits
@@ -23,6 +23,9 @@ PREFIX = "ClusterReady"
 
 def ready(case: Case) -> list[Said]:
     """ClusterReady; nothing while an earlier attempt's RayCluster goes, which says why already."""
+    refused = case.trouble("DeleteRayCluster")
+    if refused is not None and (case.finished or case.replaced):
+        return [Said(PREFIX, "False", reasons.DELETION_REFUSED, refused.message)]
     if case.finished:
         return _finished(case)
     if case.replaced:
@@ -45,10 +48,12 @@ def ready(case: Case) -> list[Said]:
 
 
 def _finished(case: Case) -> list[Said]:
+    logs = f"; ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
+    note = logs if case.observed.logs_saved else ""
     if case.cluster is None and case.leftover is None:
-        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED, "the job is over")]
+        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED, f"the job is over{note}")]
     if not isinstance(case.terms, Refused) and case.terms.retain:
-        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, "cleanupPolicy is Retain")]
+        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, f"cleanupPolicy is Retain{note}")]
     return []
 
 

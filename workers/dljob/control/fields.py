@@ -26,9 +26,11 @@ def part(value: object, *path: str) -> Object:
 
 
 def items(value: object, *path: str) -> Sequence[Object]:
-    """A list of mappings; empty when there is none."""
+    """The mappings of a list; empty when there is none."""
     found = field(value, *path)
-    return cast("Sequence[Object]", found) if isinstance(found, list | tuple) else ()
+    if not isinstance(found, list | tuple):
+        return ()
+    return [cast("Object", item) for item in cast("Sequence[object]", found) if isinstance(item, _MAPPINGS)]
 
 
 def text(value: object, *path: str) -> str:

@@ -80,8 +80,7 @@ def _logs(case: Case) -> Step | None:
         return Step("the head is not ready to give the ended job's logs", requeue=left)
     name = names.logs_map(case.name)
     action = SaveLogs(name, case.cluster_name, case.address, case.owner, labels(case))
-    event = Event("Normal", reasons.LOGS_SAVED, f"ConfigMap {name} has the last lines of each rank's log", "SaveLogs")
-    return Step("the ended job's logs are to be kept", (action,), events=(event,), requeue=left)
+    return Step("the ended job's logs are to be kept", (action,), requeue=left)
 
 
 def _cluster(case: Case) -> Step | None:
@@ -91,11 +90,19 @@ def _cluster(case: Case) -> Step | None:
     meta = cluster["metadata"]
     if meta.get("deletionTimestamp"):
         return Step("the ended job's RayCluster is leaving")
-    lost = case.told and not case.observed.logs_saved
-    message = "the tails of the ranks' logs could not be had before the RayCluster goes"
-    events = (Event("Warning", reasons.LOGS_LOST, message, "SaveLogs"),) if lost else ()
     action = Delete("RayCluster", meta["name"], meta["uid"])
+    events = (_word_on_logs(case),) if case.told else ()
     return Step("the ended job's RayCluster gives its machines back", (action,), events=events)
+
+
+def _word_on_logs(case: Case) -> Event:
+    if case.observed.logs_saved:
+        message = f"ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
+        return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")
+    trouble = case.trouble("SaveLogs")
+    why = f": {trouble.message}" if trouble else ""
+    message = f"the last lines of the ranks' logs could not be had before the RayCluster goes{why}"
+    return Event("Warning", reasons.LOGS_LOST, message, "SaveLogs")
 
 
 def _ttl(case: Case) -> Step:

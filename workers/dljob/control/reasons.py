@@ -29,10 +29,11 @@ WORKERS_PENDING = "WorkersPending"  # the head is ready, not all worker pods are
 CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
 CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
 CLUSTER_LEAVING = "ClusterLeaving"  # a RayCluster is being deleted
+DELETION_REFUSED = "DeletionRefused"  # the API server does not delete a RayCluster that must go; tried again
 CLUSTER_DELETED = "ClusterDeleted"  # the job ended and its RayCluster was deleted
 CLUSTER_KEPT = "ClusterKept"  # the job ended; cleanupPolicy keeps its RayCluster
 
-CLUSTER_CREATED = "ClusterCreated"  # an Event: the RayCluster of an attempt was ordered
+CLUSTER_CREATED = "ClusterCreated"  # an Event: an attempt has its RayCluster
 
 # A new attempt; also counted in restarts.cluster.
 CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
@@ -84,7 +85,16 @@ STARTING = "Starting"  # PrimeMaster is being started
 WARNINGS = frozenset(
     {
         *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, KUBERAY_MISSING, KUBERAY_TOO_OLD, NAME_TAKEN),
-        *(CREATION_REFUSED, CLUSTER_EDITED, CLUSTER_GONE, HEAD_LOST, PREEMPTED, SUBMISSION_FAILED, MASTER_LOST),
+        *(
+            CREATION_REFUSED,
+            DELETION_REFUSED,
+            CLUSTER_EDITED,
+            CLUSTER_GONE,
+            HEAD_LOST,
+            PREEMPTED,
+            SUBMISSION_FAILED,
+            MASTER_LOST,
+        ),
         *(CLUSTER_RESTARTS_EXHAUSTED, SUBMISSION_REFUSED, MASTER_UNREACHABLE, COMMAND_REFUSED, COMMAND_IGNORED),
         *(DEADLINE_EXCEEDED, PRE_RUNNING_DEADLINE, IMAGE_WITHOUT_DLJOB, LOGS_LOST, JOB_FAILED),
     }

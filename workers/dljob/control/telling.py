@@ -14,7 +14,7 @@ QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB
 
 def events(old: Object, new: Object) -> tuple[Event, ...]:
     """An Event for each condition whose status or reason is another one now, and for a new fault."""
-    return (*_faults(old, new), *_new_attempt(old, new), *_conditions(old, new))
+    return (*_faults(old, new), *_new_attempt(old, new), *_cluster(old, new), *_conditions(old, new))
 
 
 def _faults(old: Object, new: Object) -> Iterator[Event]:
@@ -29,6 +29,14 @@ def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
     """A new attempt that no fault explains."""
     if _begins(old, new) and part(old, "lastFault") == part(new, "lastFault"):
         yield Event("Normal", text(new, "reason"), text(new, "message"), "NewAttempt")
+
+
+def _cluster(old: Object, new: Object) -> Iterator[Event]:
+    """A RayCluster that is seen for the first time."""
+    uid = text(new, "rayCluster", "uid")
+    if uid and uid != text(old, "rayCluster", "uid"):
+        message = f"attempt {number(new, 'attempt')} has RayCluster {text(new, 'rayCluster', 'name')}"
+        yield Event("Normal", reasons.CLUSTER_CREATED, message, "CreateCluster")
 
 
 def _begins(old: Object, new: Object) -> bool:
