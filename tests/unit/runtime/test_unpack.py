@@ -51,7 +51,11 @@ def test_what_comes_along_is_what_dljob_needs_and_ray_does_not_bring() -> None:
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root") / "lib"
-    bring(folder)
+    before = os.umask(0o077)
+    try:
+        bring(folder)
+    finally:
+        os.umask(before)
     return folder
 
 
@@ -153,7 +157,11 @@ def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted: Callable[..., P
     source = mounted(dljob__code_zip=packed, train_py=b"new")
     assert (source / pods.ARCHIVE).is_file()
     code = tmp_path / "code"
-    assert unpack.unpack(source, code) == 4
+    before = os.umask(0o077)
+    try:
+        assert unpack.unpack(source, code) == 4
+    finally:
+        os.umask(before)
     assert (code / "pkg" / "a.py").read_bytes() == b"a"
     assert (code / "train.py").read_bytes() == b"new"
     assert (code / "run.sh").stat().st_mode & 0o777 == 0o755
