@@ -131,7 +131,9 @@ def test_a_master_that_is_silent_and_back():
 
 
 def test_a_master_that_never_answers():
-    world = World().settle().head_ready().settle().silent(30, "connect: no route to host").settle()
+    world = World().settle().head_ready().settle().silent(59, "connect: no route to host").settle()
+    assert world.cond("MasterReady") == ("False", "Submitted")
+    world.silent(60, "connect: no route to host").settle()
     assert world.cond("MasterReady") == ("Unknown", "MasterUnreachable")
     assert world.phase == "Scheduling"
 

@@ -16,6 +16,9 @@ from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Tro
 PATIENCE_SECONDS = 10.0
 """PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
 
+START_SECONDS = 60.0
+"""The first word may take so long: a runtime environment is made, and the launcher starts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -220,7 +223,8 @@ class Case:
     def silent(self) -> bool:
         """Whether PrimeMaster has been asked in vain for longer than it may take."""
         master = self.observed.master
-        return self.submitted and master is not None and bool(master.error) and master.age >= PATIENCE_SECONDS
+        patience = PATIENCE_SECONDS if self.told else START_SECONDS
+        return self.submitted and master is not None and bool(master.error) and master.age >= patience
 
     @property
     def reachable(self) -> bool:
