@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -37,8 +38,10 @@ class RankLink:
 
     def hello(self, rank: int, incarnation: int) -> dict[str, Any]:
         """Say who we are; what the host tells of us."""
-        self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
-        answer = self._frames.receive()
+        answer = None
+        with contextlib.suppress(OSError):  # it is being closed
+            self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
+            answer = self._frames.receive()
         if answer is None:
             self._frames.close()
             raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
