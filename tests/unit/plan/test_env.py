@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from plan_kit import job, role
 
@@ -96,3 +99,10 @@ def test_each_kind_of_device_is_shown_by_its_own_variable():
         "Neuron": {"NEURON_RT_VISIBLE_CORES": "0,3"},
         "Custom": {},
     }
+
+
+def test_what_hosts_of_ranks_import_is_light():
+    """The spec's models take longer to import than a host may take to start."""
+    modules = "dljob.plan.env, dljob.plan.devices, dljob.plan.model, dljob.plan.pods"
+    code = f"import sys, {modules}; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,7 @@ from dljob.plan.devices import DEVICES
 from dljob.plan.dress import Dress, dressed, effective
 from dljob.plan.overlay import laid_over
 from dljob.plan.plan import plan
-from dljob.spec import machines, templates
+from dljob.spec import devices, templates
 
 KEYS = st.sampled_from(["a", "b", "containers", "env", "tolerations", "command", "livenessProbe"])
 ITEMS = st.lists(
@@ -161,7 +161,7 @@ def test_the_loader_keeps_what_the_pods_have():
     """`spec` may not import `plan`: what it refuses is held here against what the plan makes."""
     assert {**dict(pods.RAY_PORTS), pods.GATEWAY_PORT_NAME: pods.GATEWAY_PORT} == templates.PORTS
     assert (templates.HEAD, templates.WORKER) == (pods.HEAD_CONTAINER, pods.WORKER_CONTAINER)
-    assert {name: device.kubernetes for name, device in DEVICES.items() if device.kubernetes} == machines.KUBERNETES
+    assert {name: device.kubernetes for name, device in DEVICES.items() if device.kubernetes} == devices.KUBERNETES
     _, head, worker = made(code={"configMap": "hello"}, nodeGroups=[{"name": "g", "sharedMemory": "1Gi"}])
     for pod, group in ((head["spec"], None), (worker["spec"], "g")):
         ray = pod["containers"][0]

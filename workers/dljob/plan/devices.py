@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.spec.machines import KUBERNETES
+from dljob.spec.devices import KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)

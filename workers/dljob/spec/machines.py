@@ -14,14 +14,6 @@ from dljob.spec.tree import Loc
 from dljob.spec.words import one_of
 
 RESERVED_GROUPS = ("head", "headgroup")
-KUBERNETES = {
-    "GPU": "nvidia.com/gpu",
-    "NPU": "huawei.com/Ascend910",
-    "TPU": "google.com/tpu",
-    "HPU": "habana.ai/gaudi",
-    "Neuron": "aws.amazon.com/neuroncore",
-}
-"""Kind of device -> Kubernetes' usual extended resource for it."""
 
 
 def homes(spec: DLJobSpec, role: Role) -> list[NodeGroup]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from dljob.spec.devices import KUBERNETES
 from dljob.spec.findings import Check, Finding
-from dljob.spec.machines import KUBERNETES
 from dljob.spec.model import DLJobSpec, NodeGroup
 from dljob.spec.outside import inside, is_ours
 from dljob.spec.tree import Loc

@@ -1,0 +1,12 @@
+"""What Kubernetes calls the kinds of device. Data only, and light: processes that start ranks read it."""
+
+from __future__ import annotations
+
+KUBERNETES = {
+    "GPU": "nvidia.com/gpu",
+    "NPU": "huawei.com/Ascend910",
+    "TPU": "google.com/tpu",
+    "HPU": "habana.ai/gaudi",
+    "Neuron": "aws.amazon.com/neuroncore",
+}
+"""Kind of device -> the usual extended resource for it."""
