@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cluster import build, cache, kwok, node, torch_volume, up
+from cluster import build, cache, images, kwok, node, torch_volume, up
 from cluster.handle import Cluster
 
 
@@ -50,13 +50,23 @@ def end(run: Path | None) -> None:
             print(f"ended {', '.join(ended)} of {folder}")
 
 
+def everything() -> None:
+    """Build what a control plane takes, and what a node takes beside it, where a node can be at all."""
+    build.ensure()
+    images.ensure()
+    try:
+        build.runtime()
+    except cache.MissingError as e:
+        print(f"no real node here: {e}")
+    print(cache.kube())
+
+
 def main() -> int:
     """Do what was asked for."""
     args = arguments()
     try:
         if args.command == "build":
-            build.ensure()
-            print(cache.kube())
+            everything()
         elif args.command == "up":
             print(f"KUBECONFIG={boot(args).kubeconfig}")
         elif args.command == "down":

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def go(folder: Path, *args: str) -> str:
     Raises:
         RuntimeError: it failed; with the end of what it said.
     """
-    env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false"}
+    env = {**os.environ, "CGO_ENABLED": "0"}
     done = subprocess.run(["go", *args], cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"go {' '.join(args)}: {done.stderr.strip()[-2000:]}")
@@ -71,14 +71,14 @@ def go(folder: Path, *args: str) -> str:
 
 
 def flags(program: Program) -> list[str]:
-    """The linker's flags: no debugging tables; Kubernetes is told its version, as its components compare theirs."""
+    """No paths of this machine, no debugging tables; Kubernetes is told its version, as its components compare it."""
     link = "-s -w"
     if program.name == "kube":
         version = go(cache.GO, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
         major, minor, _ = version.removeprefix("v").split(".", 2)
         at = "k8s.io/component-base/version"
         link += f" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}"
-    return ["-ldflags", link]
+    return ["-trimpath", "-buildvcs=false", "-ldflags", link]
 
 
 def build(program: Program) -> None:
@@ -129,8 +129,15 @@ def runtime() -> Path:
         MissingError: this is no Debian, or its packages cannot be fetched.
     """
     target = cache.kube() / "root"
-    if target.exists():
-        return target
+    if not target.exists():
+        with lock():
+            if not target.exists():
+                unpack(target)
+    return target
+
+
+def unpack(target: Path) -> None:
+    """Fetch Debian's packages, and unpack them into a folder, whole or not at all."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise cache.MissingError(
             "the real node's containerd and runc are unpacked from Debian's packages: it takes apt-get and dpkg"
@@ -147,11 +154,10 @@ def runtime() -> Path:
             subprocess.run(["dpkg", "-x", str(package), str(root)], check=True)
         root.chmod(0o755)
         root.rename(target)
-    return target
 
 
 @contextlib.contextmanager
-def lock() -> Iterator[None]:
+def lock() -> Generator[None]:
     """One build at a time on this machine, for this user."""
     (cache.kube() / "bin").mkdir(parents=True, exist_ok=True)
     with Path(cache.home() / "kube" / "lock").open("w") as file:

@@ -60,8 +60,8 @@ def network(run: Path) -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     Path("/etc/resolv.conf").write_text(f"nameserver {DNS}\n")
     (run / "resolv.conf").write_text("")  # whom the cluster's DNS asks: nobody
-    bridge = {"type": "bridge", "bridge": "pods0", "isDefaultGateway": True, "hairpinMode": True}
-    bridge["ipam"] = {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": PODS}]]}
+    addresses = {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": PODS}]]}
+    bridge = {"type": "bridge", "bridge": "pods0", "isDefaultGateway": True, "hairpinMode": True, "ipam": addresses}
     Path("/etc/cni/net.d").mkdir(parents=True, exist_ok=True)
     plugins = {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
     Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(plugins))
@@ -129,9 +129,9 @@ def load(archive: str) -> None:
         raise RuntimeError(f"ctr images import {archive}: {done.stderr.strip()}")
 
 
-def kubelet(run: Path) -> None:
-    """Start the kubelet and kube-proxy, once the API server answers."""
-    config = {
+def kubelet_config(run: Path) -> dict[str, object]:
+    """How the kubelet is set up."""
+    return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {
@@ -155,22 +155,13 @@ def kubelet(run: Path) -> None:
         # Images cannot be pulled again, and this machine's disk is not the node's: it keeps them, and evicts late.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "evictionHard": {
-            "memory.available": "100Mi",
-            "nodefs.available": "1%",
-            "imagefs.available": "1%",
-            "nodefs.inodesFree": "1%",
-        },
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
     }
-    (run / "kubelet.json").write_text(json.dumps(config))
-    flags = [
-        f"--config={run / 'kubelet.json'}",
-        f"--kubeconfig={run / 'pki' / 'kubelet.kubeconfig'}",
-        f"--node-ip={NODE}",
-    ]
-    flags += [f"--hostname-override={NAME}", f"--root-dir={run / 'kubelet'}"]
-    processes.start(run, "kubelet", [cache.program("kube"), "kubelet", *flags], tools())
-    proxy = {
+
+
+def proxy_config(run: Path) -> dict[str, object]:
+    """How kube-proxy is set up."""
+    return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",
@@ -181,7 +172,15 @@ def kubelet(run: Path) -> None:
         # These limits are the whole machine's, and may not be set from here.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
-    (run / "proxy.json").write_text(json.dumps(proxy))
+
+
+def kubelet(run: Path) -> None:
+    """Start the kubelet and kube-proxy, once the API server answers."""
+    (run / "kubelet.json").write_text(json.dumps(kubelet_config(run)))
+    (run / "proxy.json").write_text(json.dumps(proxy_config(run)))
+    who = [f"--kubeconfig={run / 'pki' / 'kubelet.kubeconfig'}", f"--hostname-override={NAME}", f"--node-ip={NODE}"]
+    where = [f"--config={run / 'kubelet.json'}", f"--root-dir={run / 'kubelet'}"]
+    processes.start(run, "kubelet", [cache.program("kube"), "kubelet", *who, *where], tools())
     processes.start(run, "proxy", [cache.program("kube"), "proxy", f"--config={run / 'proxy.json'}"], tools())
 
 

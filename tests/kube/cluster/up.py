@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from cluster import cache, kuberay, node, processes
@@ -63,7 +63,7 @@ def real(run: Path) -> Cluster:
 
 
 @contextlib.contextmanager
-def undone(run: Path) -> Iterator[None]:
+def undone(run: Path) -> Generator[None]:
     """End what was started when not all of it could be; the logs stay."""
     try:
         yield
