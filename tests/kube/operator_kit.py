@@ -153,7 +153,7 @@ class Head:
         self._loop.run_forever()
 
     async def _serve(self) -> None:
-        self._runner = web.AppRunner(self.stub.app())
+        self._runner = web.AppRunner(self.stub.app(), shutdown_timeout=0.1)
         await self._runner.setup()
         for port in (8265, 8266):
             await web.TCPSite(self._runner, self.ip, port).start()
