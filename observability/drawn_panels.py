@@ -86,7 +86,7 @@ def timeseries(
     look, unit = panel["fieldConfig"]["defaults"]["custom"], panel["fieldConfig"]["defaults"]["unit"]
     beside = panel["options"]["legend"]["placement"] == "right"
     rows = min(len(found), 9 if beside else 5)
-    box = Box(64, 8, width - (230 if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
+    box = Box(64, 8, width - (_beside(unit) if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
     stacked = bool(look.get("stacking")) and look["stacking"]["mode"] == "normal"
     steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
     limits = [step for step in steps if step.get("value") is not None] if "thresholdsStyle" in look else []
@@ -180,7 +180,13 @@ def _legend(found: Sequence[Series], unit: str, rows: int, *, beside: bool) -> s
         last, most = escape(shown(values[-1], unit)), escape(shown(max(values), unit))
         name = f'<i style="background:{one.colour}"></i>{escape(one.name)}'
         lines.append(f"<tr><td>{name}</td><td>{last}</td><td>{most}</td></tr>")
-    return f'<table class="legend{" beside" if beside else ""}">{"".join(lines)}</table>'
+    style = f' style="width:{_beside(unit) - 22}px"' if beside else ""
+    return f'<table class="legend{" beside" if beside else ""}"{style}>{"".join(lines)}</table>'
+
+
+def _beside(unit: str) -> int:
+    """How many pixels a legend on the right takes."""
+    return 230 if unit in ("none", "short") else 330
 
 
 def timeline(

@@ -38,7 +38,7 @@ padding-top: 30px; color: #9fa7b3} table {border-collapse: collapse; width: calc
 .legend td:first-child {text-align: left} .legend th {color: #6e9fff; font-weight: 400} i {display: inline-block;
 width: 14px; height: 4px; margin-right: 6px; vertical-align: middle; border-radius: 2px}
 .list th, .list td {text-align: left; padding: 5px 6px; border-bottom: 1px solid #25282d} .list th {color: #6e9fff}
-.beside {position: absolute; right: 4px; top: 36px; width: 208px; margin: 0}
+.beside {position: absolute; right: 4px; top: 36px; margin: 0}
 .link {color: #6e9fff; text-decoration: underline}
 """
 
