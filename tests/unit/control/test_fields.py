@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.control.fields import field, items, number, part, text
+from dljob.control.fields import field, items, number, part, text, texts
 
 BODY = {"a": {"b": [{"c": 1}], "t": "x", "n": 3}, "none": None}
 
@@ -22,4 +22,6 @@ def test_what_is_not_there_is_empty():
     assert items(BODY, "a") == ()
     assert items({"a": [1, {"b": 2}, None]}, "a") == [{"b": 2}]
     assert text(BODY, "a", "n") == ""
+    assert texts(BODY, "a") == []
+    assert texts({"a": ["x", 1]}, "a") == ["x"]
     assert number(BODY, "a", "t") == 0

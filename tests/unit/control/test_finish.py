@@ -87,6 +87,7 @@ def test_the_launchers_word_counts_when_nobody_else_speaks(status: str, code: in
     assert (world.phase, world.status["attempt"]) == ("Scheduling", 1)
     world.silent(61).settle()
     assert (world.phase, world.status["reason"]) == (phase, reason)
+    assert ("Traceback" in world.status["message"]) is (code == 1)
 
 
 def test_the_launchers_word_waits_for_primemasters():

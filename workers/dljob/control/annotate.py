@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dljob.control import accept, names
 from dljob.control.accept import Refused
 from dljob.control.case import Case, bounded
-from dljob.control.fields import field, text
+from dljob.control.fields import field, text, texts
 from dljob.control.model import Annotate, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
@@ -50,7 +50,7 @@ def _on_plan(case: Case, digest: str) -> Iterator[Annotate]:
     on_job = case.annotations.get(names.PLAN_HASH) == digest and names.PLAN in case.annotations
     on_cluster = field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
     if on_job and on_cluster:
-        return
+        return  # the plan's text is made only when it is needed
     whole, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)
     plan = {names.PLAN: whole, names.PLAN_HASH: digest}
     if not on_cluster:
@@ -61,7 +61,7 @@ def _on_plan(case: Case, digest: str) -> Iterator[Annotate]:
 
 def _on_pod(place: Object, attempt: int) -> Mapping[str, str | None]:
     """What a pod is told. `place` is one entry of the gateway's placement."""
-    units = [str(unit) for unit in place.get("units") or ()]
+    units = texts(place, "units")
     ranks = text(place, "ranks")
     roles = sorted({part.rpartition("/")[0] for part in ranks.split(",") if "/" in part})
     return {

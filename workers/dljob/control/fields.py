@@ -33,6 +33,14 @@ def items(value: object, *path: str) -> Sequence[Object]:
     return [cast("Object", item) for item in cast("Sequence[object]", found) if isinstance(item, _MAPPINGS)]
 
 
+def texts(value: object, *path: str) -> list[str]:
+    """The texts of a list; empty when there is none."""
+    found = field(value, *path)
+    if not isinstance(found, list | tuple):
+        return []
+    return [item for item in cast("Sequence[object]", found) if isinstance(item, str)]
+
+
 def text(value: object, *path: str) -> str:
     """A text; empty when there is none."""
     found = field(value, *path)
