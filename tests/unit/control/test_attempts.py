@@ -42,7 +42,14 @@ def test_a_head_pod_that_is_leaving_is_not_replaced_yet():
 def test_another_session():
     world = World().running().new_session()
     lost(world, "HeadLost")
-    assert "session-2" in world.status["message"]
+    assert world.status["message"] == "the head restarted: Ray's session is session-2 now"
+
+
+def test_a_head_that_says_why_it_restarted():
+    world = World().running()
+    head = world.pods[world.name][0]
+    world.pods[world.name] = [replace(head, trouble="OOMKilled: exit code 137")]
+    assert lost(world.new_session(), "HeadLost").status["message"].endswith("now; OOMKilled: exit code 137")
 
 
 def test_a_silent_head_is_not_a_lost_one():

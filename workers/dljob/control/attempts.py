@@ -103,7 +103,8 @@ def _head_lost(case: Case) -> NewAttempt | None:
         return NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
     if session and case.ray_job is not None and case.ray_job.session not in ("", session):
-        return NewAttempt(reasons.HEAD_LOST, f"the head restarted: Ray's session is {case.ray_job.session} now")
+        why = f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
+        return NewAttempt(reasons.HEAD_LOST, f"the head restarted: Ray's session is {case.ray_job.session} now{why}")
     return None
 
 
