@@ -47,7 +47,9 @@ fmt: setup ## format and fix what can be fixed
 
 verify: setup ## regenerate what is generated; fail on a difference
 	$(BIN)/python -m dljob.spec.generate
-	git diff --exit-code -- crds docs/reference
+	$(BIN)/python charts/generate.py
+	$(BIN)/python observability/generate.py
+	git diff --exit-code -- crds charts docs/reference
 
 cov: setup ## branch coverage of the pure rooms, which must be whole
 	$(BIN)/python -m pytest -q -n 2 tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.control --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered

@@ -53,6 +53,8 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
             [str(BIN / "lint-imports"), "--no-cache"],
             [str(BIN / "pyright"), "--warnings"],
             [sys.executable, "-m", "dljob.spec.generate", "--check"],
+            [sys.executable, "charts/generate.py", "--check"],
+            [sys.executable, "observability/generate.py", "--check"],
         ]
     if tier == "unit":
         covered = [flag for room in PURE for flag in ("--cov", room)]
