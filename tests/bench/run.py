@@ -2,8 +2,8 @@
 
     python tests/bench/run.py [name ...] [--json FILE] [--markdown FILE] [--from FILE]
 
-Names are those of the scripts beside this one; none: all. `--from` prints from rows of an earlier `--json` instead of
-running. Exits 1 when a figure is missed. Ray runs in a network of its own where that can be made.
+Names are those of the scripts beside this one; none: all. `--from` takes the rows of an earlier `--json` and runs only
+what is named, whose rows it replaces. Exits 1 when a figure is missed. Ray runs in a network of its own where that can be made.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ SCRIPTS = (
     "raylet",
     "endings",
     "example",
+    "kube_apply",
+    "kube_status",
+    "kube_rest",
+    "kube_jobs",
 )
 
 
@@ -43,7 +47,8 @@ def measure(name: str) -> list[dict[str, Any]]:
     """The rows of one benchmark; a row that says so when it failed."""
     print(f"== {name}", file=sys.stderr, flush=True)
     begin = time.monotonic()
-    command = [*isolated(), sys.executable, "-W", "ignore", str(HERE / f"{name}.py")]
+    network = [] if name.startswith("kube_") else isolated()  # a Kubernetes makes networks of its own
+    command = [*network, sys.executable, "-W", "ignore", str(HERE / f"{name}.py")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not rows:
@@ -135,10 +140,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--markdown", type=Path, help="write the document here")
     parser.add_argument("--conditions", default="", help="what else is to be said of the machine, for the document")
-    parser.add_argument("--from", dest="earlier", type=Path, help="rows of an earlier --json; nothing is run")
+    parser.add_argument(
+        "--from", dest="earlier", type=Path, help="rows of an earlier --json; only what is named is run"
+    )
     arguments = parser.parse_args()
     if arguments.earlier:
         kept = json.loads(arguments.earlier.read_text())
+        rows = [row for row in kept["rows"] if row["script"] not in arguments.names]
+        rows += [row for name in arguments.names for row in measure(name)]
+        kept["rows"] = sorted(rows, key=lambda row: SCRIPTS.index(row["script"]))
     else:
         rows = [row for name in arguments.names or SCRIPTS for row in measure(name)]
         kept = {"machine": machine(), "day": date.today().isoformat(), "conditions": "", "rows": rows}  # noqa: DTZ011 - a local day
