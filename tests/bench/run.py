@@ -3,8 +3,8 @@
     python tests/bench/run.py [name ...] [--json FILE] [--markdown FILE] [--from FILE]
 
 Names are those of the scripts beside this one; none: all. `--from` takes the rows of an earlier `--json` and runs only
-what is named, whose rows it replaces. Exits 1 when a figure is missed. Ray runs in a network of its own where that can be
-made.
+what is named, whose rows it replaces. Exits 1 when a figure is missed. Ray runs in a network of its own where that can
+be made.
 """
 
 from __future__ import annotations
