@@ -39,7 +39,11 @@ class Ray:
         self._cluster = Cluster(shutdown_at_exit=True)
         store = 80 << 20
         self.head = self._cluster.add_node(
-            num_cpus=0, include_dashboard=True, dashboard_port=0, object_store_memory=store
+            num_cpus=0,
+            include_dashboard=True,
+            dashboard_port=0,
+            dashboard_agent_listen_port=None,
+            object_store_memory=store,
         )
         self.nodes = [self.add_node("pod-a"), self.add_node("pod-b")]
         self.port = free_port()
@@ -126,8 +130,10 @@ class Ray:
         return pid
 
     def actor(self, ending: str) -> int:
-        """The pid of an actor, by the end of its process title; 0 when there is none."""
-        return next((pid for pid, argv in processes() if argv[0].endswith(ending)), 0)
+        """The pid of an actor of this Ray, by the end of its process title; 0 when there is none."""
+        mark = f"RAY_TMPDIR={self.folder}".encode()
+        found = (pid for pid, argv in processes() if argv[0].endswith(ending))
+        return next((pid for pid in found if mark in Path(f"/proc/{pid}/environ").read_bytes()), 0)
 
 
 class Job:

@@ -82,6 +82,7 @@ class ThreadHost(Host):
     def terminated(self) -> None:
         """SIGTERM from outside: user code may end in its own way, but the rank counts as ended from outside."""
         if self._done.is_set():
+            self.reports.wait_acked(self._report, HEARD_S)
             end(0, "its rank has ended, and its work is done")  # as Ray ends it when the job is released
         self._killed = "SIGTERM from outside"
         start = self._start
