@@ -60,6 +60,8 @@ class World:
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     ray: dict[str, str] = field(default_factory=dict)
     """Submission -> status, of the living head."""
+    masters: set[str] = field(default_factory=set)
+    """Submissions whose PrimeMaster lives; it does not need its launcher any more."""
     session: str = "session-1"
     view: MasterView | None = None
     said: RayJobView | None = None
@@ -99,7 +101,6 @@ class World:
         )
 
     def look(self) -> Outcome:
-        """What the operator would do now."""
         return reconcile(self.observed(), self.settings, self.now)
 
     # -- what the operator does
@@ -224,7 +225,7 @@ class World:
         """KubeRay made the head, and it is ready."""
         head = Pod(f"{self.name}-head", uid, True, "headgroup", "Running", True, ip="10.0.0.1", node="node-a")
         self.pods[self.name] = [head]
-        return self._condition("HeadPodReady", "True")
+        return self.condition("HeadPodReady", "True")
 
     def workers_ready(self, ready: int = 1, desired: int = 1) -> World:
         head = self.pods[self.name][0]
@@ -236,16 +237,13 @@ class World:
         self.cluster["status"] |= {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready}
         return self
 
-    def _condition(self, kind: str, status: str, **more: Any) -> World:
+    def condition(self, kind: str, status: str = "True", **more: Any) -> World:
+        """KubeRay says something of the RayCluster."""
         made = self.cluster.setdefault("status", {"desiredWorkerReplicas": 1, "readyWorkerReplicas": 0})
         kept = [one for one in made.get("conditions", []) if one["type"] != kind]
         made["conditions"] = [*kept, {"type": kind, "status": status, **more}]
         made["head"] = {"podIP": "10.0.0.1", "podName": f"{self.name}-head"}
         return self
-
-    def condition(self, kind: str, status: str = "True", **more: Any) -> World:
-        """KubeRay says something of the RayCluster."""
-        return self._condition(kind, status, **more)
 
     def delete_cluster(self, name: str = "") -> World:
         """The RayCluster goes, with its pods and what Ray knew."""
@@ -258,6 +256,7 @@ class World:
     def new_session(self) -> World:
         """The head's process is another one: what Ray knew is gone."""
         self.ray.clear()
+        self.masters.clear()
         self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
         if self.said is not None:
             self.said = replace(self.said, status="MISSING", session=self.session)
@@ -272,7 +271,8 @@ class World:
     @property
     def lives(self) -> bool:
         """Whether a PrimeMaster of the attempt that is watched runs."""
-        return self.watch is not None and self.ray.get(self.watch.submission) == "RUNNING"
+        running = {id_ for id_, status in self.ray.items() if status == "RUNNING"}
+        return self.watch is not None and self.watch.submission in self.masters | running
 
     def calm(self, end: str = "Succeeded", rounds: int = 12) -> World:
         """Nothing bad happens any more: the job comes to its end."""
@@ -292,6 +292,8 @@ class World:
     def master(self, phase: str = "Running", **more: Any) -> World:
         """PrimeMaster says something."""
         self.view = MasterView(snapshot(phase, **more))
+        if self.watch is not None:
+            self.masters.add(self.watch.submission)
         return self
 
     def silent(self, seconds: float, error: str = "connection refused") -> World:
@@ -301,24 +303,23 @@ class World:
 
     def launcher(self, status: str, **more: Any) -> World:
         """Ray says something of the submission."""
-        assert self.watch is not None
         self.ray[self.watch.submission] = status
         self.said = RayJobView(self.watch.submission, status, session=self.session, **more)
         return self
 
     def later(self, seconds: float) -> World:
         self.now += seconds
+        if self.view is not None and self.view.error:
+            self.view = replace(self.view, age=self.view.age + seconds)
         return self
 
     def restarted(self) -> World:
         """The operator died and came back: what it held in memory is gone."""
-        self.view = self.said = self.watch = None
+        self.view = self.said = self.watch = self.fuse = None
         self.sent = ()
-        self.fuse = None
         return self
 
     def running(self) -> World:
-        """To the job's normal life."""
         self.settle().head_ready().settle()
         return self.workers_ready().master("Running").settle()
 
@@ -342,7 +343,6 @@ class World:
         return next(one for one in self.status["conditions"] if one["type"] == kind)["message"]
 
     def reasons(self) -> list[str]:
-        """Of the Events, in their order."""
         return [event.reason for event in self.events]
 
 

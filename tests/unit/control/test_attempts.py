@@ -8,7 +8,7 @@ import pytest
 from control_kit import NOW, UID, World, dljob
 
 from dljob.control import names
-from dljob.control.model import Delete, Trouble
+from dljob.control.model import Delete, RayJobView, Trouble
 
 
 def lost(world: World, reason: str, *, restarts: int = 1) -> World:
@@ -138,6 +138,17 @@ def test_a_dead_launcher_matters_when_primemaster_is_silent_for_long(age: float)
         assert world.settle().status["attempt"] == 1
     else:
         lost(world, "MasterLost")
+
+
+@pytest.mark.parametrize("age", [59.0, 60.0])
+def test_a_submission_that_ray_forgot_matters_when_primemaster_is_silent_for_long(age: float):
+    """The head restarted before its first session was written down."""
+    world = World().running().silent(age)
+    world.said = RayJobView(world.status["submissionId"], "MISSING", session="session-1")
+    if age < 60:
+        assert world.settle().status["attempt"] == 1
+    else:
+        assert "Ray does not know the submission" in lost(world, "MasterLost").status["message"]
 
 
 def test_a_dead_launcher_of_a_living_master_is_no_matter():

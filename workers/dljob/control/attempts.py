@@ -112,11 +112,16 @@ def _submission_lost(case: Case) -> NewAttempt | None:
     trouble, view = case.trouble("Submit"), case.ray_job
     if trouble is not None and trouble.count >= TOO_OFTEN and not case.told:
         return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
-    if view is None or view.status not in ENDED:
+    if view is None:
         return None
-    said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
-    if not case.told and view.status != "SUCCEEDED" and view.exit_code != 1:
-        return NewAttempt(reasons.SUBMISSION_FAILED, said)
+    if view.status in ENDED:
+        said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
+        if not case.told and view.status != "SUCCEEDED" and view.exit_code != 1:
+            return NewAttempt(reasons.SUBMISSION_FAILED, said)
+    elif view.status == "MISSING" and case.told:
+        said = "Ray does not know the submission any more"
+    else:
+        return None
     master = case.observed.master
     if master is not None and master.error and master.age >= ORPHAN_SECONDS:
         return NewAttempt(reasons.MASTER_LOST, f"{said}; PrimeMaster does not answer: {master.error}")
