@@ -62,11 +62,15 @@ def series_of(panel: Mapping[str, Any], answers: Sequence[Sequence[Mapping[str, 
     return sorted(found, key=lambda series: series.name) if len(panel["targets"]) == 1 else found
 
 
+def _nothing(panel: Mapping[str, Any]) -> str:
+    return f'<div class="none">{escape(panel["fieldConfig"]["defaults"].get("noValue", "No data"))}</div>'
+
+
 def stat(panel: Mapping[str, Any], answers: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """One value, or one name, in large."""
     config, found = panel["fieldConfig"], series_of(panel, answers)
     if not found:
-        return '<div class="none">No data</div>'
+        return _nothing(panel)
     value = found[0].points[-1][1]
     if panel["options"]["textMode"] == "name":
         own = any(one["matcher"]["id"] == "byRegexp" for one in config.get("overrides", ()))
@@ -82,11 +86,11 @@ def timeseries(
     """Lines, stacked areas or bars, with axes, a dashed limit, and a legend of last values and maxima."""
     found = series_of(panel, answers)
     if not found:
-        return '<div class="none">No data</div>'
+        return _nothing(panel)
     look, unit = panel["fieldConfig"]["defaults"]["custom"], panel["fieldConfig"]["defaults"]["unit"]
     beside = panel["options"]["legend"]["placement"] == "right"
     rows = min(len(found), 9 if beside else 5)
-    box = Box(64, 8, width - (_beside(unit) if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
+    box = Box(76, 8, width - (_beside(unit) if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
     stacked = bool(look.get("stacking")) and look["stacking"]["mode"] == "normal"
     steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
     limits = [step for step in steps if step.get("value") is not None] if "thresholdsStyle" in look else []
@@ -119,13 +123,13 @@ def _axes(box: Box, span: Span, marks: Sequence[float], unit: str) -> str:
 
 
 def _times(box: Box, span: Span) -> str:
-    """The hours and half hours below a chart, in UTC."""
-    every = next(s for s in (60, 300, 900, 1800, 3600, 7200) if (span.end - span.begin) / s <= 7 or s == 7200)
+    """Round times below a chart, in UTC."""
+    every = next(s for s in (10, 30, 60, 300, 900, 1800, 3600, 7200) if (span.end - span.begin) / s <= 7 or s == 7200)
     first = span.begin + (-span.begin) % every
     parts: list[str] = []
     for number in range(int((span.end - first) // every) + 1):
         at = first + number * every
-        text = time.strftime("%H:%M", time.gmtime(at))
+        text = time.strftime("%H:%M" if every >= 60 else "%H:%M:%S", time.gmtime(at))
         parts.append(f'<text x="{box.x(at, span):.1f}" y="{box.bottom + 16:.1f}" text-anchor="middle">{text}</text>')
     return "".join(parts)
 
@@ -224,7 +228,7 @@ def table(panel: Mapping[str, Any], answers: Sequence[Sequence[Mapping[str, Any]
     fields = sorted(organize["includeByName"], key=organize["indexByName"].__getitem__)
     titles = [organize["renameByName"][name] for name in fields]
     if not lines:
-        return f'<div class="none">{escape(panel["fieldConfig"]["defaults"].get("noValue", "No data"))}</div>'
+        return _nothing(panel)
     body = "".join(
         "<tr>"
         + "".join(_cell(line.get(name, ""), title, panel) for name, title in zip(fields, titles, strict=True))

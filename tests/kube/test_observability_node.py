@@ -106,7 +106,7 @@ def test_every_panel_has_data_of_real_pods(node: Cluster, chart: Release, job: s
     begin = time.time()
     with following(node, monitors(chart), tmp_path) as server:
         of = f'namespace="{NAMESPACE}",dljob="{job}"'
-        until(lambda: server.query(f"dljob_last_recovery_seconds{{{of}}}"), "a rank died and came back", 150)
+        until(lambda: server.query(f"dljob_last_recovery_seconds{{{of}}} offset 5s"), "a rank died and came back", 150)
         until(lambda: server.query(f'dljob_phase{{{of},phase="Running"}} == 1'), "the job runs again", 30)
         check_targets(server)
         chosen = {
