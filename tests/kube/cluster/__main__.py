@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cluster import build, cache, images, kwok, node, torch_volume, up
-from cluster.handle import Cluster
+from cluster.handle import Cluster, KubectlError
 
 
 def arguments() -> argparse.Namespace:
@@ -73,7 +73,7 @@ def main() -> int:
             end(args.run)
         else:
             node.load((args.run or up.RUNS / "node").absolute(), args.archives)
-    except (cache.MissingError, RuntimeError) as e:
+    except (cache.MissingError, KubectlError, RuntimeError) as e:
         print(f"cluster: {e}", file=sys.stderr)
         return 2
     return 0

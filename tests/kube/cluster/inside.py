@@ -152,6 +152,7 @@ def kubelet_config(run: Path) -> dict[str, object]:
         "resolvConf": f"{run}/resolv.conf",
         "makeIPTablesUtilChains": False,
         "maxPods": 250,
+        "nodeStatusUpdateFrequency": "2s",  # how soon declared devices can be had
         # Images cannot be pulled again, and this machine's disk is not the node's: it keeps them, and evicts late.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
@@ -185,13 +186,14 @@ def kubelet(run: Path) -> None:
 
 
 def main(run: Path) -> None:
-    """Start the node's processes, say so in `ready`, and collect what ends, for as long as this lives."""
+    """Start the node's processes, say so in `serving` and `ready`, and collect what ends, for as long as this lives."""
     run.mkdir(parents=True)
     socket.sethostname(NAME)
     mounts(run)
     network(run)
     cgroups()
     Plane(run, NODE, (6443, 2379, 2380, 10257, 10259)).start()
+    (run / "serving").touch()
     containerd(run)
     kubelet(run)
     (run / "ready").touch()

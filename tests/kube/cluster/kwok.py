@@ -46,11 +46,12 @@ def node(name: str, resources: Mapping[str, str]) -> dict[str, object]:
 
 
 def add(cluster: Cluster, run: Path, count: int, prefix: str = "fake", resources: Mapping[str, str] = MANY) -> None:
-    """Add fake nodes `<prefix>-0` and on, and wait until they are ready."""
+    """Add fake nodes `<prefix>-0` and on, those that are not there yet, and wait until they are ready."""
     start(cluster, run)
-    items = [node(f"{prefix}-{i}", resources) for i in range(count)]
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     names = {f"{prefix}-{i}" for i in range(count)}
+    there = cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split()
+    if items := [node(name, resources) for name in sorted(names.difference(there))]:
+        cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
     def ready() -> bool:
         path = '{range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'

@@ -86,6 +86,8 @@ def start(run: Path) -> Cluster:
     )
     connect(first(run, outer))
     cluster = Cluster(run / "node" / "pki" / "admin.kubeconfig", run)
+    processes.until((run / "node" / "serving").exists, 120, "the node's control plane", run, ["node"])
+    kuberay.crds(cluster)  # while images are imported
     processes.until((run / "node" / "ready").exists, 180, "the node's processes", run, ["node"])
     processes.until(lambda: registered(cluster), 60, "the node to register", run, ["node"])
     cluster.kubectl("wait", f"node/{NAME}", "--for=condition=Ready", "--timeout=60s")
