@@ -70,12 +70,12 @@ async def test_a_change_of_state_brings_the_job_up_at_once(it: Shell) -> None:
     it.head.say(JOB_ID, phase="Starting")
     it.pollers.follow(JOB, UID, WATCH)
     await until(it, lambda master, _: master and master.snapshot)
-    it.head.polled.clear()
-    await asyncio.wait_for(it.head.polled.wait(), 5)
+    it.head.say(JOB_ID, progress={"step": 1})
+    await until(it, lambda master, _: "progress" in master.snapshot)  # other progress waits for 15 s from now on
     while it.queue.take():
         it.queue.done(JOB)
     it.head.say(JOB_ID, phase="Running")
-    await brought(it, 1)
+    await brought(it, 3)
     master, _ = it.pollers.views(JOB)
     assert master is not None
     assert master.snapshot["phase"] == "Running"
