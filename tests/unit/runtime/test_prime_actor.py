@@ -5,8 +5,16 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
+from memory_backend import MemoryBackend
+
+from dljob.plan.plan import plan
 from dljob.runtime import prime, prime_actor
+from dljob.runtime.messages import JobInfo
+from dljob.runtime.shell import Setup
+from dljob.spec.model import DLJobManifest
 
 
 def methods(cls: type) -> dict[str, str]:
@@ -17,6 +25,18 @@ def methods(cls: type) -> dict[str, str]:
 def test_the_actor_offers_what_prime_master_does() -> None:
     assert methods(prime_actor.PrimeMaster) == methods(prime.PrimeMaster)
     assert "beacon" in methods(prime_actor.PrimeMaster)
+
+
+def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> None:
+    """Else attempt 2 would replay the end of attempt 1, and be over at once."""
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    spec = {"roles": roles, "master": {"journal": {"path": str(tmp_path)}}}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": spec})
+    info = JobInfo("a" * 32, "j", "/home", "dljob", "m", 30, 0.2, "", (("w", 1),))
+    setup = Setup(info, manifest.spec, plan(manifest))
+    order = prime.MasterOrder(info.uid, "/home", "", "dljob", "ray")
+    stores = [prime._store(replace(order, attempt=n), setup, MemoryBackend()) for n in (1, 2)]
+    assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
 
 
 def test_its_module_brings_nothing_heavy() -> None:

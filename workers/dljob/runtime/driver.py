@@ -102,7 +102,8 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
     code = Path(pods.CODE)
     try:
-        made = begin(job, job_dir=folder, code_dir=code if _holds_files(code) else None, uid=args.uid)
+        code_dir = code if _holds_files(code) else None
+        made = begin(job, job_dir=folder, code_dir=code_dir, uid=args.uid, attempt=args.attempt)
     except UsageError:
         # Another launcher of this job was quicker.
         found = find(job, job_dir=folder, uid=args.uid)

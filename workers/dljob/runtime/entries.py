@@ -39,6 +39,8 @@ class MasterOrder:
     namespace: str
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    """Which attempt of the job on Kubernetes; each has a journal of its own."""
 
 
 def master_name(uid: str) -> str:

@@ -184,7 +184,13 @@ def launch(
 
 
 def begin(
-    job: Outline, *, job_dir: Path, code_dir: Path | None, uid: str = "", backend: str | None = None
+    job: Outline,
+    *,
+    job_dir: Path,
+    code_dir: Path | None,
+    uid: str = "",
+    backend: str | None = None,
+    attempt: int = 1,
 ) -> JobConnection:
     """Make the PrimeMaster of a job; returns when it answers.
 
@@ -195,11 +201,12 @@ def begin(
             each process is in when Ray starts it.
         uid: `new_uid()`, when the folder's name contains it; else one is made.
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
+        attempt: Counts from 1; a later one never reads the journal of an earlier one.
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
     uid = uid or new_uid()
-    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options)
+    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options, attempt)
     entry = JobEntry(uid, job.name, str(job_dir), time.time())
     try:
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -204,11 +204,17 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:
-    """The file, unless the backend's options say `journal: kv`."""
+    """The file, unless the backend's options say `journal: kv`.
+
+    A volume outlives attempts, and an attempt that has ended must not be the end of the next one.
+    """
     if order.options.get("journal") == "kv":
         return KeyValueStore(backend.kv, f"dljob/{order.uid}/journal/")
     path = setup.spec.master.journal.path
-    return FileStore(Path(path) / f"{setup.info.name}-{order.uid[:8]}" if path else setup.folder / "journal")
+    if not path:
+        return FileStore(setup.folder / "journal")
+    name = f"{setup.info.name}-{order.uid[:8]}"
+    return FileStore(Path(path) / (name if order.attempt == 1 else f"{name}.{order.attempt}"))
 
 
 class _Guard:
