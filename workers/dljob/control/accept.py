@@ -86,7 +86,7 @@ def source(job: Object) -> str:
 def terms(text: str, settings: Settings) -> Terms | Refused:
     """The terms of a job; `text` is its `source`."""
     try:
-        made = _blueprint(text, settings)
+        made = blueprint(text, settings)
     except SpecError as error:
         return Refused(reasons.INVALID_SPEC, str(error))
     except PlacementError as error:
@@ -114,13 +114,14 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def blueprint(text: str, settings: Settings) -> Blueprint:
-    """The whole of an accepted spec; `text` is its `source`."""
-    return _blueprint(text, settings)
+    """The whole of a spec; `text` is its `source`. Kept from its first sight until its RayCluster is made.
 
-
-def _blueprint(text: str, settings: Settings) -> Blueprint:
+    Raises:
+        SpecError: It is wrong.
+        PlacementError: It fits on no machines.
+    """
     data: dict[str, Any] = json.loads(text)
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     manifest = effective(written, settings.image, settings.ray_version)
