@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from control_kit import CrashError, World, dljob
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def lawful(world: World) -> None:
     assert len(set(world.submissions)) == len(world.submissions), "one submission twice"
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(STORY, st.sampled_from(["Succeeded", "Failed"]))
 def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[str, int | None]], end: str):

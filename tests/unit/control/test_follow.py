@@ -147,6 +147,7 @@ ONE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(ONE, max_size=4), ONE)
 def test_what_the_poller_holds_back_the_status_holds_back_too(before: list[dict], change: dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from control_kit import World, dljob, snapshot
 
 from dljob.control.model import MasterView
@@ -47,6 +48,7 @@ def test_a_state_takes_the_progress_along():
     assert world.status["progress"]["step"] == 7
 
 
+@pytest.mark.slow
 def test_pods_that_come_one_by_one_are_progress():
     world = World(dljob(nodeGroups=[{"name": "c", "cpu": "1", "replicas": 900}])).settle().head_ready().settle()
     before = len(world.log)

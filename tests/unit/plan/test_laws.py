@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_kit import job, layouts
@@ -32,6 +33,7 @@ def test_each_rank_sits_in_one_bundle_and_place_finds_it(layout):
         assert place.group * made.roles[role].group_size + place.local == rank
 
 
+@pytest.mark.slow
 @given(layouts())
 def test_a_bundle_holds_what_its_ranks_take_and_no_device_is_overshared(layout):
     roles, collocations = layout
@@ -55,6 +57,7 @@ def test_a_group_is_in_one_unit_with_the_groups_of_its_number(layout):
             assert made.place(role.name, rank).unit == f"{home.get(role.name, role.name)}/{rank // role.group_size}"
 
 
+@pytest.mark.slow
 @given(layouts(), st.randoms())
 def test_the_order_of_roles_and_collocations_does_not_matter(layout, random):
     roles, collocations = layout

@@ -81,6 +81,7 @@ def test_every_user_may_read_lib(lib: Path) -> None:
         assert not path.is_dir() or path.stat().st_mode & 0o555 == 0o555
 
 
+@pytest.mark.slow
 def test_the_runtime_imports_with_ray_and_lib_alone(lib: Path, tmp_path: Path) -> None:
     """In a user's image there is ray[default] and nothing more of what dljob declares."""
     site = tmp_path / "site"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -61,6 +62,7 @@ def test_any_bytes_load_or_are_refused(raw: bytes) -> None:
     assert all(problem.message for problem in refused(raw))
 
 
+@pytest.mark.slow
 @given(spoilt())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_any_tree_in_any_place_loads_or_is_refused(data: dict[str, Any]) -> None:
