@@ -80,6 +80,8 @@ def test_what_cannot_be_placed_is_refused_in_the_plans_words():
     made = terms(roles=[role], nodeGroups=[{"name": "small", "cpu": "2"}])
     assert isinstance(made, Refused)
     assert made.reason == "DoesNotFit"
+    assert "\n" not in made.message
+    assert "; add replicas or larger machines" in made.message
     assert "64 CPU" in made.message
 
 

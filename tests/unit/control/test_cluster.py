@@ -45,10 +45,13 @@ def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
     assert world.status["reason"] == reason
 
 
-def test_pods_that_the_server_refuses_in_kuberays_words():
-    world = World().settle().condition("ReplicaFailure", reason="FailedCreateHeadPod", message=QUOTA).settle()
+@pytest.mark.parametrize("first", ["", "FailedCreateHeadPod\n"])
+def test_pods_that_the_server_refuses_in_kuberays_words(first: str):
+    world = World().settle().condition("ReplicaFailure", reason="FailedCreateHeadPod", message=first + QUOTA).settle()
     assert world.cond("ClusterReady") == ("False", "FailedCreateHeadPod")
-    assert world.message("ClusterReady") == QUOTA
+    what_to_do = "raise the quota or give something back; KubeRay tries again by itself"
+    assert world.message("ClusterReady") == f"{QUOTA}; {what_to_do}"
+    assert world.events[-1].type == "Warning"
     assert (world.phase, world.status["reason"]) == ("Provisioning", "FailedCreateHeadPod")
 
 
@@ -63,7 +66,9 @@ def test_a_head_that_cannot_get_its_image():
     world.pods[world.name] = [waiting(world, "h", "ImagePullBackOff", "ImagePullBackOff: no such image", head=True)]
     world.settle()
     assert world.cond("ClusterReady") == ("False", "ImagePullBackOff")
-    assert world.message("ClusterReady") == "pod h: ImagePullBackOff: no such image"
+    assert world.message("ClusterReady") == (
+        "pod h: ImagePullBackOff: no such image; correct the image, or its imagePullSecrets"
+    )
     assert world.status["reason"] == "ImagePullBackOff"
 
 
@@ -74,7 +79,9 @@ def test_workers_that_find_no_machine_after_the_submission():
     world.pods[world.name] = [head, *stuck]
     world.settle()
     assert world.cond("ClusterReady") == ("False", "Unschedulable")
-    assert world.message("ClusterReady") == "pod w1: Unschedulable: 0/3 nodes (and 1 more pods)"
+    assert world.message("ClusterReady") == (
+        "pod w1 (and 1 other): Unschedulable: 0/3 nodes; make room, or ask for less; the pod then goes on by itself"
+    )
     assert (world.phase, world.status["reason"]) == ("Scheduling", "Unschedulable")
     assert world.submissions
 

@@ -42,6 +42,16 @@ def test_a_hand_in_it(change: Callable[[dict[str, Any]], object], words: str):
     assert "ClusterEdited" in world.reasons()
 
 
+def test_a_hand_in_one_that_is_not_ready_yet_may_be_the_cause():
+    world = World(dljob(nodeGroups=GROUPS)).settle()
+    world.cluster["spec"]["rayVersion"] = "2.9.0"
+    world.cluster["metadata"]["generation"] += 1
+    world.later(15).settle()
+    assert world.cond("ClusterReady") == ("False", "HeadPending")
+    words = "there is no head pod yet; somebody edited the RayCluster: spec.rayVersion is '2.9.0'"
+    assert world.message("ClusterReady").startswith(words)
+
+
 def test_what_others_add_is_no_edit():
     def queue(spec: dict[str, Any]) -> None:
         spec["suspend"] = False

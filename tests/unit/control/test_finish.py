@@ -71,8 +71,15 @@ def test_a_refusal_of_few_words():
     assert (world.status["reason"], world.status["message"]) == ("JobFailed", "no")
 
 
-def test_an_image_without_dljob():
-    world = submitted().launcher("FAILED", exit_code=1, tail="/usr/bin/python: No module named dljob").settle()
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error while finding module specification for 'dljob.runtime.launcher' (No module named 'dljob')",
+        "No module named dljob.runtime.launcher",
+    ],
+)
+def test_an_image_without_dljob(said: str):
+    world = submitted().launcher("FAILED", exit_code=1, tail=f"/usr/bin/python: {said}").settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "ImageWithoutDLJob")
     assert "image example.org/ray:2.60.0 has no dljob" in world.status["message"]
 

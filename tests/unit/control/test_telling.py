@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from control_kit import World
 
+from dljob.control.model import Pod
+
 FAULT = {
     "level": "RoleGroup",
     "reason": "NodeLost",
@@ -41,6 +43,26 @@ def test_a_fault_is_told_once_by_its_cause():
     assert (ranks.type, ranks.reason) == ("Normal", "RanksPending")
     world.master("Running", lastFault=FAULT, recentFaults=[{**FAULT, "recoveredAt": "t"}]).settle()
     assert world.reasons()[-2:] == ["RolesReady", "Steady"]
+
+
+def test_a_restart_by_order_is_no_warning():
+    world = World().running()
+    before = len(world.events)
+    ordered = {**FAULT, "reason": "Requested", "firstCause": "restart of worker/1 ordered by annotation"}
+    world.master("Recovering", ready=1, lastFault=ordered, recentFaults=[ordered]).settle()
+    assert [event.type for event in world.events[before:]] == ["Normal", "Normal"]
+    assert world.events[before].reason == "Requested"
+
+
+def test_what_others_say_of_a_cluster_that_is_not_ready_is_a_warning():
+    world = World().running()
+    pod = Pod("w9", "u", False, "cpu1", "Pending", False, trouble="0/3 nodes", trouble_reason="Unschedulable")
+    world.pods[world.name].append(pod)
+    world.master("Scheduling", placement={"units": 4, "ready": 0}).settle()
+    told = {(event.action, event.reason): event.type for event in world.events}
+    assert told["PlacementReady", "Unschedulable"] == "Warning"
+    assert told["ClusterReady", "HeadPending"] == "Normal"
+    assert told["PlacementReady", "UnitsHeld"] == "Normal"
 
 
 def test_a_lost_attempt_is_told_once():

@@ -88,9 +88,9 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     try:
         made = blueprint(text, settings)
     except SpecError as error:
-        return Refused(reasons.INVALID_SPEC, str(error))
+        return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
-        return Refused(reasons.DOES_NOT_FIT, str(error))
+        return Refused(reasons.DOES_NOT_FIT, _in_a_line(error))
     metadata = made.manifest.metadata
     cluster = dressed(made.plan, made.manifest, Dress(metadata.name, metadata.namespace or ""))
     wrong = forbidden(cluster, settings.service_account)
@@ -132,6 +132,11 @@ def _hash(manifest: DLJobManifest) -> str:
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     kept = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _in_a_line(error: Exception) -> str:
+    """An error's words as a condition's message: `kubectl describe` indents no second line."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
 
 
 def _accelerators(plan: JobPlan) -> str:

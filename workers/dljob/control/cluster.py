@@ -7,6 +7,8 @@ from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.edits import edits
 from dljob.control.fields import items, number, part, text
+from dljob.control.hints import advised
+from dljob.control.model import Object
 from dljob.control.steps import Said
 
 MISSING = "the API server serves no RayCluster (ray.io/v1): install the KubeRay operator, 1.6 or newer"
@@ -37,12 +39,15 @@ def ready(case: Case) -> list[Said]:
     if case.suspended:
         reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
         return [Said(PREFIX, "False", reason, f"RayCluster {case.cluster_name} is suspended")]
-    pending = _pending(case)
+    pending, edited = _pending(case), edits(case)
+    left = f"{edited}; the RayCluster is left as it is" if edited else ""
     if pending:
-        return [Said(PREFIX, "False", *pending)]
-    edited = edits(case)
-    if edited:
-        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, f"{edited}; the RayCluster is left as it is")]
+        reason, message = pending
+        return [
+            Said(PREFIX, "False", reason, f"{message}; somebody edited the RayCluster: {left}" if left else message)
+        ]
+    if left:
+        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, left)]
     workers = number(case.cluster, "status", "readyWorkerReplicas")
     return [Said(PREFIX, "True", reasons.PODS_READY, f"the head and {workers} worker pods are ready")]
 
@@ -83,15 +88,25 @@ def _pending(case: Case) -> tuple[str, str] | None:
     if case.head_ready and 0 < desired <= there:
         return None
     if case.says("ReplicaFailure"):
-        failure = case.cluster_conditions["ReplicaFailure"]
-        return text(failure, "reason") or reasons.CREATION_REFUSED, text(failure, "message") or counted
+        return _refused(case.cluster_conditions["ReplicaFailure"], counted)
     stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
     if stuck:
-        more = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
-        fallback = reasons.HEAD_PENDING if stuck[0].head else reasons.WORKERS_PENDING
-        return stuck[0].trouble_reason or fallback, f"pod {stuck[0].name}: {stuck[0].trouble}{more}"
+        first, others = stuck[0], len(stuck) - 1
+        more = f" (and {others} other{'s' if others > 1 else ''})" if others else ""
+        fallback = reasons.HEAD_PENDING if first.head else reasons.WORKERS_PENDING
+        words = f"pod {first.name}{more}: {first.trouble}"
+        return first.trouble_reason or fallback, advised(first.trouble_reason, words)
     if not case.head_ready:
         head = case.head
         state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
         return reasons.HEAD_PENDING, state
     return reasons.WORKERS_PENDING, counted
+
+
+def _refused(failure: Object, counted: str) -> tuple[str, str]:
+    """A pod that KubeRay could not make; its message begins with the reason, in a line of its own (1.6.2)."""
+    reason = text(failure, "reason")
+    words = text(failure, "message").removeprefix(reason).strip()
+    if not words:
+        return reason or reasons.CREATION_REFUSED, counted
+    return reason or reasons.CREATION_REFUSED, advised(reason, words)

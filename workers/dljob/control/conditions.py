@@ -75,8 +75,13 @@ def _said(case: Case, change: Change | None) -> list[Said]:
 
 
 def _ended(case: Case, verdict: Verdict) -> list[Said]:
-    gone = [Said(kind, "False", reasons.JOB_ENDED) for kind in ("MasterReady", "PlacementReady", "RolesReady")]
-    gone += [Said("Recovering", "False", reasons.JOB_ENDED)] if "Recovering" in case.conditions else []
+    kinds = (
+        "MasterReady",
+        "PlacementReady",
+        "RolesReady",
+        *(("Recovering",) if "Recovering" in case.conditions else ()),
+    )
+    gone = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
     kind = "Complete" if verdict.success else "Failed"
     return [*_first(case), *gone, Said(kind, "True", verdict.reason, verdict.message)]
 
@@ -98,7 +103,8 @@ def _standing(case: Case) -> list[Said]:
         said += [_placement(case, snapshot), _roles(snapshot)]
         said += _recovering(case, snapshot)
     elif not case.told and not case.replaced:
-        said += [Said(kind, "False", reasons.WAITS_FOR_MASTER) for kind in ("PlacementReady", "RolesReady")]
+        unknown = (reasons.WAITS_FOR_MASTER, "PrimeMaster has not spoken yet")
+        said += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
     return said
 
 
@@ -137,7 +143,8 @@ def _master(case: Case) -> list[Said]:
     trouble = case.trouble("Submit")
     if trouble is not None and (trouble.code or trouble.count > TRIES):
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)]
-    return [_ordered(case) if case.submitted else Said("MasterReady", "False", reasons.WAITS_FOR_HEAD)]
+    waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "it is submitted as soon as the head is ready")
+    return [_ordered(case) if case.submitted else waits]
 
 
 def _ordered(case: Case) -> Said:

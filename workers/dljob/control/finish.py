@@ -11,8 +11,8 @@ from dljob.control.fields import text
 from dljob.control.model import Delete, Event, SaveLogs
 from dljob.control.steps import Step, Verdict
 
-NO_DLJOB = "No module named dljob"
-"""What Python says in an image without dljob. Source: CPython, Modules/main.c and Lib/runpy.py."""
+NO_DLJOB = ("No module named 'dljob'", "No module named dljob")
+"""What Python says in an image without dljob, and with one that has no launcher. Source: CPython, Lib/runpy.py."""
 LOGS_SECONDS = 60.0
 """The RayCluster waits for its logs to be saved for so long after the end."""
 LOGS_TRIES = 5
@@ -51,10 +51,9 @@ def _launchers(case: Case) -> Verdict | None:
         return Verdict(
             success=False, reason=view.refusal.get("reason", reasons.JOB_FAILED), message=message, at=case.now
         )
-    if not case.told and NO_DLJOB in view.tail + view.message:
-        message = (
-            f"image {text(case.old, 'effective', 'image')} has no dljob; install it there, or configure an init image"
-        )
+    if not case.told and any(words in view.tail + view.message for words in NO_DLJOB):
+        image = text(case.old, "effective", "image")
+        message = f"image {image} has no dljob; install it there, or let the operator bring it (--init-image)"
         return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=message, at=case.now)
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:

@@ -100,3 +100,6 @@ WARNINGS = frozenset(
     }
 )
 """Reasons whose Events are Warnings."""
+
+ALL = frozenset(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
+"""The operator's own; others are passed on from whoever gave them."""

@@ -10,6 +10,10 @@ from dljob.control.model import Event, Object
 
 QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
 """Reasons of conditions that say nothing a user needs an Event for."""
+PASSED_ON = ("ClusterReady", "PlacementReady")
+"""Conditions whose reason may be the kubelet's, the scheduler's, KubeRay's or PrimeMaster's."""
+ORDERED = "Requested"
+"""PrimeMaster's reason of a restart that somebody ordered: no fault."""
 
 
 def events(old: Object, new: Object) -> tuple[Event, ...]:
@@ -22,7 +26,8 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
     for fault in items(new, "recentFaults"):
         if _key(fault) not in known:
             message = f"{text(fault, 'target')}: {text(fault, 'firstCause')}; restarted at level {text(fault, 'level')}"
-            yield Event("Warning", text(fault, "reason"), message, "Recovering")
+            kind = "Normal" if text(fault, "reason") == ORDERED else "Warning"
+            yield Event(kind, text(fault, "reason"), message, "Recovering")
 
 
 def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
@@ -62,5 +67,8 @@ def _conditions(old: Object, new: Object) -> Iterator[Event]:
 
 def _event(condition: Object) -> Event:
     kind, status, reason = condition["type"], condition["status"], condition["reason"]
-    bad = reason in reasons.WARNINGS or (kind == "Failed" and status == "True" and reason != reasons.STOPPED)
+    failed = kind == "Failed" and status == "True" and reason != reasons.STOPPED
+    # What others say of a cluster or a placement that is not ready is a trouble; what is usual has our own reasons.
+    trouble = kind in PASSED_ON and status == "False" and reason not in reasons.ALL
+    bad = reason in reasons.WARNINGS or failed or trouble
     return Event("Warning" if bad else "Normal", reason, condition["message"] or f"{kind} is {status}", kind)

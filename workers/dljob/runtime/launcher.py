@@ -41,9 +41,10 @@ def refuse(why: versions.Refusal) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dljob.runtime.launcher", allow_abbrev=False)
-    parser.add_argument("--spec", required=True, help="the DLJob as JSON")
+    parser.add_argument("--spec", required=True, help="the DLJob as JSON: a file, or gcs://<name>, which Ray keeps")
+    parser.add_argument("--home", default="", help="DLJOB_HOME, where the pod sets none")
     parser.add_argument("--uid", required=True, help="the job's uid, 32 hex digits")
-    parser.add_argument("--attempt", required=True, type=int, help="counts the RayClusters of the job, from 0")
+    parser.add_argument("--attempt", required=True, type=int, help="counts the RayClusters of the job, from 1")
     parser.add_argument("--ray", required=True, help="the version of Ray that the job says the image has")
     parser.add_argument("--version", required=True, help="the operator's version of dljob")
     parser.add_argument("--host", default="0.0.0.0", help="where the gateway listens")  # noqa: S104 - a pod's network

@@ -1,0 +1,34 @@
+"""What to do next, behind the words of whoever says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from dljob.control.hints import advised
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "step"),
+    [
+        ("ErrImageNeverPull", "image is not present with pull policy of Never", "imagePullPolicy"),
+        ("CreateContainerConfigError", 'secret "keys" not found', "create what is missing"),
+        ("Unschedulable", '0/1 nodes are available: persistentvolumeclaim "x" not found.', "create the claim"),
+        ("Unschedulable", "pod has unbound immediate PersistentVolumeClaims", "a volume or a provisioner"),
+        ("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.", "make room, or ask for less"),
+        ("FailedAttachVolume", 'Multi-Attach error for volume "v" Volume is already used', "ReadWriteMany"),
+        (
+            "FailedCreateHeadPod",
+            'error looking up service account x/y: serviceaccount "y" not found',
+            "service account",
+        ),
+        ("FailedCreateHeadPod", "violates PodSecurity", "correct its template"),
+    ],
+)
+def test_the_words_come_first_and_the_step_behind_them(reason: str, words: str, step: str):
+    found, _, advice = advised(reason, words).partition("; ")
+    assert found == words.rstrip(".")
+    assert step in advice
+
+
+def test_words_that_nobody_knows_stand_alone():
+    assert advised("Evicted", "The node was low on memory.") == "The node was low on memory."

@@ -1,0 +1,39 @@
+"""What to do next about what the kubelet, the scheduler, KubeRay or the API server says of a pod."""
+
+from __future__ import annotations
+
+AGAIN = "the pod then goes on by itself"
+IMAGE = "correct the image, or its imagePullSecrets"
+LOGS = "`kubectl logs` of that container, with --previous, says more"
+KUBERAY_AGAIN = "KubeRay tries again by itself"
+ROOM = f"make room, or ask for less; {AGAIN}"
+
+BY_REASON = {
+    "ErrImagePull": IMAGE,
+    "ImagePullBackOff": IMAGE,
+    "InvalidImageName": IMAGE,
+    "ErrImageNeverPull": "bring the image to the node, or let it be pulled: imagePullPolicy",
+    "CreateContainerConfigError": f"create what is missing; {AGAIN}",
+    "CreateContainerError": "correct the container's command or mounts",
+    "FailedMount": f"create what is missing; {AGAIN}",
+    "CrashLoopBackOff": LOGS,
+    "Error": LOGS,
+    "OOMKilled": "give it more memory",
+    "Unschedulable": ROOM,
+    "FailedCreateHeadPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
+    "FailedCreateWorkerPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
+}
+BY_WORDS = (
+    ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),
+    ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
+    ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
+    ("service account", f"create the service account; {KUBERAY_AGAIN}"),
+    ("exceeded quota", f"raise the quota or give something back; {KUBERAY_AGAIN}"),
+)
+"""Words that say more than the reason, from the scheduler (1.36), the attach-detach controller and admission."""
+
+
+def advised(reason: str, words: str) -> str:
+    """The words, and behind them what to do next, when that is known."""
+    found = next((step for said, step in BY_WORDS if said in words), "") or BY_REASON.get(reason, "")
+    return f"{words.rstrip('.')}; {found}" if found else words
