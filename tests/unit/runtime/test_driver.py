@@ -74,8 +74,9 @@ class World:
             raise self.gateway_error
         return "10.0.0.1:8266"
 
-    def drive(self, attempt: int = 0) -> Any:
-        return drive(argparse.Namespace(spec=str(self.spec), uid=UID, attempt=attempt, host="10.0.0.1", port=8266))
+    def drive(self, attempt: int = 0, spec: str = "", home: str = "") -> Any:
+        where = {"host": "10.0.0.1", "port": 8266}
+        return drive(argparse.Namespace(spec=spec or str(self.spec), uid=UID, attempt=attempt, home=home, **where))
 
 
 @pytest.fixture
@@ -182,3 +183,33 @@ def test_told_to_go_it_leaves_the_job_alone(world: World, capsys: Any) -> None:
         world.drive()
     assert ended.value.code == 143
     assert "the job goes on without me" in capsys.readouterr().out
+
+
+def test_a_spec_that_ray_keeps_is_read_from_there(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {"gcs://dljob-j.json": world.spec.read_bytes()}
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", kept.get)
+    assert world.drive(spec="gcs://dljob-j.json") == 0
+    assert len(world.launched) == 1
+    refused = world.drive(spec="gcs://gone.json")
+    assert refused.reason == "InvalidSpec"
+    assert "Ray does not keep gcs://gone.json any more" in refused.message
+
+
+def test_a_ray_that_does_not_let_us_in_costs_no_spec(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise UnreachableError("no Ray")
+
+    monkeypatch.setattr(driver, "connect", refuse)
+    assert world.drive(spec="gcs://dljob-j.json") == 1
+
+
+def test_a_pod_that_is_not_ours_has_another_home(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DLJOB_HOME")
+    assert world.drive(home=str(tmp_path / "there")) == 0
+    assert world.launched[0]["job_dir"].parent == tmp_path / "there" / "jobs"
+    assert world.gateways[0][2] == str(tmp_path / "there")
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "ours"))
+    world.drive(home=str(tmp_path / "there"))
+    assert world.launched[1]["job_dir"].parent == tmp_path / "ours" / "jobs"

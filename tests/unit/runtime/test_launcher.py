@@ -72,18 +72,14 @@ def test_what_is_no_spec_is_refused_before_ray_is_asked(tmp_path: Path, text: st
         ({"nodeGroups": [{"name": "small", "replicas": 1, "cpu": "1"}]}, "DoesNotFit", "64"),
     ],
 )
-def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(
-    tmp_path: Path, more: dict[str, Any], reason: str, words: str
-) -> None:
+def test_why_a_spec_cannot_be_run_is_said_in_the_loaders_words(more: dict[str, Any], reason: str, words: str) -> None:
     whole = spec(**more)
     whole["spec"]["roles"][0] = {**ROLE, "replicas": 64, "resources": {"cpu": "64"}}
-    (tmp_path / "spec.json").write_text(json.dumps(whole))
-    refused = driver.explain(tmp_path / "spec.json")
+    refused = driver.explain(json.dumps(whole).encode(), "spec.json")
     assert refused is not None
     assert refused.reason == reason
     assert words in refused.message
-    (tmp_path / "spec.json").write_text(json.dumps(spec()))
-    assert driver.explain(tmp_path / "spec.json") is None
+    assert driver.explain(json.dumps(spec()).encode(), "spec.json") is None
 
 
 def test_modules_in_the_users_folder_are_not_the_launchers(tmp_path: Path) -> None:

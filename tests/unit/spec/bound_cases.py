@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cel_cases import Json, job
+from cel_cases import ON_REF, Json, job
 
 from dljob.spec import quantity, scalars
 from dljob.spec.crd import crd
@@ -216,7 +216,7 @@ def _at(whole: Json, path: str) -> Any:
 
 def _with(path: str, value: Any, *, drop: bool = False) -> Json:
     """The whole job with one field changed, or without it; an entrypoint is of the role that has that kind."""
-    spec = copy.deepcopy(WHOLE)
+    spec = copy.deepcopy(ON_REF if path.startswith(".rayClusterRef") else WHOLE)
     for other, fit in SPECIAL.get(path, ()):
         _set(spec, other, fit)
     for kind, index in (("command", 1), ("class", 2)):

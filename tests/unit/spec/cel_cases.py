@@ -42,6 +42,8 @@ def case(rule: cel.Rule, accepted: Json, refused: Json, before: Json | None = No
 
 
 PAIR = {"roles": [role("a"), role("b"), role("c")]}
+ON_REF: Json = {"roles": [role()], "rayClusterRef": {"name": "shared"}}
+CLAIM: Json = {"checkpoint": {"path": "/c", "claimName": "ckpt"}}
 CHIP = {"type": "Custom", "resourceName": "example.com/chip", "rayResource": "chip"}
 
 RULES: tuple[Case, ...] = (
@@ -96,6 +98,38 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(replicas=2)]},
         {"roles": [role()], "managedBy": "kueue.x-k8s.io/multikueue"},
         {"roles": [role()]},
+    ),
+    case(cel.REF_IMMUTABLE, {**ON_REF, "roles": [role(replicas=2)]}, {"roles": [role()]}, ON_REF),
+    case(cel.REF_IMMUTABLE, {"roles": [role(replicas=2)]}, ON_REF, {"roles": [role()]}),
+    case(cel.REF_IMMUTABLE, {**ON_REF, "config": {"a": 1}}, {**ON_REF, "rayClusterRef": {"name": "other"}}, ON_REF),
+    *(
+        case(cel.BESIDE_REF[path], {"roles": [role()], name: value}, {**ON_REF, name: value})
+        for path, name, value in (
+            ("nodeGroups", "nodeGroups", [{"name": "g"}]),
+            ("nodeGroups", "nodeGroups", []),
+            ("rayClusterTemplate", "rayClusterTemplate", {"metadata": {"labels": {"a": "b"}}}),
+            ("head", "head", {}),
+            ("image", "image", "example/x:1"),
+            ("imagePullPolicy", "imagePullPolicy", "Always"),
+            ("imagePullSecrets", "imagePullSecrets", [{"name": "pull"}]),
+            ("envFrom", "envFrom", [{"secretRef": {"name": "s"}}]),
+            ("scheduling", "scheduling", {"queueName": "q"}),
+            ("code.configMap", "code", {"configMap": "code"}),
+            ("checkpoint.claimName", "checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
+            (
+                "master.journal.claimName",
+                "master",
+                {"journal": {"path": "/journal", "claimName": "journal"}},
+            ),
+        )
+    ),
+    case(cel.BESIDE_REF["checkpoint.claimName"], {**ON_REF, "checkpoint": {"path": "/c"}}, {**ON_REF, **CLAIM}),
+    case(cel.REF_MASTER, {**ON_REF, "master": {"maxRestarts": 2}}, {**ON_REF, "master": {"cpu": "2"}}),
+    case(cel.REF_MASTER, {**ON_REF, "master": {"memory": "1Gi"}}, {**ON_REF, "master": {"memory": "2Gi"}}),
+    case(
+        cel.REF_SPARES,
+        {**ON_REF, "faultTolerance": {"spares": {"processesPerNode": 1}}},
+        {**ON_REF, "faultTolerance": {"spares": {"nodes": 1}}},
     ),
     *(case(cel.RESERVED_ROLE, {"roles": [role(f"{n}-1")]}, {"roles": [role(n)]}) for n in ("job", "master", "node")),
     case(

@@ -158,6 +158,11 @@ ROWS: dict[str, Plan | Code] = {
     "spec.nodeGroups[].template": Plan(
         "spec.nodeGroups.0.template", {"spec": {"nodeSelector": {"a": "b"}}}, "declared"
     ),
+    "spec.rayClusterRef.name": Code(
+        "dljob.control.case",
+        "rayClusterRef",
+        "tests/unit/control/test_reference.py::test_a_job_runs_on_a_cluster_that_is_there_and_leaves_it_as_it_was",
+    ),
     "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
     "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
     "spec.head.template": Plan("spec.head", {"template": {"spec": {"nodeSelector": {"a": "b"}}}}),

@@ -22,7 +22,7 @@ from dljob.spec.model import DLJobManifest
 
 ROOT = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 BOUNDS = list(bounds())
-CHANGES = {cel.TYPE_IMMUTABLE.message, cel.MANAGED_BY.message}
+CHANGES = {cel.TYPE_IMMUTABLE.message, cel.MANAGED_BY.message, cel.REF_IMMUTABLE.message}
 """Rules about what a job was before, of which only the server knows."""
 
 

@@ -100,6 +100,10 @@ class SpecSetters:
         size = None if cpu is None else cpus(cpu, ".head()")
         return self._merge("head", cpu=size, memory=memory, template=None if template is None else dict(template))
 
+    def ray_cluster(self, name: str) -> Self:
+        """A RayCluster of the job's namespace on Kubernetes that is there already, to run on."""
+        return self._put("rayClusterRef", {"name": name})
+
     def ray_cluster_template(self, template: Mapping[str, object]) -> Self:
         """What is laid over the RayCluster on Kubernetes: metadata and spec, in KubeRay's spelling."""
         return self._put("rayClusterTemplate", dict(template))

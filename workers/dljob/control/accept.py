@@ -48,6 +48,7 @@ class Terms:
     """As the blueprint's."""
     image: str
     ray_version: str
+    """Both empty where the spec leaves them to a RayCluster that is there."""
     roles: tuple[tuple[str, int], ...]
     """(name, ranks), in the order of the spec."""
     accelerators: str
@@ -69,7 +70,7 @@ class Blueprint:
     """A spec, read, completed and planned."""
 
     manifest: DLJobManifest
-    """Effective: image and Ray's version are filled in."""
+    """Effective: image and Ray's version are filled in, unless the job runs on a RayCluster that is there."""
     plan: JobPlan
     hash: str
     """16 hex digits of what the user wrote, as far as an attempt is made of it: not of the operator's own defaults."""
@@ -91,12 +92,13 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
         return Refused(reasons.DOES_NOT_FIT, _in_a_line(error))
-    metadata = made.manifest.metadata
-    cluster = dressed(made.plan, made.manifest, Dress(metadata.name, metadata.namespace or ""))
+    metadata, spec = made.manifest.metadata, made.manifest.spec
+    cluster: Object = {}
+    if spec.ray_cluster_ref is None:
+        cluster = dressed(made.plan, made.manifest, Dress(metadata.name, metadata.namespace or ""))
     wrong = forbidden(cluster, settings.service_account)
     if wrong:
         return Refused(reasons.FORBIDDEN_POD, wrong)
-    spec = made.manifest.spec
     return Terms(
         hash=made.hash,
         image=spec.image or "",
@@ -124,7 +126,8 @@ def blueprint(text: str, settings: Settings) -> Blueprint:
     """
     data: dict[str, Any] = json.loads(text)
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
-    manifest = effective(written, settings.image, settings.ray_version)
+    there = written.spec.ray_cluster_ref is not None
+    manifest = written if there else effective(written, settings.image, settings.ray_version)
     return Blueprint(manifest, plan(manifest), _hash(written))
 
 

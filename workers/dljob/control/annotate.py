@@ -19,7 +19,7 @@ UNITS, ROLES, RANKS, NODE, ATTEMPT = names.ON_POD
 
 def pods(case: Case) -> Step | None:
     """Tell pods what they hold now: one patch for each that says something else."""
-    if case.observed.master is None or case.observed.master.error or not case.observed.master.placement:
+    if case.ref or case.observed.master is None or case.observed.master.error or not case.observed.master.placement:
         return None
     held = {text(place, "pod"): place for place in case.observed.master.placement if case.snapshot}
     actions: list[Annotate] = []
@@ -48,7 +48,7 @@ def plans(case: Case) -> Step | None:
 
 def _on_plan(case: Case, digest: str) -> Iterator[Annotate]:
     on_job = case.annotations.get(names.PLAN_HASH) == digest and names.PLAN in case.annotations
-    on_cluster = field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
+    on_cluster = bool(case.ref) or field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
     if on_job and on_cluster:
         return  # the plan's text is made only when it is needed
     whole, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)

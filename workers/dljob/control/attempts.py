@@ -23,8 +23,8 @@ ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
 
 def lost(case: Case) -> Step | None:
     """A new attempt for one that is lost, within maxClusterRestarts."""
-    if case.replaced:
-        return None
+    if case.replaced or (case.ref and case.suspended):
+        return None  # nothing runs, and none can be begun, until its owner resumes it
     found = _changed(case) or _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
     if found is None:
         return None
@@ -48,6 +48,9 @@ def patience(case: Case) -> float | None:
 
 def leftover(case: Case) -> Step | None:
     """Delete the RayCluster of the last attempt, and wait for its pods as long as they may hold what the next needs."""
+    if case.ref:
+        left = clearing(case)
+        return None if left is None else Step("the last attempt's ranks may still live for a while", requeue=left)
     if not case.replaced:
         return None
     old = case.leftover
@@ -63,14 +66,21 @@ def clearing(case: Case) -> float | None:
 
     Its ranks may still write where the next attempt reads, until their lease is over.
     """
-    if not case.replaced:
+    if not (case.replaced or (case.ref and _between(case))):
         return None
     # MasterReady went False when the attempt was lost, if there was a PrimeMaster whose ranks may still live.
     lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
     left = case.since("MasterReady") + lease - case.now
     if case.leftover is not None:
         return max(left, 1.0)
+    if case.ref:
+        return left if left > 0 else None
     return left if case.observed.pods and left > 0 else None
+
+
+def _between(case: Case) -> bool:
+    """Whether an attempt failed and the next has not begun, on a RayCluster that outlives attempts."""
+    return case.attempt > 1 and not case.submitted and case.holds("Recovering")
 
 
 def _changed(case: Case) -> NewAttempt | None:
@@ -87,7 +97,7 @@ def _cluster_lost(case: Case) -> NewAttempt | None:
         return None
     if case.cluster is None or case.cluster["metadata"]["uid"] != case.recorded["uid"]:
         return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.cluster_name} was deleted")
-    if case.suspended and case.queued and case.submitted:
+    if case.suspended and case.queued and case.submitted and not case.ref:
         message = f"RayCluster {case.cluster_name} was suspended while the job ran"
         return NewAttempt(reasons.PREEMPTED, message, counted=False)
     return None
@@ -100,12 +110,21 @@ def _head_lost(case: Case) -> NewAttempt | None:
     uid = case.recorded.get("headPodUID")
     if uid and case.head is not None and case.head.uid != uid:
         message = f"head pod {case.recorded.get('headPod')} was replaced by {case.head.name}"
-        return NewAttempt(reasons.HEAD_LOST, message)
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
     if session and case.ray_job is not None and case.ray_job.session not in ("", session):
         why = f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
-        return NewAttempt(reasons.HEAD_LOST, f"the head restarted: Ray's session is {case.ray_job.session} now{why}")
+        message = f"the head restarted: Ray's session is {case.ray_job.session} now{why}"
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     return None
+
+
+def _resumed(case: Case) -> NewAttempt | None:
+    """The RayCluster that is not the job's was suspended under it, which is no fault of anybody's."""
+    if not (case.ref and case.on_hold):
+        return None
+    message = f"RayCluster {case.ref} was suspended while the job ran, and is back"
+    return NewAttempt(reasons.PREEMPTED, message, counted=False)
 
 
 def _submission_lost(case: Case) -> NewAttempt | None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from dljob.control import accept, names
+from dljob.control import accept, names, reasons
 from dljob.control.accept import Refused, Terms
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Trouble
@@ -99,6 +99,11 @@ class Case:
         owners = items(child, "metadata", "ownerReferences")
         return any(owner.get("uid") == self.uid and bool(owner.get("controller")) for owner in owners)
 
+    @cached_property
+    def ref(self) -> str:
+        """The RayCluster that is there already, to run on; empty: each attempt has one of its own."""
+        return text(self.observed.job, "spec", "rayClusterRef", "name")
+
     # -- the attempt
 
     @property
@@ -109,7 +114,7 @@ class Case:
     @cached_property
     def cluster_name(self) -> str:
         """Of the RayCluster of this attempt."""
-        return names.cluster_name(self.name, self.uid, self.attempt)
+        return self.ref or names.cluster_name(self.name, self.uid, self.attempt)
 
     @cached_property
     def submission(self) -> str:
@@ -148,15 +153,17 @@ class Case:
     def cluster(self) -> Object | None:
         """The RayCluster of this attempt."""
         cluster = self.observed.cluster
-        if cluster is None or cluster["metadata"]["name"] != self.cluster_name or not self.owns(cluster):
+        if cluster is None or cluster["metadata"]["name"] != self.cluster_name:
             return None
-        return cluster
+        return cluster if self.ref or self.owns(cluster) else None
 
     @cached_property
     def foreign(self) -> Object | None:
         """An object of the RayCluster's name that is not ours."""
         cluster = self.observed.cluster
-        return cluster if cluster is not None and not self.owns(cluster) and not self.replaced else None
+        if cluster is None or self.ref or self.replaced or self.owns(cluster):
+            return None
+        return cluster
 
     @cached_property
     def cluster_conditions(self) -> Mapping[str, Object]:
@@ -178,6 +185,12 @@ class Case:
         return bool(part(self.cluster, "spec").get("suspend"))
 
     @property
+    def on_hold(self) -> bool:
+        """Whether the RayCluster was suspended when it was last seen without a head that is ready."""
+        held = self.conditions.get("ClusterReady")
+        return held is not None and held.reason in (reasons.CLUSTER_SUSPENDED, reasons.WAITS_IN_QUEUE)
+
+    @property
     def queued(self) -> bool:
         """Whether a queue decides when the RayCluster may run."""
         if self.cluster is not None:
@@ -186,8 +199,9 @@ class Case:
 
     @property
     def head_ready(self) -> bool:
-        """Whether the head takes submissions."""
-        return self.says("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
+        """Whether the head takes submissions, of us too."""
+        there = self.says("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
+        return there and not self.observed.locked
 
     @cached_property
     def address(self) -> str:

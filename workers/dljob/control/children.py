@@ -17,7 +17,7 @@ from dljob.plan.pods import SPEC_KEY
 
 def missing(case: Case) -> Step | None:
     """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount."""
-    if case.observed.cluster is not None and not case.replaced:
+    if case.ref or (case.observed.cluster is not None and not case.replaced):
         return None
     if case.observed.kuberay:
         return Step(f"waits for KubeRay, which is {case.observed.kuberay}")
@@ -42,8 +42,6 @@ def labels(case: Case) -> dict[str, str]:
 
 def spec_map(case: Case, made: Blueprint) -> Object:
     """The immutable ConfigMap with the spec that the attempt runs."""
-    data = made.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    whole = {"apiVersion": made.manifest.api_version, "kind": made.manifest.kind, **data}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -54,8 +52,15 @@ def spec_map(case: Case, made: Blueprint) -> Object:
             "ownerReferences": [case.owner],
         },
         "immutable": True,
-        "data": {SPEC_KEY: json.dumps(whole, separators=(",", ":"))},
+        "data": {SPEC_KEY: spec_text(made)},
     }
+
+
+def spec_text(made: Blueprint) -> str:
+    """The effective spec as JSON, as the launcher takes it."""
+    data = made.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    whole = {"apiVersion": made.manifest.api_version, "kind": made.manifest.kind, **data}
+    return json.dumps(whole, separators=(",", ":"))
 
 
 def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:

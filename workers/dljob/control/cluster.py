@@ -36,9 +36,9 @@ def ready(case: Case) -> list[Said]:
         return [Said(PREFIX, "False", *_absent(case))]
     if case.leaving:
         return [Said(PREFIX, "False", reasons.CLUSTER_LEAVING, f"RayCluster {case.cluster_name} is being deleted")]
-    if case.suspended:
-        reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
-        return [Said(PREFIX, "False", reason, f"RayCluster {case.cluster_name} is suspended")]
+    back = _held_back(case)
+    if back:
+        return [Said(PREFIX, "False", *back)]
     pending, edited = _pending(case), edits(case)
     left = f"{edited}; the RayCluster is left as it is" if edited else ""
     if pending:
@@ -55,6 +55,8 @@ def ready(case: Case) -> list[Said]:
 def _finished(case: Case) -> list[Said]:
     logs = f"; ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
     note = logs if case.observed.logs_saved else ""
+    if case.ref and case.cluster is not None:
+        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, f"RayCluster {case.ref} is not the job's, and stays{note}")]
     if case.cluster is None and case.leftover is None:
         return [Said(PREFIX, "False", reasons.CLUSTER_DELETED, f"the job is over{note}")]
     if not isinstance(case.terms, Refused) and case.terms.retain:
@@ -62,10 +64,27 @@ def _finished(case: Case) -> list[Said]:
     return []
 
 
+def _held_back(case: Case) -> tuple[str, str] | None:
+    """What others decide about the RayCluster."""
+    if case.suspended:
+        reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
+        goes_on = "; the job goes on when its owner resumes it" if case.ref else ""
+        return reason, f"RayCluster {case.cluster_name} is suspended{goes_on}"
+    if case.observed.locked:
+        return reasons.TOKEN_UNKNOWN, case.observed.locked
+    if case.ref and case.on_hold and not case.head_ready:
+        return case.conditions[PREFIX].reason, f"RayCluster {case.ref} was suspended; its head is not ready yet"
+    return None
+
+
 def _absent(case: Case) -> tuple[str, str]:
     """Why there is no RayCluster of ours."""
     if case.observed.kuberay:
         return KUBERAY[case.observed.kuberay]
+    if case.ref:
+        where = case.meta["namespace"]
+        message = f"there is no RayCluster {case.ref} in namespace {where}: make it, and the job goes on by itself"
+        return reasons.RAY_CLUSTER_NOT_FOUND, message
     if case.foreign is not None:
         owners = items(case.foreign, "metadata", "ownerReferences")
         whose = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
@@ -85,8 +104,8 @@ def _pending(case: Case) -> tuple[str, str] | None:
     status = part(case.cluster, "status")
     desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
     counted = f"{there} of {desired} worker pods are ready"
-    if case.head_ready and 0 < desired <= there:
-        return None
+    if case.head_ready and (case.ref or 0 < desired <= there):
+        return None  # how many machines others have is their matter
     if case.says("ReplicaFailure"):
         return _refused(case.cluster_conditions["ReplicaFailure"], counted)
     stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]

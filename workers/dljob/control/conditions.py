@@ -15,6 +15,7 @@ from dljob.control.case import Case, Held, bounded, stamp
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
+from dljob.plan.pods import GATEWAY_PORT
 from dljob.telemetry.reasons import NO_ROOM
 
 TRIES = 3
@@ -135,7 +136,7 @@ def _quota(case: Case) -> Said:
 def _master(case: Case) -> list[Said]:
     view = case.observed.master
     if case.silent and view is not None:
-        return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, view.error)]
+        return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{view.error}{_way(case)}")]
     if case.snapshot:
         return [Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")]
     if case.told:
@@ -145,6 +146,14 @@ def _master(case: Case) -> list[Said]:
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, trouble.message)]
     waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "it is submitted as soon as the head is ready")
     return [_ordered(case) if case.submitted else waits]
+
+
+def _way(case: Case) -> str:
+    """What may be in the way on a RayCluster that was not made for jobs."""
+    if not case.ref or case.told:
+        return ""
+    port = f"port {GATEWAY_PORT} of pod {case.head.name if case.head else 'the head'}"
+    return f"; a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
 
 
 def _ordered(case: Case) -> Said:

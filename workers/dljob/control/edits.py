@@ -21,7 +21,7 @@ def edits(case: Case) -> str:
     What others add (a queue's nodeSelector, the server's defaults) is no difference, nor is `suspend`.
     """
     cluster = case.cluster
-    if cluster is None or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
+    if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
     made = children.ray_cluster(case, accept.blueprint(case.source, case.settings), case.terms.hash)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != children.made_hash(made):

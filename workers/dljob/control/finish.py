@@ -54,6 +54,10 @@ def _launchers(case: Case) -> Verdict | None:
     if not case.told and any(words in view.tail + view.message for words in NO_DLJOB):
         image = text(case.old, "effective", "image")
         message = f"image {image} has no dljob; install it there, or let the operator bring it (--init-image)"
+        if case.ref:
+            message = (
+                f"RayCluster {case.ref} has pods without dljob: install dljob=={case.settings.version} in its image"
+            )
         return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=message, at=case.now)
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:
@@ -84,7 +88,7 @@ def _logs(case: Case) -> Step | None:
 
 def _cluster(case: Case) -> Step | None:
     cluster = case.cluster or case.leftover
-    if cluster is None or (not isinstance(case.terms, Refused) and case.terms.retain):
+    if cluster is None or case.ref or (not isinstance(case.terms, Refused) and case.terms.retain):
         return None
     meta = cluster["metadata"]
     if meta.get("deletionTimestamp"):

@@ -115,7 +115,7 @@ class Observed:
     job: Object
     """The DLJob as the API server gave it, whole: metadata, spec, status."""
     cluster: Object | None = None
-    """The RayCluster that the status names, or that the name of the attempt names; without managedFields."""
+    """The RayCluster that spec or status names, or that the name of the attempt names; without managedFields."""
     pods: tuple[Pod, ...] = ()
     """Of that RayCluster, the head first, then by name."""
     master: MasterView | None = None
@@ -123,6 +123,9 @@ class Observed:
     troubles: tuple[Trouble, ...] = ()
     logs_saved: bool = False
     """Whether the tails of the ranks' logs are in their ConfigMap."""
+    locked: str = ""
+    """Why the token of a RayCluster that is not the job's cannot be had, and what to do; empty: it is known, or not
+    needed."""
     kuberay: Literal["", "missing", "old"] = ""
     """Whether the RayCluster CRD is not served, or lacks fields that are needed."""
     commands: tuple[str, ...] = ()
@@ -179,6 +182,8 @@ class Submit:
     argv: tuple[str, ...]
     runtime_env: Object
     metadata: Mapping[str, str]
+    carried: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What Ray keeps for the launcher: name -> text. A RayCluster of the job's own has it in a volume."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ WAITS_IN_QUEUE = "WaitsInQueue"  # the queue holds the RayCluster suspended
 # ClusterReady.
 PODS_READY = "PodsReady"  # head and workers are ready
 CLUSTER_MISSING = "ClusterMissing"  # the RayCluster is about to be created
+RAY_CLUSTER_NOT_FOUND = "RayClusterNotFound"  # there is no RayCluster of the name that spec.rayClusterRef says
+TOKEN_UNKNOWN = "TokenUnknown"  # noqa: S105 - spec.rayClusterRef has a token that the operator may not read
 KUBERAY_MISSING = "KubeRayMissing"  # the API server serves no RayCluster
 KUBERAY_TOO_OLD = "KubeRayTooOld"  # the served RayCluster lacks fields that jobs need
 NAME_TAKEN = "NameTaken"  # an object of a child's name belongs to somebody else; it is left alone
@@ -87,6 +89,8 @@ WARNINGS = frozenset(
         *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, KUBERAY_MISSING, KUBERAY_TOO_OLD, NAME_TAKEN),
         *(
             CREATION_REFUSED,
+            RAY_CLUSTER_NOT_FOUND,
+            TOKEN_UNKNOWN,
             DELETION_REFUSED,
             CLUSTER_EDITED,
             CLUSTER_GONE,

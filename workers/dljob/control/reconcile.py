@@ -18,6 +18,9 @@ from dljob.control.submit import submission, watch
 
 Policy = Callable[[Case], Step | None]
 
+LOOK_SECONDS, WAIT_SECONDS = 30.0, 5.0
+"""Between looks at a RayCluster that is not the job's: while PrimeMaster answers, and while something is waited for."""
+
 POLICIES: tuple[Policy, ...] = (
     finish.verdict,
     stopping.stop,
@@ -72,4 +75,11 @@ def _waits(case: Case) -> tuple[float | None, ...]:
     """Seconds until something is to be looked at again for no other reason than that time passes."""
     if case.finished:
         return ()
-    return stopping.wait(case), attempts.patience(case)
+    return stopping.wait(case), attempts.patience(case), _look(case)
+
+
+def _look(case: Case) -> float | None:
+    """No watch tells of a RayCluster that is not ours: it is looked at now and then."""
+    if not case.ref:
+        return None
+    return LOOK_SECONDS if case.reachable else WAIT_SECONDS

@@ -103,9 +103,10 @@ def _beginning(case: Case) -> dict[str, Any]:
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
-        made_of = text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or case.terms.hash
-        found["attemptSpecHash"] = text(case.old, "attemptSpecHash") or made_of
-        usual = {"image": case.terms.image, "rayVersion": case.terms.ray_version}
+        made_of = "" if case.ref else text(case.cluster, "metadata", "annotations", names.SPEC_HASH)
+        found["attemptSpecHash"] = text(case.old, "attemptSpecHash") or made_of or case.terms.hash
+        version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
+        usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
         found["effective"] = part(case.old, "effective") or usual
     if not case.told:
         roles = [_blank(name, desired) for name, desired in case.terms.roles]
@@ -179,10 +180,11 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
 def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
     gone = dict.fromkeys(OF_ATTEMPT)
+    kept = () if case.ref else ("name", "uid")
     made = {
         **gone,
         "attempt": case.attempt + 1,
-        "rayCluster": {key: case.recorded[key] for key in ("name", "uid") if key in case.recorded},
+        "rayCluster": {key: case.recorded[key] for key in kept if key in case.recorded},
         "restarts": {"cluster": clusters},
         "restartsTotal": clusters,
     }

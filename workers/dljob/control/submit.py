@@ -6,12 +6,15 @@ that it has, and the shell adopts it: so one attempt is one submission, wherever
 
 from __future__ import annotations
 
-from dljob.control import names
+import hashlib
+
+from dljob.control import accept, children, names
+from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import part, text
 from dljob.control.model import Submit, Watch
 from dljob.control.steps import Order, Step
-from dljob.plan.pods import SPEC_FILE
+from dljob.plan.pods import HOME_THERE, PACKAGES, SPEC_FILE
 
 
 def submission(case: Case) -> Step | None:
@@ -22,20 +25,31 @@ def submission(case: Case) -> Step | None:
         return Step("the head is ready: the submission is ordered", change=Order())
     if case.told or (case.ray_job is not None and case.ray_job.status not in ("", "MISSING")):
         return None
+    if isinstance(case.terms, Refused) and case.ref:
+        return Step(f"waits for a better spec: {case.terms.reason}")
     return Step("the submission is ordered and Ray does not know it", actions=(launcher(case),))
 
 
 def launcher(case: Case) -> Submit:
     """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
     version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
+    carried = _carried(case) if case.ref else {}
+    spec = (f"{PACKAGES}{next(iter(carried))}", "--home", HOME_THERE) if carried else (SPEC_FILE,)
     argv = (
-        *("python", "-m", "dljob.runtime.launcher", "--spec", SPEC_FILE),
+        *("python", "-m", "dljob.runtime.launcher", "--spec", *spec),
         *("--uid", names.job_uid(case.uid), "--attempt", str(case.attempt)),
         *("--ray", version, "--version", case.settings.version),
     )
     env = part(case.observed.job, "spec", "runtimeEnv")
     metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}
-    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata)
+    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, carried)
+
+
+def _carried(case: Case) -> dict[str, str]:
+    """The spec, for pods that mount nothing of ours; its name says what is in it."""
+    text = children.spec_text(accept.blueprint(case.source, case.settings))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {f"dljob-{case.submission}-{digest}.json": text}
 
 
 def watch(case: Case) -> Watch | None:

@@ -74,7 +74,9 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     first = d.phase is Phase.PENDING
     since = d.search.since if d.search.since is not None else d.now
     workers = sum(not node.head for node in d.nodes)
-    complete = workers >= sum(group.replicas for group in d.job.plan.node_groups.values())
+    # How many machines a RayCluster has that is not the job's, the plan does not know.
+    planned = sum(group.replicas for group in d.job.plan.node_groups.values())
+    complete = workers >= planned and d.job.spec.ray_cluster_ref is None
     if first and refusal.never and (complete or d.now >= since + limits.NODES_S):
         ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return

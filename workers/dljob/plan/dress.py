@@ -56,7 +56,12 @@ def dressed(plan: JobPlan, manifest: DLJobManifest, dress: Dress) -> Object:
 
 
 def undressed(manifest: DLJobManifest, groups: Mapping[str, NodeGroup]) -> Object:
-    """The RayCluster as far as the spec alone says it, with the usual image and version where it names none."""
+    """The RayCluster as far as the spec alone says it, with the usual image and version where it names none.
+
+    Empty for a job that runs on one that is there.
+    """
+    if manifest.spec.ray_cluster_ref:
+        return {}
     metadata = manifest.metadata
     labels = {"app.kubernetes.io/managed-by": "dljob", "dljob.io/name": metadata.name}
     dress = Dress(metadata.name, metadata.namespace or "", labels=labels)

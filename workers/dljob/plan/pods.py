@@ -23,6 +23,10 @@ ARCHIVE = "dljob-code.zip"
 SPEC_DIR = "/etc/dljob/spec"
 SPEC_FILE = f"{SPEC_DIR}/spec.json"
 """The DLJob as JSON, from the immutable ConfigMap of the attempt; on the head."""
+PACKAGES = "gcs://"
+"""Before the name of what Ray's Job API keeps: the spec, where no volume of ours is (rayClusterRef)."""
+HOME_THERE = "/tmp/ray/dljob"  # noqa: S108 - Ray itself writes there
+"""`DLJOB_HOME` of pods that set none, which are not ours."""
 SPEC_KEY = "spec.json"
 TOKEN_KEY = "auth_token"  # noqa: S105 - the key's name, which KubeRay fixes
 """The key of the token's Secret; KubeRay gives it to containers as RAY_AUTH_TOKEN."""

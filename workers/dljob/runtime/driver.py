@@ -29,11 +29,16 @@ TERMINATED = 143
 
 def drive(args: argparse.Namespace) -> int | Refusal:
     """Run the job to its end: 0 or 1; or a refusal."""
-    path = Path(args.spec)
+    text = b""
     try:
-        job = outline(path.read_text(encoding="utf-8"))
+        text = read_spec(args.spec)
+        job = outline(text.decode())
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return explain(path) or Refusal("InvalidSpec", f"cannot read the spec {path}: {error!r}", "")
+        why = explain(text, args.spec) if text else None
+        return why or Refusal("InvalidSpec", f"cannot read the spec {args.spec}: {error!r}", "")
+    except DLJobError as error:
+        say(f"{type(error).__name__}: {error}")
+        return 1
     try:
         found = _begin(job, args)
         if isinstance(found, Refusal):
@@ -45,15 +50,36 @@ def drive(args: argparse.Namespace) -> int | Refusal:
         return 1
 
 
-def explain(path: Path) -> Refusal | None:
+def read_spec(where: str) -> bytes:
+    """A file, or what was put into Ray's store by `PUT /api/packages/gcs/<name>`.
+
+    The store is where Ray keeps packages of its runtime environments, under their URI in the GCS (source: Ray 2.60,
+    `ray._private.runtime_env.packaging`); what no environment names is dropped after ten minutes.
+
+    Raises:
+        OSError: It is not there (any more).
+        UnreachableError: Ray cannot be joined.
+    """
+    if not where.startswith(pods.PACKAGES):
+        return Path(where).read_bytes()
+    connect()
+    from ray.experimental import internal_kv
+
+    found: bytes | None = internal_kv._internal_kv_get(where)
+    if found is None:
+        raise FileNotFoundError(f"Ray does not keep {where} any more")
+    return found
+
+
+def explain(spec: bytes, where: str) -> Refusal | None:
     """What is wrong with a spec that cannot be run; looked for only then, since PrimeMaster reads it anyway."""
     from dljob.plan.plan import plan
     from dljob.spec.load import parse
 
     try:
-        plan(parse(json.loads(path.read_bytes())))
-    except (OSError, ValueError) as error:
-        return Refusal("InvalidSpec", f"cannot read the spec {path}: {error}", "")
+        plan(parse(json.loads(spec)))
+    except ValueError as error:
+        return Refusal("InvalidSpec", f"cannot read the spec {where}: {error}", "")
     except PlacementError as error:
         return Refusal("DoesNotFit", error.message, error.hint)
     except DLJobError as error:
@@ -66,13 +92,13 @@ def say(line: str) -> None:
     print(f"[dljob] {line}", flush=True)  # noqa: T201
 
 
-def home() -> Path:
-    """The folder of all jobs' folders on this machine.
+def home(usual: str = "") -> Path:
+    """The folder of all jobs' folders on this machine: DLJOB_HOME, else `usual`.
 
     Raises:
-        UsageError: DLJOB_HOME, which every pod of a job has, is not set.
+        UsageError: There is neither; every pod of a RayCluster of ours has DLJOB_HOME.
     """
-    said = os.environ.get("DLJOB_HOME")
+    said = os.environ.get("DLJOB_HOME") or usual
     if not said:
         raise UsageError("DLJOB_HOME is not set", hint="set it to a folder for the jobs of this machine")
     return Path(said).expanduser().absolute()
@@ -81,7 +107,7 @@ def home() -> Path:
 def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Refusal:
     """The job, found or made."""
     uid = args.uid
-    folder = home() / "jobs" / f"{job.name}-{uid[:8]}"
+    folder = home(args.home) / "jobs" / f"{job.name}-{uid[:8]}"
     connect()
     signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
     found = find(job, job_dir=folder, uid=uid)
@@ -91,7 +117,7 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Refusal:
     try:
         return _start(job, folder, args)
     except DLJobError:
-        if refused := explain(Path(args.spec)):
+        if refused := explain(job.text.encode(), args.spec):
             return refused
         raise
 
@@ -140,7 +166,7 @@ def _gateway(args: argparse.Namespace) -> None:
     from dljob.runtime.gateway import ensure
 
     try:
-        say(f"the gateway serves at {ensure(args.host, args.port, str(home()))}")
+        say(f"the gateway serves at {ensure(args.host, args.port, str(home(args.home)))}")
     except DLJobError as error:
         say(f"there is no gateway: {error}")
 

@@ -73,9 +73,51 @@ CUSTOM = Rule(
 )
 ESCALATION = Rule("!has(self.escalateTo) || has(self.maxAttempts)", "escalateTo needs maxAttempts")
 
+REF_IMMUTABLE = Rule(
+    "has(self.rayClusterRef) == has(oldSelf.rayClusterRef)"
+    " && (!has(self.rayClusterRef) || self.rayClusterRef == oldSelf.rayClusterRef)",
+    "rayClusterRef is immutable",
+)
+
+
+def _left_out(path: str, why: str) -> Rule:
+    """What may not be there beside rayClusterRef."""
+    names = path.split(".")
+    absent = [f"!has(self.{'.'.join(names[: count + 1])})" for count in range(len(names))]
+    return Rule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
+
+
+_PODS = "its pods are there already"
+BESIDE_REF = {
+    path: _left_out(path, why)
+    for path, why in {
+        "nodeGroups": "its machines are what it has",
+        "rayClusterTemplate": "it is left as it is",
+        "head": "it has its head",
+        "image": "its pods have their image",
+        "imagePullPolicy": _PODS,
+        "imagePullSecrets": _PODS,
+        "envFrom": _PODS,
+        "scheduling": "its queue is its own",
+        "code.configMap": "nothing can be mounted into its pods; use runtimeEnv.working_dir, or its image",
+        "checkpoint.claimName": "nothing can be mounted into its pods; name a path that is mounted there",
+        "master.journal.claimName": "nothing can be mounted into its pods",
+    }.items()
+}
+"""What would make pods of ours, or change others'."""
+REF_MASTER = Rule(
+    "!has(self.rayClusterRef) || !has(self.master) || self.master.cpu == '500m' && self.master.memory == '1Gi'",
+    "rayClusterRef excludes master.cpu and master.memory: its head is as large as it is",
+)
+REF_SPARES = Rule(
+    "!has(self.rayClusterRef) || !has(self.faultTolerance) || !has(self.faultTolerance.spares)"
+    " || self.faultTolerance.spares.nodes == 0",
+    "rayClusterRef excludes faultTolerance.spares.nodes: machines are not added to it",
+)
+
 SPEC = (
     *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
-    *(TYPE_IMMUTABLE, MANAGED_BY),
+    *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_MASTER, REF_SPARES),
 )
 ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC)
 

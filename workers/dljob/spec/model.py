@@ -256,6 +256,10 @@ class DLJobSpec(Model):
     """Which roles share devices or hosts, or never do."""
     node_groups: Annotated[tuple[NodeGroup, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """The machines; left out: derived from the roles."""
+    ray_cluster_ref: ObjectRef | None = None
+    """A RayCluster of the job's namespace that is there already, to run on; its image has dljob. It is left as it is
+    and stays when the job ends, whatever cleanupPolicy says. What would make or change pods is refused beside it.
+    Cannot be changed. A laptop ignores it."""
     head: Head = Head()
     """The head of the RayCluster."""
     ray_cluster_template: Config = Field(default_factory=dict)

@@ -12,6 +12,7 @@ from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.outside import OUTSIDE_RULES
 from dljob.spec.policy import Rule
+from dljob.spec.reference_rules import REFERENCE_RULES
 from dljob.spec.templates import TEMPLATE_RULES
 from dljob.spec.tree import Loc
 from dljob.spec.words import one_of
@@ -180,5 +181,6 @@ RULES: tuple[Check, ...] = (
     *MACHINE_RULES,
     *OUTSIDE_RULES,
     *TEMPLATE_RULES,
+    *REFERENCE_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

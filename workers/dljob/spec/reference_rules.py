@@ -1,0 +1,43 @@
+"""The rules of a job that runs on a RayCluster that is there: what would make pods, or change others', is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
+
+from dljob.spec import cel
+from dljob.spec.cluster import Master
+from dljob.spec.findings import Check, Finding
+from dljob.spec.model import DLJobSpec
+from dljob.spec.tree import Loc
+
+
+def _beside(spec: DLJobSpec) -> Iterator[Finding]:
+    if spec.ray_cluster_ref is None:
+        return
+    for path, rule in cel.BESIDE_REF.items():
+        if _written(spec, path):
+            yield Finding(("spec", *path.split(".")), rule.message, at_key=True)
+    usual = Master()
+    if (spec.master.cpu, spec.master.memory) != (usual.cpu, usual.memory):
+        loc: Loc = ("spec", "master")
+        yield Finding(loc, cel.REF_MASTER.message, reads=((*loc, "cpu"), (*loc, "memory")))
+    if spec.fault_tolerance.spares.nodes:
+        yield Finding(("spec", "faultTolerance", "spares", "nodes"), cel.REF_SPARES.message)
+
+
+def _written(spec: DLJobSpec, path: str) -> bool:
+    """Whether a field is in the file, as CEL's `has` sees it: an empty one is."""
+    at: object = spec
+    for name in map(to_snake, path.split(".")):
+        model = cast("BaseModel | None", at)
+        if model is None or name not in model.model_fields_set:
+            return False
+        at = getattr(model, name)
+    return at is not None
+
+
+REFERENCE_RULES: tuple[Check, ...] = (_beside,)
