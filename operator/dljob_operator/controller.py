@@ -133,8 +133,9 @@ class Controller:
         queue = self._parts.queue
         changed = bool(outcome.actions) or outcome.status is not None
         memory.unrest = memory.unrest + 1 if changed and not failed else 0
-        if outcome.requeue is not None:
-            queue.add_after(key, outcome.requeue)
+        for delay in (outcome.requeue, memory.look_again):
+            if delay is not None:
+                queue.add_after(key, delay)
         if failed:
             queue.retry(key)
             return "error"

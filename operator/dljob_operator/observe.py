@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +10,7 @@ from dljob.control import names
 from dljob.control.fields import items, part, text
 from dljob.control.model import Object, Observed, Trouble
 from dljob.kube.api import CONFIG_MAPS, Kube, NotThereError
+from dljob_operator import hangs
 from dljob_operator.cache import Cache
 from dljob_operator.poller import Pollers
 from dljob_operator.workqueue import Key
@@ -24,12 +26,16 @@ class Memory:
     commands: tuple[str, ...] = ()
     logs_saved: bool | None = None
     """None: not known."""
+    hangs: dict[str, hangs.Hang] = field(default_factory=dict[str, hangs.Hang])
+    """Pods that do not get on, by uid."""
+    look_again: float | None = None
+    """Seconds until they are to be looked at again; None: none hangs."""
     unrest: int = 0
     """Passes in a row that changed something and were followed by another at once."""
 
 
 class Observer:
-    """Looks into the caches; asks the API server only for whether logs are saved, once a job."""
+    """Looks into the caches; asks the API server for whether logs are saved, once a job, and why pods hang."""
 
     def __init__(self, cache: Cache, pollers: Pollers, kube: Kube) -> None:
         self._cache = cache
@@ -63,11 +69,13 @@ class Observer:
         if memory.logs_saved is None:
             memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"])
         name, cluster = self._cluster(key, job, attempt)
+        pods = self._cache.pods_of(Key(key.namespace, name))
+        pods, memory.look_again = await hangs.told(self._kube, key.namespace, pods, memory.hangs, time.monotonic())
         master, ray_job = self._pollers.views(key)
         seen = Observed(
             job=job,
             cluster=cluster,
-            pods=self._cache.pods_of(Key(key.namespace, name)),
+            pods=pods,
             master=master,
             ray_job=ray_job,
             troubles=tuple(memory.troubles.values()),

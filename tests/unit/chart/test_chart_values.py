@@ -168,6 +168,7 @@ RIGHTS = {
     "pods": "list patch watch",
     "secrets": "create",
     "configmaps": "create get patch",
+    "events": "list",
     "events.events.k8s.io": "create patch",
 }
 """Least rights: a new one is a change of this table, and has its reason in files/rights.yaml."""

@@ -28,7 +28,13 @@ _PATH = re.compile(
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?$"
 )
 SERVED: dict[tuple[str, str], dict[str, str]] = {
-    ("", "v1"): {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "namespaces": "Namespace"},
+    ("", "v1"): {
+        "pods": "Pod",
+        "configmaps": "ConfigMap",
+        "secrets": "Secret",
+        "namespaces": "Namespace",
+        "events": "Event",
+    },
     ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": "CustomResourceDefinition"},
     ("dljob.io", "v1alpha1"): {"dljobs": "DLJob"},
     ("ray.io", "v1"): {"rayclusters": "RayCluster"},
@@ -219,6 +225,9 @@ class FakeCluster:
     def _selected(self, request: web.Request, matched: re.Match[str], plural: str, body: dict[str, Any]) -> bool:
         wanted = [part for part in request.query.get("labelSelector", "").split(",") if part]
         labels = body["metadata"].get("labels") or {}
+        _, _, about = request.query.get("fieldSelector", "").partition("involvedObject.uid=")
+        if about and (body.get("involvedObject") or {}).get("uid") != about:
+            return False
         return (
             plural == matched["plural"]
             and matched["ns"] in {None, body["metadata"]["namespace"]}
