@@ -26,6 +26,7 @@ from dljob_operator.heads import Heads
 from dljob_operator.metrics import Metrics
 from dljob_operator.observe import Observer
 from dljob_operator.poller import Pollers
+from dljob_operator.references import References
 from dljob_operator.relist import EVERY, Relist, Sight
 from dljob_operator.startup import Startup
 from dljob_operator.workqueue import WorkQueue
@@ -180,7 +181,8 @@ class _Life:
         self._server: Any = None
         self._heads = Heads(options.key, url=options.head_url)
         self._pollers = Pollers(self._heads, app.queue)
-        self._observer = Observer(app.cache, self._pollers, kube)
+        references = References(kube, app.cache, self._heads, options.settings.service_account)
+        self._observer = Observer(app.cache, self._pollers, kube, references)
         self._observer.kuberay = app.watched
         self._startup = Startup(metrics.stage)
         parts = Parts(

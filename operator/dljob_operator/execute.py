@@ -105,6 +105,8 @@ class Hands:
                 await self._annotate(key, action)
             case Submit():
                 ray = self._heads.ray(memory.uid, action.cluster, action.address)
+                for name, content in action.carried.items():
+                    await ray.keep(name, content.encode())
                 await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
             case Command():
                 gateway = self._heads.gateway(memory.uid, action.cluster, action.address)

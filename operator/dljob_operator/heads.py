@@ -23,6 +23,7 @@ class Heads:
     def __init__(self, key: TokenKey, *, url: Callable[[str, int], str] = address) -> None:
         self._key = key
         self._url = url
+        self._lent: dict[tuple[str, str], str] = {}
         self.on_call: Callable[[int], None] = lambda _status: None
         """Told of every call's HTTP status, 0 for no answer."""
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS))
@@ -35,6 +36,15 @@ class Heads:
         """The token of a RayCluster of the DLJob with this uid (36 characters)."""
         return self._key.token(uid, cluster)
 
+    def lend(self, uid: str, cluster: str, token: str) -> None:
+        """What the DLJob of this uid says to a RayCluster that is not its own; empty: it asks for none."""
+        self._lent[uid, cluster] = token
+
+    def forget(self, uid: str) -> None:
+        """The DLJob is gone."""
+        for known in [known for known in self._lent if known[0] == uid]:
+            del self._lent[known]
+
     def gateway(self, uid: str, cluster: str, host: str) -> Gateway:
         """The gateway of a head."""
         return Gateway(self._ask(uid, cluster, host, GATEWAY_PORT))
@@ -44,4 +54,5 @@ class Heads:
         return RayJobs(self._ask(uid, cluster, host, ray_jobs.PORT))
 
     def _ask(self, uid: str, cluster: str, host: str, port: int) -> Ask:
-        return directly(self._session, self._url(host, port), self.token(uid, cluster), self.on_call)
+        token = self._lent.get((uid, cluster)) if (uid, cluster) in self._lent else self.token(uid, cluster)
+        return directly(self._session, self._url(host, port), token or "", self.on_call)

@@ -9,10 +9,11 @@ from typing import Literal
 from dljob.control import names
 from dljob.control.fields import items, part, text
 from dljob.control.model import Object, Observed, Trouble
-from dljob.kube.api import CONFIG_MAPS, Kube, NotThereError
+from dljob.kube.api import CONFIG_MAPS, Json, Kube, NotThereError
 from dljob_operator import hangs
 from dljob_operator.cache import Cache
 from dljob_operator.poller import Pollers
+from dljob_operator.references import References, Seen
 from dljob_operator.workqueue import Key
 
 
@@ -37,8 +38,9 @@ class Memory:
 class Observer:
     """Looks into the caches; asks the API server for whether logs are saved, once a job, and why pods hang."""
 
-    def __init__(self, cache: Cache, pollers: Pollers, kube: Kube) -> None:
+    def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
         self._cache = cache
+        self._references = references
         self._pollers = pollers
         self._kube = kube
         self._memories: dict[Key, Memory] = {}
@@ -56,7 +58,9 @@ class Observer:
 
     def forget(self, key: Key) -> None:
         """The DLJob is gone."""
-        self._memories.pop(key, None)
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            self._references.forget(memory.uid)
 
     async def observe(self, key: Key) -> tuple[Observed, Memory] | None:
         """All there is to know; None when there is no such DLJob (any more). May raise ApiError."""
@@ -68,14 +72,16 @@ class Observer:
         memory = self.memory(key, meta["uid"], attempt)
         if memory.logs_saved is None:
             memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"])
-        name, cluster = self._cluster(key, job, attempt)
-        pods = self._cache.pods_of(Key(key.namespace, name))
-        pods, memory.look_again = await hangs.told(self._kube, key.namespace, pods, memory.hangs, time.monotonic())
+        there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
+        pods, memory.look_again = await hangs.told(
+            self._kube, key.namespace, there.pods, memory.hangs, time.monotonic()
+        )
         seen = Observed(
             job=job,
-            cluster=cluster,
+            cluster=there.cluster,
             pods=pods,
+            locked=there.locked,
             master=master,
             ray_job=ray_job,
             troubles=tuple(memory.troubles.values()),
@@ -85,7 +91,15 @@ class Observer:
         )
         return seen, memory
 
-    def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Object | None]:
+    async def _there(self, key: Key, job: Object, attempt: int) -> Seen:
+        """The RayCluster of the job, or the one that it runs on."""
+        ref = text(job, "spec", "rayClusterRef", "name")
+        if ref:
+            return await self._references.look(job["metadata"]["uid"], Key(key.namespace, ref))
+        name, cluster = self._cluster(key, job, attempt)
+        return Seen(cluster, self._cache.pods_of(Key(key.namespace, name)))
+
+    def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:
         """The RayCluster to look at: the one in the status while anything of it is there, else the attempt's."""
         own = names.cluster_name(key.name, job["metadata"]["uid"], attempt)
         recorded = text(job, "status", "rayCluster", "name") or own

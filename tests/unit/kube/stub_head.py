@@ -20,6 +20,8 @@ class StubHead:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """submission id -> what Ray says of it."""
     posted: list[dict[str, Any]] = field(default_factory=list)
+    kept: dict[str, bytes] = field(default_factory=dict)
+    """Packages by name."""
     logs: dict[str, str] = field(default_factory=dict)
     session: str = "session_1"
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -54,6 +56,8 @@ class StubHead:
             [
                 web.get("/api/version", self._version),
                 web.post("/api/jobs/", self._submit),
+                web.get("/api/packages/gcs/{name}", self._package),
+                web.put("/api/packages/gcs/{name}", self._keep),
                 web.get("/api/jobs/{id}", self._job),
                 web.get("/api/jobs/{id}/logs", self._job_logs),
                 web.get("/v1/version", self._version),
@@ -95,6 +99,13 @@ class StubHead:
         self.posted.append(body)
         self.jobs[body["submission_id"]] = {"status": "PENDING", "message": "queued", "driver_exit_code": None}
         return web.json_response({"submission_id": body["submission_id"], "job_id": body["submission_id"]})
+
+    async def _package(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if request.match_info["name"] in self.kept else 404)
+
+    async def _keep(self, request: web.Request) -> web.Response:
+        self.kept[request.match_info["name"]] = await request.read()
+        return web.Response()
 
     async def _job(self, request: web.Request) -> web.Response:
         found = self.jobs.get(request.match_info["id"])

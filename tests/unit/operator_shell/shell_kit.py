@@ -23,6 +23,7 @@ from dljob_operator.heads import Heads
 from dljob_operator.metrics import Metrics
 from dljob_operator.observe import Memory, Observer
 from dljob_operator.poller import Pollers
+from dljob_operator.references import References
 from dljob_operator.startup import Startup
 from dljob_operator.workqueue import Key, WorkQueue
 
@@ -103,7 +104,7 @@ async def shell(
     heads = Heads(key, url=lambda _host, _port: str(port.make_url("")).rstrip("/"))
     cache, queue, metrics = Cache(), WorkQueue(), Metrics("0")
     pollers = Pollers(heads, queue)
-    observer = Observer(cache, pollers, kube)
+    observer = Observer(cache, pollers, kube, References(kube, cache, heads, "sys/operator"))
     hands = Hands(kube, cache, heads)
     startup = Startup(metrics.stage)
     cache.first_seen = startup.seen

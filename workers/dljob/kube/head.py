@@ -65,7 +65,16 @@ def directly(
     ) -> Reply:
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(limit, 5.0))
         try:
-            call = session.request(method, url + path, params=query, json=body, headers=headers, timeout=timeout)
+            data = body if isinstance(body, bytes) else None
+            call = session.request(
+                method,
+                url + path,
+                params=query,
+                data=data,
+                json=None if data is not None else body,
+                headers=headers,
+                timeout=timeout,
+            )
             async with call as answer:
                 told(answer.status)
                 return Reply(answer.status, await answer.read())

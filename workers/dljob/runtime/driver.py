@@ -65,8 +65,8 @@ def read_spec(where: str) -> bytes:
     connect()
     from ray.experimental import internal_kv
 
-    found: bytes | None = internal_kv._internal_kv_get(where)
-    if found is None:
+    found = internal_kv._internal_kv_get(where)
+    if not found:
         raise FileNotFoundError(f"Ray does not keep {where} any more")
     return found
 
