@@ -41,7 +41,7 @@ def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
     world = World(troubles=(Trouble("SaveLogs", 500, "other", 1), trouble))
     world.step()
     assert world.cond("ClusterReady") == ("False", reason)
-    assert world.message("ClusterReady") == f"{trouble.action}: {trouble.message}"
+    assert world.message("ClusterReady").startswith(f"{trouble.action}: {trouble.message}; ")
     assert world.status["reason"] == reason
 
 
@@ -49,7 +49,7 @@ def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
 def test_pods_that_the_server_refuses_in_kuberays_words(first: str):
     world = World().settle().condition("ReplicaFailure", reason="FailedCreateHeadPod", message=first + QUOTA).settle()
     assert world.cond("ClusterReady") == ("False", "FailedCreateHeadPod")
-    what_to_do = "raise the quota or give something back; KubeRay tries again by itself"
+    what_to_do = "raise the quota or give something back; it is tried again by itself"
     assert world.message("ClusterReady") == f"{QUOTA}; {what_to_do}"
     assert world.events[-1].type == "Warning"
     assert (world.phase, world.status["reason"]) == ("Provisioning", "FailedCreateHeadPod")

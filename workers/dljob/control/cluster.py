@@ -95,7 +95,7 @@ def _absent(case: Case) -> tuple[str, str]:
     trouble = case.trouble("Create")
     if trouble is not None:
         reason = reasons.NAME_TAKEN if trouble.code == 409 else reasons.CREATION_REFUSED
-        return reason, f"{trouble.action}: {trouble.message}"
+        return reason, advised(reason, f"{trouble.action}: {trouble.message}")
     return reasons.CLUSTER_MISSING, "it is about to be created"
 
 

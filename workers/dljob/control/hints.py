@@ -20,6 +20,8 @@ BY_REASON = {
     "Error": LOGS,
     "OOMKilled": "give it more memory",
     "Unschedulable": ROOM,
+    "CreationRefused": "allow it; it is tried again by itself",
+    "NameTaken": "delete it, and the job goes on",
     "FailedCreateHeadPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
     "FailedCreateWorkerPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
 }
@@ -28,7 +30,7 @@ BY_WORDS = (
     ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
     ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
     ("service account", f"create the service account; {KUBERAY_AGAIN}"),
-    ("exceeded quota", f"raise the quota or give something back; {KUBERAY_AGAIN}"),
+    ("exceeded quota", "raise the quota or give something back; it is tried again by itself"),
 )
 """Words that say more than the reason, from the scheduler (1.36), the attach-detach controller and admission."""
 
