@@ -19,6 +19,7 @@ from dljob.control.model import (
     Create,
     CreateToken,
     Delete,
+    Finalize,
     Object,
     SaveLogs,
     Submit,
@@ -65,7 +66,7 @@ def label(action: Action) -> str:
     match action:
         case Create() | Delete() | Annotate():
             return f"{type(action).__name__}{action.kind}"
-        case CreateToken() | Submit() | Command() | SaveLogs():
+        case CreateToken() | Finalize() | Submit() | Command() | SaveLogs():
             return type(action).__name__
 
 
@@ -103,6 +104,8 @@ class Hands:
                 await self._delete(key, action)
             case Annotate():
                 await self._annotate(key, action)
+            case Finalize():
+                await self._finalize(key, on=action.on)
             case Submit():
                 ray = self._heads.ray(memory.uid, action.cluster, action.address)
                 for name, content in action.carried.items():
@@ -191,6 +194,21 @@ class Hands:
             self._cache.drop_pod(Key(key.namespace, action.name))  # its successor is annotated when it holds units
         else:
             self._keep[action.kind](made)
+
+    async def _finalize(self, key: Key, *, on: bool) -> None:
+        meta = part(self._cache.jobs.get(key), "metadata")
+        kept = [name for name in meta.get("finalizers") or () if name != names.FINALIZER]
+        wanted = [*kept, names.FINALIZER] if on else kept
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": wanted}}
+        try:
+            made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch)
+        except NotThereError:
+            self._cache.drop_job(key)
+            return
+        if made["metadata"].get("deletionTimestamp") and not wanted:
+            self._cache.drop_job(key)  # it is gone; the answer is what it was
+        else:
+            self._cache.put_job(made)
 
     async def _save_logs(self, key: Key, memory: Memory, action: SaveLogs) -> None:
         gateway = self._heads.gateway(memory.uid, action.cluster, action.address)

@@ -25,6 +25,7 @@ from dljob.control.model import (
     CreateToken,
     Delete,
     Event,
+    Finalize,
     MasterView,
     Observed,
     Outcome,
@@ -152,6 +153,8 @@ class World:
                 self._delete(action)
             case Annotate():
                 self._annotate(action)
+            case Finalize():
+                self._finalize(on=action.on)
             case Submit() | Command() | SaveLogs():
                 self._order(action)
         self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
@@ -185,6 +188,13 @@ class World:
             made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1}
             self.clusters[name] = made
             self.pods[name] = []
+
+    def _finalize(self, *, on: bool) -> None:
+        assert self.job is not None
+        meta = self.job["metadata"]
+        meta["finalizers"] = [names.FINALIZER] if on else []
+        if not on and "deletionTimestamp" in meta:
+            self.job = None
 
     def _annotate(self, action: Annotate) -> None:
         if action.kind == "Pod":

@@ -9,7 +9,7 @@ import pytest
 from control_kit import NOW, SETTINGS, UID, World, dljob, snapshot
 
 from dljob.control import names
-from dljob.control.case import Case
+from dljob.control.case import Case, stamp
 from dljob.control.model import Observed, Submit
 from dljob.control.reconcile import reconcile
 
@@ -60,7 +60,8 @@ def test_a_job_runs_on_a_cluster_that_is_there_and_leaves_it_as_it_was() -> None
 
 def test_the_launcher_is_given_the_spec_and_a_home() -> None:
     it = world(config={"lr": 1}).settle().head_ready()
-    it.step()
+    for _ in range(2):  # held, ordered
+        it.step()
     outcome = it.look()
     action = next(action for action in outcome.actions if isinstance(action, Submit))
     ((name, text),) = action.carried.items()
@@ -185,3 +186,66 @@ def test_no_pod_and_no_cluster_is_annotated() -> None:
     assert names.PLAN in it.job["metadata"]["annotations"]
     assert "annotations" not in it.clusters["shared"]["metadata"]
     assert it.pods["shared"][0].annotations == {}
+
+
+def running() -> World:
+    return world().settle().head_ready().settle().master("Running").settle()
+
+
+def deleted(it: World, ago: float = 0.0) -> World:
+    assert it.job is not None
+    it.job["metadata"]["deletionTimestamp"] = stamp(it.now - ago)
+    return it.settle()
+
+
+def test_the_dljob_is_held_from_before_the_submission_to_the_end() -> None:
+    it = world().settle()
+    assert it.job is not None
+    assert "finalizers" not in it.job["metadata"]
+    it.head_ready().settle()
+    assert it.job["metadata"]["finalizers"] == [names.FINALIZER]
+    assert it.log.index("Finalize") < it.log.index("Submit")
+    it.master("Succeeded").settle()
+    assert it.job["metadata"]["finalizers"] == []
+
+
+def test_a_job_with_a_cluster_of_its_own_is_not_held() -> None:
+    assert "Finalize" not in World().running().log
+
+
+def test_a_deleted_job_is_stopped_first() -> None:
+    it = deleted(running())
+    assert [(command.kind, command.target) for command in it.commands] == [("stop", "job")]
+    assert it.job is not None
+    assert (it.look().requeue, it.look().watch is None) == (5.0, False)
+    it.master("Failed").settle()
+    assert it.job is None
+    assert touched(it) == []
+
+
+def test_a_deleted_job_that_does_not_stop_goes_after_a_minute() -> None:
+    it = deleted(running().silent(20.0))
+    assert it.commands == []
+    assert it.job is not None
+    it.later(59).settle()
+    assert it.job is not None
+    it.later(1).settle()
+    assert it.job is None
+
+
+@pytest.mark.parametrize("what", ["waits", "gone", "suspended", "forgotten"])
+def test_a_deleted_job_of_which_nothing_runs_goes_at_once(what: str) -> None:
+    it = world().settle() if what == "waits" else world().settle().head_ready().settle()
+    if what == "gone":
+        it.delete_cluster("shared")
+    if what == "suspended":
+        it.clusters["shared"]["spec"]["suspend"] = True
+    if what == "forgotten":
+        it.new_session()
+    if what == "waits":
+        assert it.job is not None
+        it.job["metadata"]["deletionTimestamp"] = stamp(it.now)
+        assert it.look().actions == ()
+        return
+    deleted(it)
+    assert it.job is None

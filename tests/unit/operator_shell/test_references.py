@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
 from shell_kit import JOB, ROLE, Shell, cluster_of, dljob, run_head, shell, token
 
-from dljob.control.names import job_uid
+from dljob.control.case import stamp
+from dljob.control.names import FINALIZER, job_uid
 from dljob_operator import poller
 from dljob_operator.workqueue import Key
 
@@ -196,3 +198,29 @@ async def test_what_ray_keeps_already_is_not_sent_again() -> None:
         for content in (b"one", b"two"):
             await ray.keep("a.json", content)
         assert it.head.kept == {"a.json": b"one"}
+
+
+async def test_a_deleted_job_is_stopped_before_it_goes() -> None:
+    async with shell() as it:
+        others(it.fake)
+        it.head.token = ""
+        made = it.fake.put(
+            "dljobs", {**on_shared(), "metadata": {"name": "hello", "finalizers": ["example.com/other"]}}
+        )
+        await it.settle()
+        body = it.fake.one("dljobs", "hello")
+        assert body["metadata"]["finalizers"] == ["example.com/other", FINALIZER]
+        uid = job_uid(made["metadata"]["uid"])
+        it.head.say(uid, phase="Running", epoch=1, roles=[])
+        await until(it, "Running")
+        meta = {**it.fake.one("dljobs", "hello")["metadata"], "deletionTimestamp": stamp(time.time())}
+        it.fake.put("dljobs", {**it.fake.one("dljobs", "hello"), "metadata": meta})
+        await it.settle()
+        assert [command["kind"] for command in it.head.commands] == ["stop"]
+        it.head.say(uid, phase="Failed", reason="Stopped")
+        for _ in range(200):
+            await it.settle()
+            if FINALIZER not in it.fake.one("dljobs", "hello")["metadata"]["finalizers"]:
+                break
+            await asyncio.sleep(0.01)
+        assert it.fake.one("dljobs", "hello")["metadata"]["finalizers"] == ["example.com/other"]

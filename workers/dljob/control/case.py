@@ -104,6 +104,11 @@ class Case:
         """The RayCluster that is there already, to run on; empty: each attempt has one of its own."""
         return text(self.observed.job, "spec", "rayClusterRef", "name")
 
+    @property
+    def held(self) -> bool:
+        """Whether our finalizer holds the DLJob."""
+        return names.FINALIZER in (self.meta.get("finalizers") or ())
+
     # -- the attempt
 
     @property

@@ -172,6 +172,13 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class Finalize:
+    """Hold the DLJob by our finalizer, or let it go; those of others stay."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """POST the launcher to Ray's Job API of the head; a duplicate id is adopted."""
 
@@ -209,7 +216,7 @@ class SaveLogs:
     labels: Mapping[str, str]
 
 
-Action: TypeAlias = Create | CreateToken | Delete | Annotate | Submit | Command | SaveLogs
+Action: TypeAlias = Create | CreateToken | Delete | Annotate | Finalize | Submit | Command | SaveLogs
 
 
 @dataclass(frozen=True, slots=True)

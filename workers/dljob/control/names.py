@@ -23,6 +23,8 @@ RESTART = "dljob.io/restart"
 RESTART_TARGET = "dljob.io/restart-target"
 STOP = "dljob.io/stop"
 PAUSE = "dljob.io/pause-reconcile"
+FINALIZER = "dljob.io/stop-first"
+"""On a DLJob whose job runs on a RayCluster that is not its own: it is stopped before the DLJob goes."""
 ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", "dljob.io/ray-node-id", "dljob.io/attempt")
 
 

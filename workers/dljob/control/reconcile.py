@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dljob.control import annotate, attempts, children, commands, finish, names, stopping, telling
+from dljob.control import annotate, attempts, children, commands, finish, leaving, names, stopping, telling
 from dljob.control import status as statuses
 from dljob.control.case import Case
 from dljob.control.fields import text
@@ -27,6 +27,7 @@ POLICIES: tuple[Policy, ...] = (
     attempts.lost,
     attempts.leftover,
     children.missing,
+    leaving.hold,
     submission,
     commands.restart,
     annotate.pods,
@@ -38,13 +39,13 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
     """What to do now about one job. `now` in unix seconds."""
     case = Case(observed, settings, now)
     if case.meta.get("deletionTimestamp"):
-        return Outcome("the DLJob is being deleted, and its children go with it")
+        return leaving.leave(case)
     manager = text(observed.job, "spec", "managedBy")
     if manager not in ("", names.CONTROLLER):
         return Outcome(f"{manager} manages this job")
     if case.annotations.get(names.PAUSE) == "true":
         return Outcome(f"annotation {names.PAUSE} says hands off")
-    step = finish.after(case) if case.finished else _step(case)
+    step = (leaving.release(case) or finish.after(case)) if case.finished else _step(case)
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
     if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
