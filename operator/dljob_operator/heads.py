@@ -11,6 +11,7 @@ from dljob.kube.gateway import Gateway
 from dljob.kube.head import Ask, address, directly
 from dljob.kube.ray_jobs import RayJobs
 from dljob.kube.token_key import TokenKey
+from dljob.kube.transport import Query, Reply
 from dljob.plan.pods import GATEWAY_PORT
 
 _KEEP_SECONDS = 75.0
@@ -54,5 +55,14 @@ class Heads:
         return RayJobs(self._ask(uid, cluster, host, ray_jobs.PORT))
 
     def _ask(self, uid: str, cluster: str, host: str, port: int) -> Ask:
-        token = self._lent.get((uid, cluster)) if (uid, cluster) in self._lent else self.token(uid, cluster)
-        return directly(self._session, self._url(host, port), token or "", self.on_call)
+        url = self._url(host, port)
+
+        async def ask(
+            method: str, path: str, *, query: Query | None = None, body: object = None, limit: float = 5.0
+        ) -> Reply:
+            lent = self._lent.get((uid, cluster))  # asked each time: it may change
+            token = self.token(uid, cluster) if lent is None else lent
+            way = directly(self._session, url, token, self.on_call)
+            return await way(method, path, query=query, body=body, limit=limit)
+
+        return ask

@@ -136,6 +136,15 @@ def test_the_code_of_a_runtime_environment_counts(kube: FakeKube, file: Path) ->
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
 
 
+def test_no_upload_to_pods_that_are_there_already(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(JOB + "  rayClusterRef: {name: shared}\n")
+    assert main.run(["submit", str(file), "-k"]) == 0
+    assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
+    assert "code: that of RayCluster shared" in "".join(capsys.readouterr())
+
+
 def test_a_working_dir_is_what_is_sent_and_is_not_named_on_the_cluster(kube: FakeKube, file: Path) -> None:
     (file.parent / "src").mkdir()
     (file.parent / "src" / "a.py").write_text("")

@@ -190,7 +190,10 @@ def test_a_spec_that_ray_keeps_is_read_from_there(
 ) -> None:
     kept = {"gcs://dljob-j.json": world.spec.read_bytes()}
     monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", kept.get)
+    (world.spec.parent / "code").mkdir()
+    (world.spec.parent / "code" / "others.py").touch()
     assert world.drive(spec="gcs://dljob-j.json") == 0
+    assert world.launched[0]["code_dir"] is None
     assert len(world.launched) == 1
     refused = world.drive(spec="gcs://gone.json")
     assert refused.reason == "InvalidSpec"

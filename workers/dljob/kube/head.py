@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
 from collections.abc import Callable, Mapping
@@ -65,7 +66,7 @@ def directly(
     ) -> Reply:
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(limit, 5.0))
         try:
-            data = body if isinstance(body, bytes) else None
+            data = io.BytesIO(body) if isinstance(body, bytes) else None
             call = session.request(
                 method,
                 url + path,

@@ -126,9 +126,10 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     began = time.monotonic()
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
-    code = Path(pods.CODE)
+    # What lies there on a RayCluster that is not the job's is somebody else's code.
+    code = Path(pods.CODE) if not args.spec.startswith(pods.PACKAGES) else None
     try:
-        code_dir = code if _holds_files(code) else None
+        code_dir = code if code and _holds_files(code) else None
         made = begin(job, job_dir=folder, code_dir=code_dir, uid=args.uid, attempt=args.attempt)
     except UsageError:
         # Another launcher of this job was quicker.

@@ -53,6 +53,9 @@ async def code_for(
         return None, ""
     if upload is None and "working_dir" in (manifest.spec.runtime_env or {}):
         return None, "code: as spec.runtimeEnv.working_dir says"
+    ref = manifest.spec.ray_cluster_ref
+    if upload is None and ref:
+        return None, f"code: that of RayCluster {ref.name}, whose pods mount nothing; else set runtimeEnv.working_dir"
     if upload is None and named and await _is_there(kube, named, namespace):
         return None, f"code: ConfigMap {named}, as spec.code.configMap says; --upload sends {folder} instead"
     package = pack(folder)
