@@ -72,6 +72,27 @@ def test_the_launcher_is_given_the_spec_and_a_home() -> None:
     assert argv[argv.index("--ray") + 1] == "2.60.1"
 
 
+def test_what_another_job_wrote_on_its_cluster_says_nothing_of_this_one() -> None:
+    cluster = there()
+    cluster["metadata"]["annotations"] = {
+        names.SPEC_HASH: "0" * 16,
+        names.PLAN_HASH: "1" * 16,
+        names.MADE_HASH: "2" * 16,
+    }
+    it = world(cluster).settle().head_ready().settle().master("Running").settle()
+    assert it.status["attemptSpecHash"] != "0" * 16
+    assert it.cond("Accepted") == ("True", "SpecAccepted")
+    assert it.status["attempt"] == 1
+
+
+def test_a_hold_that_was_taken_off_by_hand_is_put_on_again() -> None:
+    it = running()
+    assert it.job is not None
+    it.job["metadata"]["finalizers"] = []
+    it.settle()
+    assert it.job["metadata"]["finalizers"] == [names.FINALIZER]
+
+
 def test_two_jobs_on_one_cluster_have_nothing_in_common() -> None:
     one = world().settle().head_ready()
     other = dljob(rayClusterRef={"name": "shared"})

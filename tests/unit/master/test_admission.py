@@ -59,6 +59,16 @@ def test_what_does_not_fit_while_nodes_are_joining_fails_only_after_a_while():
     assert alone.state.verdict.reason == reasons.NEVER_FITS
 
 
+def test_how_many_nodes_a_cluster_has_that_is_not_the_jobs_is_not_known():
+    made = job({"name": "w", "resources": {"cpu": "8"}}, rayClusterRef={"name": "shared"})
+    world = World(made, views=small(2))
+    world.send(ev.NodesSeen(world.views))
+    assert world.state.verdict is None
+    world.tick()
+    assert world.now == world.start + limits.NODES_S
+    assert world.state.verdict.reason == reasons.NEVER_FITS
+
+
 def test_one_refused_unit_gives_the_whole_gang_back_and_tries_again_later():
     world = World(job({"name": "w", "replicas": 3}))
     world.send(ev.NodesSeen(world.views))

@@ -115,11 +115,15 @@ async def test_one_that_another_job_keeps_has_a_token_of_ours() -> None:
         assert not [path for method, path in it.fake.calls if method == "GET" and "secrets" in path]
 
 
-async def test_nobody_gets_a_token_by_naming_a_job_that_did_not_make_the_cluster() -> None:
+@pytest.mark.parametrize("what", ["another uid", "another Secret", "no controller"])
+async def test_nobody_gets_a_token_by_naming_a_job_that_did_not_make_the_cluster(what: str) -> None:
     async with shell() as it:
-        others(it.fake, auth={"mode": "token", "secretName": "shared-token"})
+        victim = it.fake.put("dljobs", dljob("victim", managedBy="kueue.x-k8s.io/multikueue"))
+        secret = "other" if what == "another Secret" else "shared-token"
+        others(it.fake, auth={"mode": "token", "secretName": secret})
         body = it.fake.one("rayclusters", "shared")
-        owner = {"kind": "DLJob", "name": "victim", "uid": "not-there", "controller": True}
+        uid = "not-there" if what == "another uid" else victim["metadata"]["uid"]
+        owner = {"kind": "DLJob", "name": "victim", "uid": uid, "controller": what != "no controller"}
         it.fake.put("rayclusters", {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
         it.fake.put("dljobs", on_shared())
         await it.settle()

@@ -20,7 +20,7 @@ AGAIN_SECONDS = 5.0
 
 def hold(case: Case) -> Step | None:
     """Hold the DLJob before anything of it is submitted to a RayCluster that stays."""
-    if not case.ref or case.held or case.submitted or not case.head_ready:
+    if not case.ref or case.held or not case.head_ready:
         return None
     return Step("the job must be stopped before its DLJob goes", (Finalize(on=True),))
 
