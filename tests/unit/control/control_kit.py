@@ -86,9 +86,9 @@ class World:
         assert self.job is not None
         status = self.job.get("status", {})
         attempt = status.get("attempt", 1)
-        name = status.get("rayCluster", {}).get("name") or names.cluster_name(
-            self.job["metadata"]["name"], UID, attempt
-        )
+        ref = self.job["spec"].get("rayClusterRef", {}).get("name")
+        own = names.cluster_name(self.job["metadata"]["name"], UID, attempt)
+        name = ref or status.get("rayCluster", {}).get("name") or own
         return Observed(
             job=copy.deepcopy(self.job),
             cluster=copy.deepcopy(self.clusters.get(name)),
