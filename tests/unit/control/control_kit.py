@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from control_samples import NOW, SETTINGS, UID, dljob, snapshot, spec
+from control_samples import NOW, SETTINGS, UID, dljob, merged, snapshot, spec
 
 from dljob.control import names
 from dljob.control.model import (
@@ -86,9 +86,8 @@ class World:
         assert self.job is not None
         status = self.job.get("status", {})
         attempt = status.get("attempt", 1)
-        ref = self.job["spec"].get("rayClusterRef", {}).get("name")
-        own = names.cluster_name(self.job["metadata"]["name"], UID, attempt)
-        name = ref or status.get("rayCluster", {}).get("name") or own
+        named = self.job["spec"].get("rayClusterRef") or status.get("rayCluster", {})
+        name = named.get("name") or names.cluster_name(self.job["metadata"]["name"], UID, attempt)
         return Observed(
             job=copy.deepcopy(self.job),
             cluster=copy.deepcopy(self.clusters.get(name)),
@@ -154,7 +153,9 @@ class World:
             case Annotate():
                 self._annotate(action)
             case Finalize():
-                self._finalize(on=action.on)
+                assert self.job is not None
+                self.job["metadata"]["finalizers"] = [names.FINALIZER] if action.on else []
+                self.job = None if not action.on and "deletionTimestamp" in self.job["metadata"] else self.job
             case Submit() | Command() | SaveLogs():
                 self._order(action)
         self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
@@ -189,18 +190,11 @@ class World:
             self.clusters[name] = made
             self.pods[name] = []
 
-    def _finalize(self, *, on: bool) -> None:
-        assert self.job is not None
-        meta = self.job["metadata"]
-        meta["finalizers"] = [names.FINALIZER] if on else []
-        if not on and "deletionTimestamp" in meta:
-            self.job = None
-
     def _annotate(self, action: Annotate) -> None:
         if action.kind == "Pod":
             for name, pods in self.pods.items():
                 self.pods[name] = [
-                    replace(pod, annotations=_merged(pod.annotations, action.annotations))
+                    replace(pod, annotations=merged(pod.annotations, action.annotations))
                     if pod.name == action.name
                     else pod
                     for pod in pods
@@ -208,7 +202,7 @@ class World:
             return
         assert self.job is not None
         target = self.job if action.kind == "DLJob" else self.clusters[action.name]
-        target["metadata"]["annotations"] = _merged(target["metadata"].get("annotations", {}), action.annotations)
+        target["metadata"]["annotations"] = merged(target["metadata"].get("annotations", {}), action.annotations)
 
     def _poll(self, watch: Watch | None) -> None:
         """What the shell's poller would have heard."""
@@ -354,7 +348,3 @@ class World:
 
     def reasons(self) -> list[str]:
         return [event.reason for event in self.events]
-
-
-def _merged(old: Any, new: Any) -> dict[str, str]:
-    return {key: value for key, value in {**old, **new}.items() if value is not None}

@@ -75,3 +75,7 @@ def snapshot(phase: str = "Running", ready: int = 2, **more: Any) -> dict[str, A
         "placement": {"units": 2, "ready": 2, "pending": 0, "notReady": []},
         **more,
     }
+
+
+def merged(old: Any, new: Any) -> dict[str, str]:
+    return {key: value for key, value in {**old, **new}.items() if value is not None}
