@@ -103,9 +103,9 @@ def test_a_job_runs_ends_keeps_its_logs_and_comes_to_rest(
         before = operator.writes()
         return until(lambda: operator.health()["waiting"] == 0, "no key waits") and operator.writes() == before
 
+    until(lambda: len(plane.get("dljobs,rayclusters", "-A")["items"]) == 2, "the jobs of other tests are gone")
     until(bring_all_news_in, "the writes cease")
     before = operator.writes()
-    plane.kubectl("get", "dljobs", "-A")
     operator_passes(operator)
     assert operator.writes() == before
 

@@ -129,10 +129,11 @@ class Ray:
         (pid,) = mine
         return pid
 
-    def actor(self, ending: str) -> int:
-        """The pid of an actor of this Ray, by the end of its process title; 0 when there is none."""
+    def actor(self, name: str) -> int:
+        """The pid of an actor of this Ray, by its class; 0 when there is none."""
         mark = f"RAY_TMPDIR={self.folder}".encode()
-        found = (pid for pid, argv in processes() if argv[0].endswith(ending))
+        # The title is ray::Class, or ray::Class.method while it answers a call.
+        found = (pid for pid, argv in processes() if argv[0].removeprefix("ray::").partition(".")[0] == name)
         return next((pid for pid in found if mark in Path(f"/proc/{pid}/environ").read_bytes()), 0)
 
 
