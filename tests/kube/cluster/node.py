@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,8 +37,20 @@ NAMESPACES = (
 )
 
 
-def able() -> None:
-    """Whether this machine can hold a real node.
+PROBE = """
+mkdir "$1/lower" "$1/upper" "$1/work" "$1/merged"
+mount -t overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged"
+umount "$1/merged"
+ip link add probe0 type veth peer name probe1
+for group in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+    if [ -e "$group/cgroup.procs" ]; then mkdir "$group/dljob-probe-$$"; rmdir "$group/dljob-probe-$$"; break; fi
+done
+"""
+"""What a node does to its namespaces, in small; all of it is gone with the shell."""
+
+
+def able(run: Path) -> None:
+    """Whether this machine can hold a real node, whose folder is `run`.
 
     Raises:
         MissingError: it cannot, and what it would take.
@@ -47,9 +60,13 @@ def able() -> None:
     lacking = [tool for tool in ("unshare", "nsenter", "ip", "mount") if shutil.which(tool) is None]
     if lacking:
         raise cache.MissingError(f"the real node needs {', '.join(lacking)} on the PATH (Debian: util-linux, iproute2)")
-    probe = subprocess.run(["unshare", *NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory(dir=run.parent) as folder:
+        probe = subprocess.run(
+            ["unshare", *NAMESPACES, "sh", "-ec", PROBE, "sh", folder], capture_output=True, text=True, check=False
+        )
     if probe.returncode:
-        raise cache.MissingError(f"the real node needs CAP_SYS_ADMIN and CAP_NET_ADMIN: {probe.stderr.strip()}")
+        need = f"the real node needs CAP_SYS_ADMIN and CAP_NET_ADMIN, overlays in {run.parent} and cgroups of its own"
+        raise cache.MissingError(f"{need}: {probe.stderr.strip()}")
     for program in build.PROGRAMS:
         cache.program(program.name)
 
@@ -72,7 +89,8 @@ def ip(*args: str) -> None:
 
 def start(run: Path) -> Cluster:
     """Start a cluster with its node, the images of the cache, CoreDNS and KubeRay as pods; wait until all are ready."""
-    able()
+    run.parent.mkdir(parents=True, exist_ok=True)
+    able(run)
     processes.until(
         lambda: not linked(), 20, f"the end of the node that runs already (link {LINK}; `make kube-down` ends ours)"
     )
