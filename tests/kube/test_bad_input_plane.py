@@ -141,11 +141,17 @@ def test_a_job_that_is_mended_goes_on(plane: Cluster, operator: Operator, namesp
     ray_cluster(plane, namespace, "mended")
 
 
+def counted(plane: Cluster, namespace: str, resource: str) -> bool:
+    """Whether the quota controller has counted; until then what it limits is refused in other words."""
+    return resource in plane.get("resourcequota", "tight", "-n", namespace).get("status", {}).get("used", {})
+
+
 def test_a_quota_that_forbids_pods_and_one_that_forbids_rayclusters(
     plane: Cluster, operator: Operator, namespace: str
 ) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight", "namespace": namespace}}
     plane.apply({**quota, "spec": {"hard": {"pods": "0"}}})
+    until(lambda: counted(plane, namespace, "pods"), "the quota counts pods")
     apply(plane, namespace, "pods")
     words = said(plane, namespace, "pods", "FailedCreateHeadPod")
     assert words.startswith('pods "pods-')
@@ -153,6 +159,7 @@ def test_a_quota_that_forbids_pods_and_one_that_forbids_rayclusters(
     assert words.endswith("; raise the quota or give something back; it is tried again by itself")
     assert "exceeded quota: tight" in warned(plane, namespace, "pods", "FailedCreateHeadPod")
     plane.apply({**quota, "spec": {"hard": {"count/rayclusters.ray.io": "1"}}})
+    until(lambda: counted(plane, namespace, "count/rayclusters.ray.io"), "the quota counts RayClusters")
     until(lambda: head_pods(plane, namespace), "KubeRay tries again")
     apply(plane, namespace, "clusters")
     words = said(plane, namespace, "clusters", "CreationRefused")
