@@ -125,6 +125,19 @@ async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
     assert sum(call == "spawn 01234567/worker/1/1" for call in world.backend.calls) == 1
 
 
+async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world: World) -> None:
+    shell = world.master()
+    await until(running(shell))
+    world.host().report(0, 1, Outcome(ok=True, result="7", step=3))
+    await until(lambda: shell.status()["progress"]["step"] == 3)
+    await world.die()
+    second = world.master()
+    await until(lambda: second.recovered)
+    assert second.status()["progress"]["step"] == 3
+    end_all(world, Outcome(ok=True, result="7", step=4))
+    assert (await ended(world))["progress"]["step"] == 4
+
+
 async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None:
     first = world.master()
     await until(running(first))

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dljob.runtime.timeline import EVENTS, STATUS
+
+if TYPE_CHECKING:
+    from dljob.runtime.backend import KeyValue
 
 REGISTRY = "dljob/jobs/"
 """Before a uid: the key of a job's entry."""
@@ -75,3 +79,10 @@ def read_status(folder: Path) -> dict[str, Any]:
         return json.loads((folder / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+async def forget(kv: KeyValue, uid: str) -> None:
+    """Remove all keys of a job."""
+    for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
+        with suppress(Exception):
+            await kv.delete(prefix)

@@ -21,12 +21,12 @@ from dljob.master import events as ev
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
-from dljob.runtime.entries import SPEC, MasterOrder, master_name
+from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
 from dljob.runtime.guard import raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
-from dljob.runtime.shell import Setup, Shell, forget, until
+from dljob.runtime.shell import Setup, Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
 from dljob.spec.model import DLJobManifest
 
@@ -65,7 +65,7 @@ class PrimeMaster:
         except Exception as error:  # noqa: BLE001 - Ray would restart for ever a master that only ends itself
             if not self._made.done():
                 self._made.set_exception(error)
-            await forget(backend, self._order.uid)
+            await forget(backend.kv, self._order.uid)
         await self._leave(backend)
 
     async def _leave(self, backend: Backend) -> None:

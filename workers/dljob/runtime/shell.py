@@ -25,6 +25,7 @@ from dljob.master.state import JobState, Phase
 from dljob.master.transition import initial, next_wake, transition
 from dljob.plan.model import JobPlan
 from dljob.runtime.backend import Backend
+from dljob.runtime.entries import forget
 from dljob.runtime.executor import Executor
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
@@ -171,11 +172,10 @@ class Shell:
                 case "notes":
                     self.timeline.seq = record["seq"]
                 case "event":
-                    step = transition(state, decode_event(record["e"]), record["at"])
+                    step = transition(state, event := decode_event(record["e"]), record["at"])
                     state = step.state
+                    self._last_step(event)
                     self._note(step.actions, record["at"])
-                case _:
-                    pass
             self._last = record.get("at", self._last)
         self.state = state
         return bool(replay.records)
@@ -200,6 +200,7 @@ class Shell:
             step = transition(self.state, event, now)
             self.state = step.state
             actions.extend(step.actions)
+            self._last_step(event)
         for _, heard in batch:
             if heard is not None and not heard.done():
                 heard.set_result(None)
@@ -290,6 +291,12 @@ class Shell:
         known = not self.recovered or self.executor.hosts.knows(beacon.actor)
         return BeaconReply(self.journal.epoch, known)
 
+    def _last_step(self, event: ev.Event) -> None:
+        """A rank that ends tells its last step, which no beacon may have told yet."""
+        if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
+            _, metrics = self.progress.get((event.role, event.rank), (0, {}))
+            self.progress[event.role, event.rank] = event.outcome.step, metrics
+
     # -- nodes
 
     async def _watch_nodes(self) -> None:
@@ -319,7 +326,7 @@ class Shell:
         status = {**self.status(), **override}
         await self.timeline.flush()
         await self.timeline.status(status)
-        await forget(self.backend, self.setup.info.uid)
+        await forget(self.backend.kv, self.setup.info.uid)
         self.final = status
         async with self.changed:
             self.changed.notify_all()
@@ -332,13 +339,6 @@ class Shell:
         with suppress(Exception):
             await self.executor.clear()
         await self._finish({"phase": "Failed", "reason": reason, "message": said})
-
-
-async def forget(backend: Backend, uid: str) -> None:
-    """Remove all keys of a job."""
-    for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
-        with suppress(Exception):
-            await backend.kv.delete(prefix)
 
 
 async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:
