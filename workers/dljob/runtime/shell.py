@@ -35,11 +35,9 @@ from dljob.runtime.timeline import Timeline
 from dljob.spec.model import DLJobSpec
 from dljob.telemetry import reasons
 
-BATCH = 1000
-SNAPSHOT_EVERY = 2000
+BATCH, SNAPSHOT_EVERY = 1000, 2000
 VERSIONS_PER_EPOCH = 10**9
-PROGRESS_S = 0.25
-STATUS_EVERY_S = 1.0
+PROGRESS_S, STATUS_EVERY_S = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
