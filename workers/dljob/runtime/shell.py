@@ -174,6 +174,8 @@ class Shell:
                     state = step.state
                     self._last_step(event)
                     self._note(step.actions, record["at"])
+                case _:
+                    pass
             self._last = record.get("at", self._last)
         self.state = state
         return bool(replay.records)
