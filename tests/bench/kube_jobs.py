@@ -23,7 +23,7 @@ from bench_common import HERE, Row, folder, runs, say
 sys.path[:0] = [str(HERE.parent / "kube"), str(HERE.parent / "unit" / "kube")]
 from cluster import up  # noqa: E402 - the folders above have no packages
 from cluster.handle import Cluster  # noqa: E402 - the folders above have no packages
-from operator_kit import found, running, token, until  # noqa: E402 - the folders above have no packages
+from operator_kit import found, token, until, with_images  # noqa: E402 - the folders above have no packages
 
 from dljob.kube.api import RAYCLUSTERS, Kube  # noqa: E402 - the folders above have no packages
 
@@ -125,11 +125,10 @@ def node() -> Iterator[Jobs]:
     """The real node with the operator beside it."""
     with folder() as work:
         cluster = up.real(work / "run")
-        flags = ("--image", "dljob.local/runtime:dev", "--init-image", "dljob.local/operator:dev")
         try:
             code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("first"), "data": {"first.py": CODE}}
             cluster.apply(code)
-            with running(cluster, Path(work) / "operator", *flags):
+            with with_images(cluster, Path(work) / "operator"):
                 yield Jobs(cluster)
         finally:
             up.down(work / "run")

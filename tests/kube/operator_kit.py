@@ -17,17 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "kube"))
 
-from cluster import processes
+from cluster import cache, processes
 from cluster.handle import Cluster
 from stub_head import StubHead
 
 from dljob.kube.token_key import TokenKey
 
 KEY = "an operator's key for tests alone"
+IMAGES = {"operator": "dljob.local/operator:dev", "runtime": "dljob.local/runtime:dev"}
 
 
 def until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
@@ -124,6 +126,16 @@ def running(cluster: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
         yield operator.start()
     finally:
         operator.stop()
+
+
+@contextlib.contextmanager
+def with_images(node: Cluster, folder: Path) -> Iterator[Operator]:
+    """An operator whose jobs run in the project's own images; a skip where these were not built."""
+    lacking = [name for name in IMAGES if not (cache.home() / "images" / f"{name}.tar").exists()]
+    if lacking:
+        pytest.skip(f"no image of {' and '.join(lacking)}: python tests/kube/images/build.py builds them")
+    with running(node, folder, "--image", IMAGES["runtime"], "--init-image", IMAGES["operator"]) as operator:
+        yield operator
 
 
 class Head:

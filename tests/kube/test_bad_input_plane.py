@@ -302,6 +302,12 @@ def head() -> Iterator[Head]:
     made.close()
 
 
+def runs(plane: Cluster, name: str, namespace: str) -> dict[str, Any]:
+    """The job once it runs."""
+    body = found(plane, "dljob", name, namespace)
+    return body if body["status"]["phase"] == "Running" else {}
+
+
 def test_a_head_service_without_our_port_is_not_needed(
     plane: Cluster, operator: Operator, namespace: str, head: Head
 ) -> None:
@@ -316,4 +322,5 @@ def test_a_head_service_without_our_port_is_not_needed(
     run_head(plane, name, head.ip, namespace)
     until(lambda: head.stub.posted, "the launcher is submitted")
     head.do(lambda: head.stub.say(uid.replace("-", ""), phase="Running", epoch=1))
-    until(lambda: found(plane, "dljob", "portless", namespace)["status"]["phase"] == "Running", "the job runs")
+    body = until(lambda: runs(plane, "portless", namespace), "the job runs")
+    assert body["status"]["master"]["epoch"] == 1

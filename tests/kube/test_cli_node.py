@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster import cache
 from cluster.handle import Cluster
-from operator_kit import Operator, running, until
+from operator_kit import Operator, until, with_images
 
 HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello-cpu" / "dljob.yaml"
-IMAGES = {"operator": "dljob.local/operator:dev", "runtime": "dljob.local/runtime:dev"}
 JOB = """\
 apiVersion: dljob.io/v1alpha1
 kind: DLJob
@@ -41,11 +39,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    lacking = [name for name in IMAGES if not (cache.home() / "images" / f"{name}.tar").exists()]
-    if lacking:
-        pytest.skip(f"no image of {' and '.join(lacking)}: python tests/kube/images/build.py builds them")
-    flags = ("--image", IMAGES["runtime"], "--init-image", IMAGES["operator"])
-    with running(node, tmp_path_factory.mktemp("operator"), *flags) as operator:
+    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
         yield operator
 
 

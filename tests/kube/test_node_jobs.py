@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import cache, torch_volume
+from cluster import torch_volume
 from cluster.handle import Cluster
 from cluster.node import NAME as NODE
-from operator_kit import Operator, children, found, running, until
+from operator_kit import Operator, children, found, until, with_images
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-IMAGES = {"operator": "dljob.local/operator:dev", "runtime": "dljob.local/runtime:dev"}
 TORCH = "/torch"
 ITERATIONS = 240
 DEVICES = """
@@ -32,11 +31,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    lacking = [name for name in IMAGES if not (cache.home() / "images" / f"{name}.tar").exists()]
-    if lacking:
-        pytest.skip(f"no image of {' and '.join(lacking)}: python tests/kube/images/build.py builds them")
-    flags = ("--image", IMAGES["runtime"], "--init-image", IMAGES["operator"])
-    with running(node, tmp_path_factory.mktemp("operator"), *flags) as operator:
+    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
         yield operator
 
 
