@@ -104,7 +104,7 @@ def test_logs_and_orders_of_a_living_job_and_what_is_left(operator: Operator, te
     assert "CommandAccepted    worker/1" in timeline, "PrimeMaster's own notes are there"
     assert "CommandSent" in timeline, "and the operator's Events"
     run.send_signal(signal.SIGINT)
-    line = next(line for line in iter(run.stderr.readline, "") if "goes on" in line)  # type: ignore[union-attr]
+    line = next(line for line in iter(run.stderr.readline, "") if "job count goes on" in line)  # type: ignore[union-attr]
     assert "once more within 3 s stops it" in line
     run.send_signal(signal.SIGINT)
     code, _, err = done(run)

@@ -60,6 +60,12 @@ def conditions(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {condition["type"]: condition for condition in body["status"]["conditions"]}
 
 
+def told(body: dict[str, Any]) -> str:
+    """Why a job is what it is, for a test that fails."""
+    lines = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in body["status"]["conditions"]]
+    return "\n".join([f"{body['status']['phase']} {body['status'].get('reason')}", *lines])
+
+
 def logs(node: Cluster, name: str, namespace: str) -> dict[str, str]:
     return found(node, "configmap", f"{name}-logs", namespace)["data"]
 
@@ -67,7 +73,7 @@ def logs(node: Cluster, name: str, namespace: str) -> dict[str, str]:
 def test_the_smallest_job_completes_and_leaves_its_logs(node: Cluster, operator: Operator, namespace: str) -> None:
     node.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / "hello-cpu" / "dljob.yaml"))
     body = ended(node, "hello", namespace, 120)
-    assert (body["status"]["phase"], body["status"]["rolesReady"]) == ("Succeeded", "2/2")
+    assert (body["status"]["phase"], body["status"]["rolesReady"]) == ("Succeeded", "2/2"), told(body)
     assert conditions(body)["Complete"]["reason"] == "Completed"
     assert "hello from rank 1 of 2" in logs(node, "hello", namespace)["worker-1.log"]
     until(lambda: not node.get("pods", "-n", namespace)["items"], "the pods go", 60)
@@ -118,7 +124,7 @@ def test_each_rank_gets_its_own_devices_and_shares_what_it_shares(
     assert asked["npu"]["huawei.com/Ascend910"] == "4"
     assert asked["gpu"]["nvidia.com/gpu"] == "2"
     body = ended(node, "mixed", namespace, 150)
-    assert body["status"]["phase"] == "Succeeded", body["status"]
+    assert body["status"]["phase"] == "Succeeded", told(body)
     said = logs(node, "mixed", namespace)
     seen = {name.removesuffix(".log"): visible(text) for name, text in said.items()}
     assert len(seen["whole-0"]["NPU"]) == 2
@@ -171,7 +177,7 @@ def test_five_roles_learn_and_one_restarts_by_annotation(node: Cluster, operator
     )
     assert {pod["metadata"]["uid"] for pod in node.get("pods", "-n", namespace)["items"]} == before
     body = ended(node, "grpo-tiny", namespace, 180)
-    assert body["status"]["phase"] == "Succeeded", body["status"]
+    assert body["status"]["phase"] == "Succeeded", told(body)
     assert body["status"]["restarts"]["process"] == 1
     assert body["status"]["attempt"] == 1
     assert body["status"]["progress"]["step"] == ITERATIONS

@@ -55,11 +55,11 @@ class Process:
 class World:
     """The core, driven by a model of its surroundings. `pending` are answers that have not arrived yet."""
 
-    def __init__(self, made, *, count=None, views=None, hold=False):
+    def __init__(self, made, *, count=None, views=None, hold=False, own_nodes=False):
         self.plan, self.spec = made
         self.now = 1000.0
         self.start = self.now
-        self.state: JobState = initial(self.plan, self.spec, UID, self.start)
+        self.state: JobState = initial(self.plan, self.spec, UID, self.start, own_nodes=own_nodes)
         self.views = views if views is not None else (would_be_nodes(self.plan) if count is None else nodes(count))
         self.pending: list = []
         self.journal: list = []

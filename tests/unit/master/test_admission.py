@@ -59,6 +59,28 @@ def test_what_does_not_fit_while_nodes_are_joining_fails_only_after_a_while():
     assert alone.state.verdict.reason == reasons.NEVER_FITS
 
 
+def test_nodes_that_are_made_for_the_job_are_waited_for_however_late_they_come():
+    made = job({"name": "w", "replicas": 4}, nodeGroups=[{"name": "g", "replicas": 2, "cpu": "2"}])
+    views = World(made).views
+    world = World(made, views=views[:1], own_nodes=True)
+    world.send(ev.NodesSeen(world.views))
+    world.tick()
+    assert world.now > world.start + limits.NODES_S
+    world.send(ev.NodesSeen(views[1:]))
+    assert world.state.verdict is None
+    assert "has room for 2" in world.state.search.why
+    world.send(ev.NodesSeen(views))
+    assert world.state.phase is Phase.SCHEDULING
+
+
+def test_nodes_that_are_all_there_and_too_small_fail_the_job_at_once():
+    made = job({"name": "w", "replicas": 4}, nodeGroups=[{"name": "g", "replicas": 2, "cpu": "2"}])
+    smaller = tuple(replace(view, total=(("CPU", 1),), free=(("CPU", 1),)) for view in World(made).views)
+    world = World(made, views=smaller, own_nodes=True)
+    world.send(ev.NodesSeen(world.views))
+    assert world.state.verdict.reason == reasons.NEVER_FITS
+
+
 def test_how_many_nodes_a_cluster_has_that_is_not_the_jobs_is_not_known():
     made = job({"name": "w", "resources": {"cpu": "8"}}, rayClusterRef={"name": "shared"})
     world = World(made, views=small(2))

@@ -90,6 +90,7 @@ def test_a_job_that_is_not_there_is_started_and_seen_to_its_end(world: World, ca
     assert world.drive() == 0
     (how,) = world.launched
     assert (how["job_dir"], how["code_dir"], how["uid"]) == (world.folder, None, UID)
+    assert how["own_nodes"], "its RayCluster is made from its plan"
     assert (world.folder / ATTEMPT).read_text() == "0\n"
     assert world.gateways == [("10.0.0.1", 8266, str(world.folder.parents[1]))]
     out = capsys.readouterr().out.splitlines()
@@ -193,6 +194,7 @@ def test_a_spec_that_ray_keeps_is_read_from_there(
     (world.spec.parent / "code").mkdir()
     (world.spec.parent / "code" / "others.py").touch()
     assert world.drive(spec="gcs://dljob-j.json") == 0
+    assert not world.launched[-1]["own_nodes"], "nobody makes nodes for it on another's RayCluster"
     assert world.launched[0]["code_dir"] is None
     assert len(world.launched) == 1
     refused = world.drive(spec="gcs://gone.json")

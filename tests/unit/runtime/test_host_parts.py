@@ -113,7 +113,10 @@ class TestProgress:
         assert steps.take() is None
         steps.again()
         assert steps.take() == (2, {})
-        assert steps.step == 2
+        assert steps.told_by(Outcome(ok=True)) == Outcome(ok=True, step=2)
+        steps.put(3, {"loss": 0.5})
+        assert steps.told_by(Outcome(ok=True)) == Outcome(ok=True, step=3, metrics=(("loss", 0.5),))
+        assert Progress().told_by(Outcome(ok=True)) == Outcome(ok=True)
 
     def test_arguments_are_checked(self):
         install(context())

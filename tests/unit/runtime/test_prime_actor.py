@@ -13,7 +13,7 @@ from memory_backend import MemoryBackend
 from dljob.plan.plan import plan
 from dljob.runtime import prime, prime_actor
 from dljob.runtime.messages import JobInfo
-from dljob.runtime.shell import Setup
+from dljob.runtime.setup import Setup
 from dljob.spec.model import DLJobManifest
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -149,3 +152,23 @@ def test_calls_fail_when_the_host_goes(line):
         frames.close()
     with pytest.raises(CallError, match="the host of this rank is gone"):
         call.result(timeout=10)
+
+
+CHATTER = """
+from dljob import current_worker, progress
+
+current_worker()
+for step in range(50):
+    progress(step, loss=0.5)
+"""
+
+
+def test_all_that_a_dead_rank_told_is_taken_before_its_end(line, monkeypatch):
+    taken = threading.Event()
+    line.steps.put = lambda said: (taken.wait(10), queue.Queue.put(line.steps, said))
+    monkeypatch.setenv("DLJOB_HOST_SOCKET", line.socket.path)
+    subprocess.run([sys.executable, "-c", CHATTER], check=True, timeout=30)
+    assert not line.socket.wait_closed(3, 0.05), "the process is gone, and its words are not taken yet"
+    taken.set()
+    assert line.socket.wait_closed(3, 10)
+    assert line.steps.qsize() == 50

@@ -21,7 +21,8 @@ from dljob.plan.plan import plan
 from dljob.runtime import shell as shell_module
 from dljob.runtime import timeline as timeline_module
 from dljob.runtime.messages import Beacon, JobInfo
-from dljob.runtime.shell import Setup, Shell
+from dljob.runtime.setup import Setup
+from dljob.runtime.shell import Shell
 from dljob.runtime.stores import FileStore, KeyValueStore
 from dljob.spec.model import DLJobManifest
 
@@ -128,12 +129,12 @@ async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
 async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world: World) -> None:
     shell = world.master()
     await until(running(shell))
-    world.host().report(0, 1, Outcome(ok=True, result="7", step=3))
+    world.host().report(0, 1, Outcome(ok=True, result="7", step=3, metrics=(("loss", 0.5),)))
     await until(lambda: shell.status()["progress"]["step"] == 3)
     await world.die()
     second = world.master()
     await until(lambda: second.recovered)
-    assert second.status()["progress"]["step"] == 3
+    assert second.status()["progress"] == {"step": 3, "metrics": {"loss": 0.5}}
     end_all(world, Outcome(ok=True, result="7", step=4))
     assert (await ended(world))["progress"]["step"] == 4
 

@@ -73,21 +73,24 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     """Wait for nodes to change, or end the job where waiting cannot help."""
     first = d.phase is Phase.PENDING
     since = d.search.since if d.search.since is not None else d.now
-    workers = sum(not node.head for node in d.nodes)
-    # How many machines a RayCluster has that is not the job's, the plan does not know.
-    planned = sum(group.replicas for group in d.job.plan.node_groups.values())
-    complete = workers >= planned and d.job.spec.ray_cluster_ref is None
-    if first and refusal.never and (complete or d.now >= since + limits.NODES_S):
+    never = first and refusal.never
+    # Nodes may still be joining: that these cannot hold the job is final only a little later.
+    final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
+    if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
         ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return
-    # Nodes may still be joining: that these cannot hold the job is final only a little later.
-    final_at = since + limits.NODES_S if first and refusal.never else None
     if refusal.why != d.search.why:
         d.note(reasons.NO_ROOM, "job", refusal.why)
     search = evolve(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
     if search != d.search:
         d.search = search
         d.wake_at(min(at for at in (final_at, search.deadline, d.now + limits.PLACE_S) if at is not None))
+
+
+def _complete(d: Draft) -> bool:
+    """Whether all nodes of the plan are there. How many a RayCluster has that is not the job's, no plan knows."""
+    planned = sum(group.replicas for group in d.job.plan.node_groups.values())
+    return d.job.spec.ray_cluster_ref is None and sum(not node.head for node in d.nodes) >= planned
 
 
 def _deadline(d: Draft) -> float | None:

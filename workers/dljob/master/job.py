@@ -72,6 +72,8 @@ class Job:
     plan: JobPlan
     spec: DLJobSpec
     uid: str
+    own_nodes: bool = False
+    """Whether somebody makes the nodes of the plan for this job: then they come, however late."""
 
     @property
     def fault_tolerance(self) -> FaultTolerance:

@@ -7,7 +7,7 @@ RESERVE_S = 30.0
 SPAWN_S = 120.0
 """How long a host's process may take to answer first."""
 NODES_S = 10.0
-"""How long nodes may take to join before a job that they could never hold fails."""
+"""How long nodes that nobody makes for the job may take to join, before a job that they could never hold fails."""
 RESTART_S = 600.0
 """How long a restart level may take, from its backoff's end to all ranks ready, before the next one is tried."""
 PLACE_S = 600.0

@@ -50,9 +50,9 @@ from dljob.spec.model import DLJobSpec
 from dljob.telemetry import reasons
 
 
-def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float) -> JobState:
+def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: bool = False) -> JobState:
     """The state of a job of which nothing has happened yet. `now` is its start, in unix seconds."""
-    job = Job(plan, spec, uid)
+    job = Job(plan, spec, uid, own_nodes)
     state = JobState(
         job=job,
         phase=Phase.PENDING,

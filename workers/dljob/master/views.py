@@ -48,6 +48,8 @@ class Outcome:
     fatal: bool = False
     step: int | None = None
     """The last `progress()` step of that process."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """What came with that step."""
     result: str = ""
     """What user code returned, as JSON of at most 8 KiB; rank 0 of the first driver role makes the job's result."""
 

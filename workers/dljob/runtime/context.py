@@ -10,12 +10,15 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import UsageError
 from dljob.runtime.messages import JobInfo, Reply
+
+if TYPE_CHECKING:
+    from dljob.master.views import Outcome
 
 SOCKET_ENV = "DLJOB_HOST_SOCKET"
 """Where the ranks of a fork host find it; set in their environment only."""
@@ -66,10 +69,12 @@ class Progress:
         self._last: tuple[int, Mapping[str, float]] | None = None
         self._new = False
 
-    @property
-    def step(self) -> int | None:
-        """The last step, None before the first."""
-        return self._last[0] if self._last else None
+    def told_by(self, outcome: Outcome) -> Outcome:
+        """An end with the last step in it, which no beacon may have told yet."""
+        if self._last is None:
+            return outcome
+        step, metrics = self._last
+        return replace(outcome, step=step, metrics=tuple(metrics.items()))
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         """Say how far the rank is."""

@@ -127,10 +127,11 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
     # What lies there on a RayCluster that is not the job's is somebody else's code.
-    code = Path(pods.CODE) if not args.spec.startswith(pods.PACKAGES) else None
+    own = not args.spec.startswith(pods.PACKAGES)
+    code = Path(pods.CODE) if own else None
     try:
         code_dir = code if code and _holds_files(code) else None
-        made = begin(job, job_dir=folder, code_dir=code_dir, uid=args.uid, attempt=args.attempt)
+        made = begin(job, job_dir=folder, code_dir=code_dir, uid=args.uid, attempt=args.attempt, own_nodes=own)
     except UsageError:
         # Another launcher of this job was quicker.
         found = find(job, job_dir=folder, uid=args.uid)

@@ -45,6 +45,8 @@ class MasterOrder:
     options: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 1
     """Which attempt of the job on Kubernetes; each has a journal of its own."""
+    own_nodes: bool = False
+    """Whether somebody makes the nodes of the plan for this job."""
 
 
 def master_name(uid: str) -> str:

@@ -31,6 +31,8 @@ from dljob.runtime.router import RayCalls
 
 UP_S = 120.0
 """How long the helper may take to start, torch's import included."""
+LAST_WORDS_S = 0.2
+"""How long after a rank's end its line may still be read; only a descendant that left its group holds it longer."""
 KILLED_S = 10.0
 """How long a killed rank's descendants may take to be gone."""
 
@@ -146,12 +148,13 @@ class ForkHost(Host):
             rank.pid = event["pid"]
             self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, None)
         else:
+            self._socket.wait_closed(rank.start.rank, LAST_WORDS_S)
             self._ended(rank, self._outcome(rank, event))
 
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         with self._lock:
             if not rank.ended.is_set():
-                said = replace(outcome, step=rank.progress.step)
+                said = rank.progress.told_by(outcome)
                 self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, said)
                 rank.ended.set()
 

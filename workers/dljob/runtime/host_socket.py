@@ -34,6 +34,7 @@ class HostSocket:
         self._progress = progress
         self._calls = calls
         self._lock = threading.Lock()
+        self._closed = threading.Condition(self._lock)
         self._lines: dict[int, list[Frames]] = {}
         self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
         """The leading @ stands for the zero byte, which an environment variable cannot hold."""
@@ -49,6 +50,11 @@ class HostSocket:
         for line in lines:
             with contextlib.suppress(OSError):
                 line.send({"op": "stopping", "reason": reason})
+
+    def wait_closed(self, rank: int, timeout_s: float) -> bool:
+        """Wait until all that a rank's dead processes wrote is taken; False when something still holds a line of it."""
+        with self._closed:
+            return self._closed.wait_for(lambda: not self._lines.get(rank), timeout_s)
 
     def close(self) -> None:
         """Close all lines."""
@@ -89,8 +95,9 @@ class HostSocket:
         except OSError:
             pass
         finally:
-            with self._lock, contextlib.suppress(KeyError, ValueError):
+            with self._closed, contextlib.suppress(KeyError, ValueError):
                 self._lines[rank].remove(line)
+                self._closed.notify_all()
             line.close()
 
     def _one(self, line: Frames, rank: int, head: Mapping[str, Any], body: bytes) -> None:

@@ -191,6 +191,7 @@ def begin(
     uid: str = "",
     backend: str | None = None,
     attempt: int = 1,
+    own_nodes: bool = False,
 ) -> JobConnection:
     """Make the PrimeMaster of a job; returns when it answers.
 
@@ -202,11 +203,12 @@ def begin(
         uid: `new_uid()`, when the folder's name contains it; else one is made.
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
         attempt: Counts from 1; a later one never reads the journal of an earlier one.
+        own_nodes: Somebody makes the nodes of its plan for it: it waits for them, however long.
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
     uid = uid or new_uid()
-    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options, attempt)
+    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options, attempt, own_nodes)
     entry = JobEntry(uid, job.name, str(job_dir), time.time())
     try:
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

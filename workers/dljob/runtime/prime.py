@@ -26,7 +26,8 @@ from dljob.runtime.guard import raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
-from dljob.runtime.shell import Setup, Shell, until
+from dljob.runtime.setup import Setup
+from dljob.runtime.shell import Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
 from dljob.spec.model import DLJobManifest
 
@@ -200,7 +201,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
     )
-    return Setup(info, manifest.spec, made)
+    return Setup(info, manifest.spec, made, order.own_nodes)
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:

@@ -11,8 +11,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dljob.errors import DLJobError, JournalError
@@ -22,36 +20,21 @@ from dljob.master import status as snapshots
 from dljob.master.codec import decode_event, decode_state, event_record, snapshot_records
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, Phase
-from dljob.master.transition import initial, next_wake, transition
-from dljob.plan.model import JobPlan
+from dljob.master.transition import next_wake, transition
 from dljob.runtime.backend import Backend
 from dljob.runtime.entries import forget
 from dljob.runtime.executor import Executor
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
-from dljob.runtime.messages import Beacon, BeaconReply, JobInfo
+from dljob.runtime.messages import Beacon, BeaconReply
+from dljob.runtime.setup import Setup
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
-from dljob.spec.model import DLJobSpec
 from dljob.telemetry import reasons
 
 BATCH, SNAPSHOT_EVERY = 1000, 2000
 VERSIONS_PER_EPOCH = 10**9
 PROGRESS_S, STATUS_EVERY_S = 0.25, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a master is made for."""
-
-    info: JobInfo
-    spec: DLJobSpec
-    plan: JobPlan
-
-    @property
-    def folder(self) -> Path:
-        """The job's folder."""
-        return Path(self.info.dir)
 
 
 class Shell:
@@ -62,7 +45,7 @@ class Shell:
         self.backend = backend
         self.journal = Journal(store)
         self.timeline = Timeline(setup.folder)
-        self.state: JobState = initial(setup.plan, setup.spec, setup.info.uid, 0.0)
+        self.state: JobState = setup.initial(0.0)
         self.recovered = False
         self.final: dict[str, Any] | None = None
         self.changed = asyncio.Condition()
@@ -136,7 +119,7 @@ class Shell:
             await self._snapshot()
         else:
             now = self._now()
-            self.state = initial(self.setup.plan, self.setup.spec, self.setup.info.uid, now)
+            self.state = self.setup.initial(now)
             await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
         cause = "PrimeMaster was lost" if known else ""
         self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause), None))
@@ -162,7 +145,7 @@ class Shell:
                         f"the journal is of plan {record['plan']}, the job's plan is {setup.plan.digest}", offset=0
                     )
                 case "begin":
-                    state = initial(setup.plan, setup.spec, setup.info.uid, record["at"])
+                    state = setup.initial(record["at"])
                 case "snapshot":
                     text = record["d"] if record["i"] == 0 else text + record["d"]
                     if record["i"] == record["of"] - 1:
@@ -294,8 +277,7 @@ class Shell:
     def _last_step(self, event: ev.Event) -> None:
         """A rank that ends tells its last step, which no beacon may have told yet."""
         if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
-            _, metrics = self.progress.get((event.role, event.rank), (0, {}))
-            self.progress[event.role, event.rank] = event.outcome.step, metrics
+            self.progress[event.role, event.rank] = event.outcome.step, dict(event.outcome.metrics)
 
     # -- nodes
 

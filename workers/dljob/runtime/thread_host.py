@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 from dljob.errors import UsageError
@@ -157,7 +156,7 @@ class ThreadHost(Host):
         """Report the end, once; later ones are dropped. The number of the report."""
         with self._lock:
             if not self._done.is_set():
-                said = replace(outcome, step=self._progress.step)
+                said = self._progress.told_by(outcome)
                 self._callee.close(outcome)
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
                 self._done.set()
