@@ -13,11 +13,13 @@ import kopf
 from prometheus_client import start_http_server
 
 from dljob.control.model import Settings
-from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, ApiError, Kube
+from dljob.kube.api import DLJOBS, PODS, ApiError, Kube
 from dljob.kube.connection import Way, find
 from dljob.kube.head import address
+from dljob.kube.kuberay_client import RayClusters
+from dljob.kube.objects import Objects
 from dljob.kube.token_key import TokenKey
-from dljob_operator import handlers, kuberay
+from dljob_operator import handlers
 from dljob_operator.cache import Cache
 from dljob_operator.controller import Controller, Parts, run_workers
 from dljob_operator.events import Recorder
@@ -113,7 +115,7 @@ class App:
         """Whether KubeRay is there; an API server that is away is waited for."""
         while True:
             try:
-                return await kuberay.look(kube)
+                return await RayClusters(kube).trouble()
             except ApiError as error:
                 log.warning("cannot see whether KubeRay is there: %s", error.message)
                 await asyncio.sleep(2.0)
@@ -205,7 +207,7 @@ class _Life:
         app, options = self._app, self._app.options
         if options.metrics_port:
             self._server, _ = start_http_server(options.metrics_port, registry=app.metrics.registry)
-        relist = Relist(self._kube, app.queue, options.namespaces or (None,), app.metrics.missed)
+        relist = Relist(app.queue, options.namespaces or (None,), app.metrics.missed)
         app.spawn("workers", run_workers(self._controller, options.workers))
         app.spawn("relist", relist.run(self._sights, options.relist_seconds))
         app.spawn("beat", app.beat())
@@ -238,12 +240,13 @@ class _Life:
         }
 
     def _sights(self) -> Sequence[Sight]:
-        cache, selectors = self._app.cache, handlers.SELECTORS
+        kube, cache, selectors = self._kube, self._app.cache, handlers.SELECTORS
         found = [
-            Sight(DLJOBS, "", cache.jobs, cache.put_job, cache.drop_job),
-            Sight(PODS, selectors[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
+            Sight(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job),
+            Sight(Objects(kube, PODS), selectors[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
         ]
         if self._observer.kuberay != "missing":
-            selector = selectors[RAYCLUSTERS.plural]
-            found.append(Sight(RAYCLUSTERS, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
+            clusters = RayClusters(kube)
+            selector = selectors[clusters.resource.plural]
+            found.append(Sight(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
         return found

@@ -25,32 +25,16 @@ from dljob.control.model import (
     Submit,
 )
 from dljob.errors import UnreachableError
-from dljob.kube.api import (
-    CONFIG_MAPS,
-    DLJOBS,
-    PODS,
-    RAYCLUSTERS,
-    SECRETS,
-    ApiError,
-    Json,
-    Kube,
-    NotThereError,
-    Resource,
-)
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, SECRETS, ApiError, Json, Kube, NotThereError
 from dljob.kube.gateway import Tails
+from dljob.kube.kuberay_client import RayClusters
+from dljob.kube.objects import Objects
 from dljob.plan.pods import TOKEN_KEY
 from dljob_operator.cache import Cache
 from dljob_operator.heads import Heads
 from dljob_operator.observe import Memory
 from dljob_operator.workqueue import Key
 
-RESOURCES: Mapping[str, Resource] = {
-    "DLJob": DLJOBS,
-    "RayCluster": RAYCLUSTERS,
-    "ConfigMap": CONFIG_MAPS,
-    "Secret": SECRETS,
-    "Pod": PODS,
-}
 LOG_BYTES = 600 * 1024
 """Of all tails together: a ConfigMap holds 1 MiB, and JSON makes the text longer."""
 
@@ -77,6 +61,8 @@ class Hands:
         self._kube = kube
         self._cache = cache
         self._heads = heads
+        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in (DLJOBS, CONFIG_MAPS, SECRETS, PODS)))
+        self._kinds = {objects.resource.kind: objects for objects in kinds}
         self._keep: Mapping[str, Callable[[Object], Any]] = {
             "DLJob": cache.put_job,
             "RayCluster": cache.put_cluster,
@@ -144,23 +130,23 @@ class Hands:
             self._cache.drop_job(key)
 
     async def _create(self, key: Key, uid: str, action: Create) -> None:
-        resource = RESOURCES[action.kind]
+        objects = self._kinds[action.kind]
         try:
-            made = await self._kube.create(resource, action.body, key.namespace)
+            made = await objects.create(action.body, key.namespace)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            made = await self._adopt(resource, action.body["metadata"]["name"], key, uid)
+            made = await self._adopt(objects, action.body["metadata"]["name"], key, uid)
         if action.kind in self._keep:
             self._keep[action.kind](made)
 
-    async def _adopt(self, resource: Resource, name: str, key: Key, uid: str) -> Json:
-        found = await self._kube.get(resource, name, key.namespace)
+    async def _adopt(self, objects: Objects, name: str, key: Key, uid: str) -> Json:
+        found = await objects.get(name, key.namespace)
         owners = items(found, "metadata", "ownerReferences")
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             return found
         whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
-        raise TakenError(f"{resource.kind} {name} exists already and belongs to {whose}")
+        raise TakenError(f"{objects.resource.kind} {name} exists already and belongs to {whose}")
 
     async def _create_token(self, key: Key, uid: str, action: CreateToken) -> None:
         token = self._heads.token(uid, action.cluster)
@@ -176,7 +162,7 @@ class Hands:
 
     async def _delete(self, key: Key, action: Delete) -> None:
         try:
-            left = await self._kube.delete(RESOURCES[action.kind], action.name, key.namespace, uid=action.uid)
+            left = await self._kinds[action.kind].delete(action.name, key.namespace, uid=action.uid)
         except NotThereError:
             left = {}
         if left.get("kind") == action.kind and action.kind in self._keep:
@@ -187,7 +173,7 @@ class Hands:
     async def _annotate(self, key: Key, action: Annotate) -> None:
         patch = {"metadata": {"annotations": dict(action.annotations)}}
         try:
-            made = await self._kube.patch(RESOURCES[action.kind], action.name, key.namespace, patch)
+            made = await self._kinds[action.kind].patch(action.name, patch, key.namespace)
         except NotThereError:
             if action.kind != "Pod":
                 raise

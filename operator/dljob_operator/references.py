@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from dljob.control import names
 from dljob.control.fields import items, part, text
 from dljob.control.model import Object, Pod
-from dljob.kube.api import PODS, RAYCLUSTERS, SECRETS, ApiError, Json, Kube, NotThereError
+from dljob.kube.api import PODS, SECRETS, ApiError, Json, Kube, NotThereError
+from dljob.kube.kuberay_client import RayClusters, token_secret
 from dljob.plan.pods import TOKEN_KEY
 from dljob_operator.cache import Cache
 from dljob_operator.heads import Heads
@@ -28,11 +29,13 @@ _SPEC = ("suspend", "rayVersion")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One RayCluster that is not the job's. `locked`: why its token cannot be had, and what to do."""
+    """One RayCluster. `locked`: why the token of one that is not the job's cannot be had, and what to do."""
 
     cluster: Json | None = None
     pods: tuple[Pod, ...] = ()
     locked: str = ""
+    objection: tuple[str, str] = ("", "")
+    """Reason and words of the last Warning about a RayCluster that KubeRay has written nothing to."""
 
 
 class References:
@@ -49,7 +52,7 @@ class References:
     async def look(self, uid: str, where: Key) -> Seen:
         """The RayCluster of that namespace and name, for the DLJob of this uid. Raises ApiError."""
         try:
-            body = await self._kube.get(RAYCLUSTERS, where.name, where.namespace)
+            body = await RayClusters(self._kube).get(where.name, where.namespace)
         except NotThereError:
             return Seen()
         head = f"ray.io/cluster={where.name},ray.io/node-type=head"
@@ -65,11 +68,10 @@ class References:
         self._heads.forget(uid)
 
     async def _unlock(self, uid: str, where: Key, body: Object) -> str:
-        auth = part(body, "spec", "authOptions")
-        if auth.get("mode") != "token":
+        secret = token_secret(body)
+        if not secret:
             self._heads.lend(uid, where.name, "")
             return ""
-        secret = text(auth, "secretName") or where.name
         owner = self._maker(where, body, secret)
         try:
             token = self._heads.token(owner, where.name) if owner else await self._asked(where, body, secret)

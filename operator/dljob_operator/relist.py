@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.control.model import Object
-from dljob.kube.api import ApiError, Kube, Resource
+from dljob.kube.api import ApiError
+from dljob.kube.objects import Objects
 from dljob_operator.cache import Shelf, key_of, keys
 from dljob_operator.workqueue import Key, WorkQueue
 
@@ -27,7 +28,7 @@ EVERY = 300.0
 class Sight:
     """A kind of objects, and where what is seen of it goes."""
 
-    resource: Resource
+    objects: Objects
     labels: str
     shelf: Shelf[Any]
     put: Callable[[Object], Key | None]
@@ -37,10 +38,7 @@ class Sight:
 class Relist:
     """Lists the kinds, puts what is new and drops what is gone, and brings up whom it concerns."""
 
-    def __init__(
-        self, kube: Kube, queue: WorkQueue, namespaces: Sequence[str | None], missed: Callable[[str, int], None]
-    ) -> None:
-        self._kube = kube
+    def __init__(self, queue: WorkQueue, namespaces: Sequence[str | None], missed: Callable[[str, int], None]) -> None:
         self._queue = queue
         self._namespaces = namespaces
         self._missed = missed
@@ -53,7 +51,7 @@ class Relist:
                 try:
                     await self.once(sight)
                 except ApiError as error:
-                    log.warning("cannot list %s: %s", sight.resource.plural, error.message)
+                    log.warning("cannot list %s: %s", sight.objects.resource.plural, error.message)
 
     async def once(self, sight: Sight) -> int:
         """Compare one kind; returns how many changes no watch had told. Raises ApiError."""
@@ -61,7 +59,7 @@ class Relist:
         there: dict[Key, str] = {}
         concerned: list[Key | None] = []
         for namespace in self._namespaces:
-            async for page in self._kube.pages(sight.resource, namespace, labels=sight.labels):
+            async for page in sight.objects.pages(namespace, sight.labels):
                 for item in page["items"]:
                     there[key_of(item)] = item["metadata"]["uid"]
                     concerned.append(sight.put(item))
@@ -70,7 +68,7 @@ class Relist:
         for key in news:
             self._queue.add(key)
         if news:
-            kind = sight.resource.kind
+            kind = sight.objects.resource.kind
             self._missed(kind, len(news))
             log.info("a list of %s told %d changes that the watch had not", kind, len(news))
         return len(news)

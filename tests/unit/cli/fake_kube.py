@@ -32,14 +32,18 @@ def merged(into: Json, patch: Json) -> Json:
 
 
 class FakeTransport:
-    """Answers POSTs of DLJobs as the server would: with the object, or with what `refuse` holds."""
+    """Answers POSTs of DLJobs as the server would: with the object, or with what `refuse` holds; `openapi` to GETs."""
 
     server = "https://cluster.test:6443"
+
+    openapi = b'{"authOptions": {"secretName": {}}, "upgradeStrategy": {}}'
 
     def __init__(self, kube: FakeKube) -> None:
         self._kube = kube
 
     async def request(self, method: str, path: str, body: Any = None, *, query: Any = None) -> Reply:
+        if (method, path) == ("GET", "/openapi/v3/apis/ray.io/v1"):
+            return Reply(200, self.openapi)
         assert (method, path.rsplit("/", 1)[-1]) == ("POST", "dljobs")
         assert query["fieldValidation"] == "Strict", "what the server does not know must not be dropped"
         if self._kube.refuse:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kube import FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
+from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 
 from dljob.cli import main
-from dljob.kube.api import DLJOBS, SECRETS, ApiError, Reply
+from dljob.kube.api import DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Reply
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +251,23 @@ def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
     assert (code, "hello-1a2b3-token with the token of the RayCluster is gone" in err) == (4, True)
     kube.put(SECRETS, {"metadata": {"name": "hello-1a2b3-token"}, "data": {}})
     assert "holds no token" in dljob("logs", "hello", "-k")[2]
+
+
+def test_the_token_of_a_ray_cluster_that_was_there_is_the_one_it_names(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Running")
+    kube.put(DLJOBS, {**job, "spec": {**job["spec"], "rayClusterRef": {"name": CLUSTER}}})
+    add_head(kube)
+    kube.head["logs"] = logs_of({("worker", 0): "hi\n"})
+    assert "the RayCluster hello-1a2b3 of job hello in namespace team is gone" in dljob("logs", "hello", "-k")[2]
+    secret = kube.objects.pop(("secrets", "team", f"{CLUSTER}-token"))
+    kube.put(SECRETS, {**secret, "metadata": {"name": "named-by-it"}})
+    auth = {"mode": "token", "secretName": "named-by-it"}
+    kube.put(RAYCLUSTERS, {"metadata": {"name": CLUSTER}, "spec": {"authOptions": auth}})
+    code, out, err = dljob("logs", "hello", "-k")
+    assert (code, out) == (0, "[worker/0] hi\n"), err
+    kube.forbidden.add("get rayclusters")
+    code, _, err = dljob("logs", "hello", "-k")
+    assert (code, "need the right to get rayclusters" in err) == (4, True)
 
 
 def test_following_sees_each_line_once_through_a_head_that_is_away(kube: FakeKube, dljob: Run) -> None:

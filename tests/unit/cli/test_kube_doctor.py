@@ -53,7 +53,7 @@ def sound(kube: FakeKube) -> FakeKube:
         "/apis/authentication.k8s.io/v1/selfsubjectreviews": {"status": {"userInfo": {"username": "ada"}}},
         SAR: {"status": {"allowed": True}},
         "/apis/dljob.io/v1alpha1": {},
-        "/apis/ray.io/v1": {},
+        "/apis/ray.io/v1": {"resources": [{"name": "rayclusters"}]},
         QUOTAS: {"items": []},
     }
     put(kube, CRDS, {**crd(), "metadata": {"name": "dljobs.dljob.io", "labels": {"app.kubernetes.io/version": OWN}}})
@@ -117,6 +117,7 @@ WRONG: list[tuple[Any, str, str, str]] = [
     (older, "DLJob CRD", "warn", "lacks spec.collocations; has spec.novelty, which this dljob does not know"),
     (lambda kube: kube.forbidden.add("get customresourcedefinitions"), "DLJob CRD", "ok", "may not read its fields"),
     (unanswered("/apis/ray.io/v1"), "KubeRay", "fail", "serves no RayClusters"),
+    (lambda kube: setattr(kube.transport, "openapi", b"{}"), "KubeRay", "fail", "fields are missing in it"),
     (remove("deployments", "dljob-system", "kuberay-operator"), "KubeRay", "warn", "no Deployment of its operator"),
     (replaced(DEPLOYMENTS, deployment("kuberay-operator", "1.5.1")), "KubeRay", "fail", "too old"),
     (replaced(DEPLOYMENTS, deployment("kuberay-operator", "", label=False, image="q/kuberay/operator:v1.4.0")),

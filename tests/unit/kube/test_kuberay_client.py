@@ -11,8 +11,17 @@ import pytest
 from fake_cluster import FakeCluster, client_of
 
 from dljob.kube import kuberay_client
-from dljob.kube.api import Kube
-from dljob.kube.kuberay_client import ClusterBuilder, ClusterUtils, Director, DLJobApi, RayClusterApi, RayjobApi
+from dljob.kube.api import ApiError, Kube
+from dljob.kube.kuberay_client import (
+    ClusterBuilder,
+    ClusterUtils,
+    Director,
+    DLJobApi,
+    RayClusterApi,
+    RayClusters,
+    RayjobApi,
+    token_secret,
+)
 from dljob.kube.kuberay_client.sync import wait
 
 
@@ -133,6 +142,47 @@ def test_dljobs_in_the_same_manner(fake: FakeCluster, served: Kube) -> None:
     assert api.get_job("j") is not None
     assert len(api.list_jobs()["items"]) == 1  # type: ignore[index]
     assert api.delete_job("j") is True
+
+
+async def test_the_asynchronous_calls_raise_and_keep_the_words(fake: FakeCluster, kube: Kube) -> None:
+    clusters, told = RayClusters(kube), list[tuple[str, int]]()
+    kube.transport.on_call = lambda method, status: told.append((method, status))
+    made = await clusters.create({"metadata": {"name": "c1"}, "spec": {}}, "default")
+    assert (made["apiVersion"], made["kind"]) == ("ray.io/v1", "RayCluster")
+    with pytest.raises(ApiError, match="already exists") as refused:
+        await clusters.create({"metadata": {"name": "c1"}, "spec": {}}, "default")
+    assert (refused.value.status, refused.value.reason) == (409, "AlreadyExists")
+    with pytest.raises(ApiError, match="precondition"):
+        await clusters.delete("c1", "default", uid="another")
+    fake.fail("PATCH", "rayclusters", 429)
+    assert (await clusters.patch("c1", {"spec": {"suspend": True}}, "default"))["spec"] == {"suspend": True}
+    assert told == [("POST", 201), ("POST", 409), ("DELETE", 409), ("PATCH", 429), ("PATCH", 200)]
+
+
+async def test_the_kind_is_missing_old_or_right(fake: FakeCluster, kube: Kube) -> None:
+    clusters = RayClusters(kube)
+    assert await clusters.trouble() == ""
+    fake.fields = ("authOptions",)
+    assert await clusters.trouble() == "old"
+    fake.missing.add("rayclusters")
+    assert await clusters.trouble() == "missing"
+    fake.missing.clear()
+    fake.fail("GET", "openapi", 500)
+    with pytest.raises(ApiError):
+        await clusters.trouble()
+
+
+@pytest.mark.parametrize(
+    ("auth", "secret"),
+    [
+        ({"mode": "token", "secretName": "s"}, "s"),
+        ({"mode": "token"}, "c1"),
+        ({"mode": "disabled", "secretName": "s"}, ""),
+        (None, ""),
+    ],
+)
+def test_the_secret_with_the_token(auth: Any, secret: str) -> None:
+    assert token_secret({"metadata": {"name": "c1"}, "spec": {"authOptions": auth} if auth else {}}) == secret
 
 
 async def test_it_may_be_called_inside_a_running_loop(tmp_path: Any) -> None:

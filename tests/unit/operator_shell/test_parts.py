@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from shell_kit import JOB, dljob, shell
 
 from dljob.control.model import Create, Outcome, Submit
-from dljob.kube.api import DLJOBS, ApiError
+from dljob.kube.api import DLJOBS
 from dljob.kube.connection import Way
+from dljob.kube.objects import Objects
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
-from dljob_operator import kuberay
 from dljob_operator.cache import Cache
 from dljob_operator.handlers import configure, connection
 from dljob_operator.metrics import Metrics
@@ -113,24 +113,11 @@ def test_a_start_that_was_not_seen_whole_is_not_timed() -> None:
     assert told == []
 
 
-async def test_kuberay_is_missing_old_or_right() -> None:
-    async with shell() as it:
-        assert await kuberay.look(it.kube) == ""
-        it.fake.fields = ("authOptions",)
-        assert await kuberay.look(it.kube) == "old"
-        it.fake.missing.add("rayclusters")
-        assert await kuberay.look(it.kube) == "missing"
-        it.fake.missing.clear()
-        it.fake.fail("GET", "openapi", 500)
-        with pytest.raises(ApiError):
-            await kuberay.look(it.kube)
-
-
 async def test_a_list_tells_what_no_watch_did() -> None:
     async with shell() as it:
         missed: list[tuple[str, int]] = []
-        relist = Relist(it.kube, it.queue, (None,), lambda kind, count: missed.append((kind, count)))
-        sight = Sight(DLJOBS, "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        relist = Relist(it.queue, (None,), lambda kind, count: missed.append((kind, count)))
+        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         it.fake.put("dljobs", dljob("a"))
         it.fake.put("dljobs", dljob("b"))
         assert await relist.once(sight) == 2

@@ -92,9 +92,27 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> Head:
     name, pod = str(cluster.get("name") or ""), str(cluster.get("headPod") or "")
     if not name or not pod:
         raise SilentError(f"job {place_of(job)} has no head pod now", hint=f"see dljob status {meta['name']}")
-    token = await _token(kube, names.token_secret(name), meta["namespace"])
+    secret = await _secret(kube, job, name)
+    token = await _token(kube, secret, meta["namespace"]) if secret else ""
     ask = through(kube, pod, GATEWAY_PORT, meta["namespace"], token)
     return Head(pod, names.job_uid(meta["uid"]), Gateway(ask))
+
+
+async def _secret(kube: Kube, job: Mapping[str, Any], cluster: str) -> str:
+    """The Secret with the token of the job's RayCluster; empty: it asks for none."""
+    from dljob.kube.api import ApiError, NotThereError
+    from dljob.kube.kuberay_client import RayClusters, token_secret
+
+    if not part(job["spec"], "rayClusterRef"):
+        return names.token_secret(cluster)
+    try:
+        return token_secret(await RayClusters(kube).get(cluster, job["metadata"]["namespace"]))
+    except NotThereError as error:
+        raise SilentError(f"the RayCluster {cluster} of job {place_of(job)} is gone") from error
+    except ApiError as error:
+        if error.status == 403:
+            raise _forbidden(error.message, "rayclusters") from error
+        raise
 
 
 async def _token(kube: Kube, secret: str, namespace: str) -> str:

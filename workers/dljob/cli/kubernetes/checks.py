@@ -25,11 +25,13 @@ RIGHTS = (
     ("get", "", "configmaps", "logs of ended jobs"),
     ("get", "", "secrets", "logs of running jobs"),
     ("get", "", "pods/proxy", "logs of running jobs"),
+    ("get", "ray.io", "rayclusters", "logs of jobs on a RayCluster that was there"),
     ("list", "events.k8s.io", "events", "events"),
 )
 """(verb, group, resource, what for)."""
 KUBERAY_NEEDED = (1, 6)
 _KUBERAY_FIX = "install KubeRay 1.6 or newer: its chart kuberay-operator"
+_CRD_FIX = "apply the CRDs of KubeRay 1.6 or newer: helm upgrade leaves those of its chart as they are"
 _KUBERAY_LABEL = "app.kubernetes.io/name=kuberay-operator"
 _OPERATOR_LABEL = "app.kubernetes.io/name=dljob,app.kubernetes.io/component=operator"
 
@@ -107,11 +109,15 @@ async def _served(kube: Kube, path: str) -> bool:
 
 
 async def kuberay(kube: Kube, _namespace: str) -> Finding:
-    """Whether RayClusters are served and KubeRay's operator runs."""
+    """Whether RayClusters are served, with what we put into them, and KubeRay's operator runs."""
     from dljob.kube.api import DEPLOYMENTS
+    from dljob.kube.kuberay_client import RayClusters
 
-    if not await _served(kube, "/apis/ray.io/v1"):
+    trouble = await RayClusters(kube).trouble()
+    if trouble == "missing":
         return Finding("KubeRay", "fail", "this cluster serves no RayClusters", _KUBERAY_FIX)
+    if trouble == "old":
+        return Finding("KubeRay", "fail", "the CRD of RayClusters is too old: fields are missing in it", _CRD_FIX)
     found = await kube.list(DEPLOYMENTS, None, labels=_KUBERAY_LABEL)
     found = found or await kube.list(DEPLOYMENTS, None, fields="metadata.name=kuberay-operator")  # not by its chart
     missing = Finding("KubeRay", "warn", "RayClusters are served; no Deployment of its operator is seen", _KUBERAY_FIX)

@@ -1,8 +1,8 @@
 """KubeRay's Python client, as far as its public names go: the package index has none (docs/adr/0010).
 
 Names, arguments and return conventions are those of `clients/python-client` in the KubeRay repository: a call that
-fails logs why and returns None or False. Written anew on `dljob.kube.api`, whose calls are asynchronous and raise typed
-errors: there is no `async_req` here.
+fails logs why and returns None or False. They stand on `dljob.kube.objects`, as `RayClusters` does, which the
+operator and the command use: asynchronous (there is no `async_req` here), and with typed errors.
 """
 
 from dljob.kube.kuberay_client.api import (
@@ -18,6 +18,7 @@ from dljob.kube.kuberay_client.api import (
     RayjobApi,
 )
 from dljob.kube.kuberay_client.builder import ClusterBuilder, Director
+from dljob.kube.kuberay_client.clusters import RayClusters, token_secret
 from dljob.kube.kuberay_client.utils import ClusterUtils
 
 __all__ = [
@@ -33,5 +34,7 @@ __all__ = [
     "DLJobApi",
     "Director",
     "RayClusterApi",
+    "RayClusters",
     "RayjobApi",
+    "token_secret",
 ]
