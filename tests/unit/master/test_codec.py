@@ -47,6 +47,15 @@ views = st.builds(
 )
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text),
+    st.builds(
+        ev.Carried,
+        small,
+        amounts,
+        amounts,
+        st.lists(st.tuples(text, st.lists(st.floats(0, 2e9), max_size=3).map(tuple))).map(tuple),
+        st.none() | small,
+        text,
+    ),
     st.builds(ev.NodesSeen, st.lists(views, max_size=3).map(tuple)),
     st.builds(ev.UnitReserved, text, small, text),
     st.builds(ev.UnitRefused, text, small, text),
@@ -90,6 +99,7 @@ def a_busy_job():
     world.end("t", 0, Outcome(ok=False, reason=Reason.USER_ERROR, error_type="E", frame="f", step=3))
     world.settle()
     world.send(ev.Commanded("c", "restart", "w/0"))
+    world.send(ev.Carried(1, restarts=(("Job", 2),)))
     return world
 
 

@@ -74,9 +74,9 @@ class World:
             raise self.gateway_error
         return "10.0.0.1:8266"
 
-    def drive(self, attempt: int = 0, spec: str = "", home: str = "") -> Any:
-        where = {"host": "10.0.0.1", "port": 8266}
-        return drive(argparse.Namespace(spec=spec or str(self.spec), uid=UID, attempt=attempt, home=home, **where))
+    def drive(self, attempt: int = 0, spec: str = "", home: str = "", carried: str = "") -> Any:
+        where = {"spec": spec or str(self.spec), "carried": carried, "home": home, "host": "10.0.0.1", "port": 8266}
+        return drive(argparse.Namespace(uid=UID, attempt=attempt, **where))
 
 
 @pytest.fixture
@@ -200,6 +200,19 @@ def test_a_spec_that_ray_keeps_is_read_from_there(
     refused = world.drive(spec="gcs://gone.json")
     assert refused.reason == "InvalidSpec"
     assert "Ray does not keep gcs://gone.json any more" in refused.message
+
+
+def test_what_the_last_attempt_handed_on_goes_to_the_master(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "carried.json").write_text('{"attempt": 1}')
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", {"gcs://c.json": b'{"attempt": 2}'}.get)
+    for where in ("", str(tmp_path / "carried.json"), "gcs://c.json", str(tmp_path / "gone"), "gcs://gone"):
+        world.drive(attempt=2, carried=where)
+    handed = [how["carried"] for how in world.launched]
+    assert handed == ["", '{"attempt": 1}', '{"attempt": 2}', "", ""]
+    said = [line for line in capsys.readouterr().out.splitlines() if "handed on cannot be read" in line]
+    assert len(said) == 2
 
 
 def test_a_ray_that_does_not_let_us_in_costs_no_spec(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

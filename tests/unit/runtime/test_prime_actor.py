@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from memory_backend import MemoryBackend
 
+from dljob.master.events import Carried
 from dljob.plan.plan import plan
 from dljob.runtime import prime, prime_actor
 from dljob.runtime.messages import JobInfo
@@ -37,6 +39,19 @@ def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> No
     order = prime.MasterOrder(info.uid, "/home", "", "dljob", "ray")
     stores = [prime._store(replace(order, attempt=n), setup, MemoryBackend()) for n in (1, 2)]
     assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
+
+
+async def test_what_the_last_attempt_handed_on_is_read_before_it_is_told(tmp_path: Path) -> None:
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
+    order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", attempt=2)
+    assert (await prime._setup(order, MemoryBackend())).carried is None
+    handed = json.dumps({"job": order.uid, "attempt": 1, "step": 7, "state": {"v": 1, "restarts": {"Role": 2}}})
+    made = await prime._setup(replace(order, carried=handed), MemoryBackend())
+    assert made.carried == Carried(1, restarts=(("Role", 2),), step=7)
+    torn = await prime._setup(replace(order, carried=handed[:-1]), MemoryBackend())
+    assert torn.carried is not None
+    assert torn.carried.why
 
 
 def test_its_module_brings_nothing_heavy() -> None:

@@ -38,6 +38,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.backend = MemoryBackend()
+        self.carried: ev.Carried | None = None
         self.masters: list[tuple[Shell, asyncio.Task[None]]] = []
 
     def setup(self, **spec: Any) -> Setup:
@@ -46,7 +47,7 @@ class World:
         manifest = DLJobManifest.model_validate(document)
         made = plan(manifest)
         info = JobInfo(UID, "j", str(self.folder), "dljob", "01234567/master", 30, 0.2, "/code", (("worker", 2),))
-        return Setup(info, manifest.spec, made)
+        return Setup(info, manifest.spec, made, carried=self.carried)
 
     def master(self, *, kv: bool = False, **spec: Any) -> Shell:
         store = KeyValueStore(self.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(self.folder / "journal")
@@ -172,6 +173,7 @@ async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: b
     """For each n: masters that each live for n more events bring the job to the same end."""
     for n in (1, 2, 3, 5, 8):
         world = World(tmp_path / str(n))
+        world.carried = ev.Carried(1, restarts=(("Job", 3),))
         for _ in range(30):
             shell = world.master(kv=kv, master={"maxRestarts": 100})
             await until(lambda s=shell: s.recovered or s.final)
@@ -187,6 +189,7 @@ async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: b
             await world.die()
         status = await ended(world)
         assert (n, status["phase"], status["restarts"]["process"]) == (n, "Succeeded", 0)
+        assert status["restarts"]["job"] == 3, "what the last attempt handed on counts once"
         notes = [json.loads(line)["seq"] for line in (world.folder / "events.jsonl").read_text().splitlines()]
         assert notes == list(range(1, len(notes) + 1))
         world.close()

@@ -46,7 +46,7 @@ _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search",
 )  # fmt: skip
-_SCALARS = ("phase", "nodes_seen", "held", "live", "serial", "running_at", "ended_at", "result", "epoch")
+_SCALARS = ("phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch")
 
 
 class Draft:
@@ -78,6 +78,7 @@ class Draft:
         self.restarts: Map[str, int] = state.restarts
         self.faults: tuple[Fault, ...] = state.faults
         self.serial: int = state.serial
+        self.carried: bool = state.carried
         self.verdict: Verdict | None = state.verdict
         self.running_at: float | None = state.running_at
         self.ended_at: float | None = state.ended_at
@@ -112,6 +113,7 @@ class Draft:
             restarts=self.restarts,
             faults=self.faults,
             serial=self.serial,
+            carried=self.carried,
             verdict=self.verdict,
             running_at=self.running_at,
             ended_at=self.ended_at,

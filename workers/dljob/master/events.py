@@ -20,6 +20,24 @@ class MasterStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """What the last attempt of the job handed on (`carry.carried` reads it); only the first one counts."""
+
+    attempt: int
+    """The attempt that told it."""
+    restarts: tuple[tuple[str, int], ...] = ()
+    """By level."""
+    roles: tuple[tuple[str, int], ...] = ()
+    """Restarts by role."""
+    marks: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """What budgets count, by key: unix seconds, oldest first."""
+    step: int | None = None
+    """The last step that it came to, as far as anybody heard."""
+    why: str = ""
+    """Why it cannot be used; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodesSeen:
     """The live nodes, sent when they differ from what was sent last."""
 
@@ -136,6 +154,7 @@ class Released:
 
 Event = (
     MasterStarted
+    | Carried
     | NodesSeen
     | UnitReserved
     | UnitRefused

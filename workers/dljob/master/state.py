@@ -301,6 +301,8 @@ class JobState:
     """The last few, oldest first."""
     serial: int = 0
     """Numbers incidents and faults."""
+    carried: bool = False
+    """Whether it was told what the last attempt handed on."""
     verdict: Verdict | None = None
     running_at: float | None = None
     ended_at: float | None = None

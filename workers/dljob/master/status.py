@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
+from dljob.master.carry import carry
 from dljob.master.state import Fault, HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level
 from dljob.telemetry import reasons
@@ -173,6 +174,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "lastFault": _fault(state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(fault) for fault in state.faults],
         "progress": _progress(state, progress),
+        "carry": carry(state),
         "result": state.result,
     }
 

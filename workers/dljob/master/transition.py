@@ -11,10 +11,11 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master import admission, budget, commands, ending, failover, spares, starting, timers
+from dljob.master import admission, budget, carry, commands, ending, failover, spares, starting, timers
 from dljob.master.actions import KillHost
 from dljob.master.draft import Draft
 from dljob.master.events import (
+    Carried,
     Commanded,
     Event,
     HostLost,
@@ -203,6 +204,7 @@ def _tick(d: Draft, _event: Tick) -> None:
 
 _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     MasterStarted: _master_started,
+    Carried: carry.take,
     NodesSeen: admission.nodes_seen,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,

@@ -131,7 +131,15 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     code = Path(pods.CODE) if own else None
     try:
         code_dir = code if code and _holds_files(code) else None
-        made = begin(job, job_dir=folder, code_dir=code_dir, uid=args.uid, attempt=args.attempt, own_nodes=own)
+        made = begin(
+            job,
+            job_dir=folder,
+            code_dir=code_dir,
+            uid=args.uid,
+            attempt=args.attempt,
+            own_nodes=own,
+            carried=_carried(args.carried),
+        )
     except UsageError:
         # Another launcher of this job was quicker.
         found = find(job, job_dir=folder, uid=args.uid)
@@ -143,6 +151,17 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     took = time.monotonic() - began
     say(f"{job.name} ({args.uid[:8]}), attempt {args.attempt}: PrimeMaster answers after {took:.2f} s; {folder}")
     return made
+
+
+def _carried(where: str) -> str:
+    """What the last attempt handed on. A job runs without it too; then its budgets begin anew."""
+    if not where:
+        return ""
+    try:
+        return read_spec(where).decode()
+    except (OSError, ValueError) as error:
+        say(f"what the last attempt handed on cannot be read, and budgets begin anew: {error!r}")
+        return ""
 
 
 def _attempt_of(folder: Path) -> int | None:

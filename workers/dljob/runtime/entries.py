@@ -47,6 +47,8 @@ class MasterOrder:
     """Which attempt of the job on Kubernetes; each has a journal of its own."""
     own_nodes: bool = False
     """Whether somebody makes the nodes of the plan for this job."""
+    carried: str = ""
+    """What the last attempt handed on (`dljob.master.carry`), some KiB; empty: nothing."""
 
 
 def master_name(uid: str) -> str:

@@ -192,6 +192,7 @@ def begin(
     backend: str | None = None,
     attempt: int = 1,
     own_nodes: bool = False,
+    carried: str = "",
 ) -> JobConnection:
     """Make the PrimeMaster of a job; returns when it answers.
 
@@ -204,11 +205,13 @@ def begin(
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
         attempt: Counts from 1; a later one never reads the journal of an earlier one.
         own_nodes: Somebody makes the nodes of its plan for it: it waits for them, however long.
+        carried: What the last attempt handed on; empty: nothing.
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
     uid = uid or new_uid()
-    order = MasterOrder(uid, str(job_dir), str(code_dir or ""), NAMESPACE, name, job.options, attempt, own_nodes)
+    code = str(code_dir or "")
+    order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)
     entry = JobEntry(uid, job.name, str(job_dir), time.time())
     try:
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -42,6 +42,7 @@ def refuse(why: versions.Refusal) -> int:
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dljob.runtime.launcher", allow_abbrev=False)
     parser.add_argument("--spec", required=True, help="the DLJob as JSON: a file, or gcs://<name>, which Ray keeps")
+    parser.add_argument("--carried", default="", help="what the last attempt handed on, as JSON: found as the spec is")
     parser.add_argument("--home", default="", help="DLJOB_HOME, where the pod sets none")
     parser.add_argument("--uid", required=True, help="the job's uid, 32 hex digits")
     parser.add_argument("--attempt", required=True, type=int, help="counts the RayClusters of the job, from 1")

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from dljob.errors import NotFoundError
 from dljob.master import events as ev
+from dljob.master.carry import carried
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
@@ -201,7 +202,8 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
     )
-    return Setup(info, manifest.spec, made, order.own_nodes)
+    handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
+    return Setup(info, manifest.spec, made, order.own_nodes, handed)
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:

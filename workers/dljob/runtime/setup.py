@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dljob.master.events import Carried
 from dljob.master.state import JobState
 from dljob.master.transition import initial
 from dljob.plan.model import JobPlan
@@ -20,6 +21,8 @@ class Setup:
     spec: DLJobSpec
     plan: JobPlan
     own_nodes: bool = False
+    carried: Carried | None = None
+    """What the last attempt handed on."""
 
     def initial(self, now: float) -> JobState:
         """The job's first state."""

@@ -123,6 +123,8 @@ class Shell:
             await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
         cause = "PrimeMaster was lost" if known else ""
         self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause), None))
+        if self.setup.carried is not None and not self.state.carried:
+            self._inbox.put_nowait((self.setup.carried, None))
         if known:
             # Before the actors: what died with its node is lost for that reason, and for no other.
             with suppress(Exception):

@@ -25,6 +25,8 @@ ESCALATED = "Escalated"  # a level did not help or may not be used again; the ne
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
 IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
 MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster came back and took the job in hand again
+CARRIED = "Carried"  # a new attempt on Kubernetes counts restarts on from where the last one was
+CARRY_IGNORED = "CarryIgnored"  # what the last attempt handed on cannot be used: budgets begin anew
 
 # Commands.
 COMMAND_ACCEPTED = "CommandAccepted"  # somebody ordered something, and it is being done

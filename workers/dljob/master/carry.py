@@ -1,0 +1,109 @@
+"""What an attempt hands on to the next: how often the job was restarted, and when, so that budgets hold over attempts.
+
+Whoever makes attempts keeps it and gives it back, possibly late: it is safe although stale. Ranks that ended well are
+none of it: a restart of the whole job runs them again too, since nobody knows whether what they left outlives the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from dljob.master import budget
+from dljob.master.draft import Draft
+from dljob.master.events import Carried
+from dljob.master.evolve import evolve
+from dljob.master.state import JobState, Mark
+from dljob.master.views import Level
+from dljob.telemetry import reasons
+
+VERSION = 1
+MARKS_A_KEY, MARKS = 32, 256
+"""So many times are handed on of each budget, and of all: the newest, about 4 KiB."""
+
+
+def carry(state: JobState) -> dict[str, Any]:
+    """What is to be handed on, JSON-able; empty while nothing was restarted and nothing failed."""
+    marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
+    newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
+    oldest = newest[-1] if newest else 0.0
+    found = {
+        "restarts": dict(sorted(state.restarts.items())),
+        "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
+        "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
+    }
+    kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
+    return {"v": VERSION, **kept} if any(kept.values()) else {}
+
+
+def carried(text: str, uid: str, attempt: int) -> Carried:
+    """What the last attempt handed on to this one, as an event; one that says why, when it cannot be used.
+
+    `text` is JSON: {"job": uid, "attempt": the one that told it, "step": its last one, "state": as `carry` made it}.
+    """
+    try:
+        data = json.loads(text)
+        told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
+        if job != uid:
+            return Carried(told, why=f"it is of another job, {job}")
+        if not 0 < told < attempt:
+            return Carried(told, why=f"it is of attempt {told}, and this is attempt {attempt}")
+        if state["v"] != VERSION:
+            return Carried(told, why=f"it is of version {state['v']}, and this dljob reads version {VERSION}")
+        return _read(told, data.get("step"), state)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        return Carried(0, why=f"it cannot be read: {error!r}")
+
+
+def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
+    restarts, roles = (_counts(state.get(name, {})) for name in ("restarts", "roles"))
+    marks: list[tuple[str, tuple[float, ...]]] = []
+    for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
+        own = tuple(float(at) for at in times)
+        if not all(math.isfinite(at) for at in own):
+            raise ValueError(f"a time of {key} is not finite")
+        marks.append((key, own))
+    return Carried(attempt, restarts, roles, tuple(marks), step if isinstance(step, int) else None)
+
+
+def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((key, max(int(count), 0)) for key, count in table.items())
+
+
+def take(d: Draft, event: Carried) -> None:
+    """Begin where the last attempt was, once."""
+    if d.carried:
+        return
+    d.carried = True
+    if event.why:
+        d.note(reasons.CARRY_IGNORED, "job", f"what the last attempt handed on is not used: {event.why}")
+        return
+    levels = {level.value for level in Level}
+    for level, count in event.restarts:
+        if level in levels:
+            d.restarts = d.restarts.set(level, d.restarts.get(level, 0) + count)
+    for name, count in event.roles:
+        role = d.roles.get(name)
+        if role is not None:
+            d.set_role(name, evolve(role, restarts=role.restarts + count))
+    known = _keys(d)
+    for key, times in event.marks:
+        if key in known:
+            # The last head's clock may have been ahead: nothing of the past may seem younger than what comes.
+            marks = [Mark(min(at, d.now)) for at in times]
+            d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
+    _tell(d, event)
+
+
+def _keys(d: Draft) -> frozenset[str]:
+    """The budgets that exist: the spec may be another one than the last attempt's."""
+    rules = (f"rule:{rule.name}" for rule in d.job.fault_tolerance.rules)
+    return frozenset({budget.JOB, budget.MASTER, *d.roles, *(f"fail:{name}" for name in d.roles), *rules})
+
+
+def _tell(d: Draft, event: Carried) -> None:
+    counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
+    reached = "" if event.step is None else f"; it had come to step {event.step}"
+    d.note(reasons.CARRIED, "job", f"attempt {event.attempt} hands on its restarts: {counts}{reached}")
