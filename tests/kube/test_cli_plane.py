@@ -163,9 +163,13 @@ def test_a_policy_of_the_cluster_speaks_in_its_own_words_and_leaves_nothing(
 
 def user(plane: Cluster, namespace: str, role: str, file: Path) -> Path:
     """A kubeconfig of a service account with a role in the namespace, and what dljob's chart adds to the roles."""
+    ours, rays = {"apiGroups": ["dljob.io"]}, {"apiGroups": ["ray.io"]}
     rules = {
-        "view": {"resources": ["dljobs", "dljobs/status"], "verbs": ["get", "list", "watch"]},
-        "edit": {"resources": ["dljobs"], "verbs": ["create", "update", "patch", "delete"]},
+        "view": [{**ours, "resources": ["dljobs", "dljobs/status"], "verbs": ["get", "list", "watch"]}],
+        "edit": [
+            {**ours, "resources": ["dljobs"], "verbs": ["create", "update", "patch", "delete"]},
+            {**rays, "resources": ["rayclusters"], "verbs": ["get"]},
+        ],
     }
     for name, rule in rules.items():
         plane.apply(
@@ -176,7 +180,7 @@ def user(plane: Cluster, namespace: str, role: str, file: Path) -> Path:
                     "name": f"dljob-test-{name}",
                     "labels": {f"rbac.authorization.k8s.io/aggregate-to-{name}": "true"},
                 },
-                "rules": [{"apiGroups": ["dljob.io"], **rule}],
+                "rules": rule,
             }
         )
     plane.kubectl("create", "serviceaccount", role, "-n", namespace)

@@ -330,22 +330,63 @@ def test_lines_that_nobody_saw_are_said_to_be_missing(kube: FakeKube, dljob: Run
     ]
 
 
-def test_what_the_gateway_says_of_a_node_that_is_gone_is_no_line_of_a_followed_log(kube: FakeKube, dljob: Run) -> None:
+GONE = Reply(503, b'{"error": "the log on node n cannot be had: it is gone"}')
+
+
+def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    texts = {("worker", 0): "a\n", ("worker", 1): "b\n"}
+    turns = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += 1
+        if turns == 20:
+            texts["worker", 0] += "c\n"
+        if turns == 30:
+            kube.update("hello", phase="Succeeded")
+        return GONE if 6 < turns < 20 else logs_of(texts)(query)
+
+    kube.head["logs"] = head
+    words = "[dljob] the log on node n cannot be had: it is gone; it is asked for again"
+    lines = dljob("logs", "hello", "-k", "-f")[1].splitlines()
+    assert sorted(lines[:2]) == ["[worker/0] a", "[worker/1] b"]
+    assert [line.partition(" ")[2] for line in lines[2:]] == [words, "c"], "of two ranks on one node"
+
+
+def test_what_was_read_before_a_log_could_not_be_had_is_not_lost(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     add_head(kube)
     turns = 0
 
     def head(query: dict[str, Any]) -> Any:
         nonlocal turns
-        turns += 1
-        if turns == 10:
+        turns += query["rank"] == 0
+        if turns == 6:
             kube.update("hello", phase="Succeeded")
-        if turns > 4:
-            return {"text": "[dljob] the log on node n cannot be had\n", "offset": query["from"], "end": False}
-        return logs_of({("worker", 0): "a\n"})(query)
+        if turns == 2:
+            return GONE  # the second piece of a long log
+        return logs_of({("worker", 0): "a\nb\n"})(query)
 
     kube.head["logs"] = head
-    assert dljob("logs", "hello", "-k", "-f")[1] == "[worker/0] a\n"
+    lines = dljob("logs", "hello", "-k", "-f", "--rank", "0")[1].splitlines()
+    assert [line for line in lines if "dljob" not in line] == ["[worker/0] a", "[worker/0] b"]
+
+
+def test_one_log_that_cannot_be_had_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    asked = logs_of({("worker", 0): "a\n"})
+    kube.head["logs"] = lambda query: GONE if query["rank"] == 1 else asked(query)
+    for more in ((), ("--tail", "3")):
+        code, out, _ = dljob("logs", "hello", "-k", *more)
+        assert (code, out) == (0, "[worker/0] a\n[worker/1] [dljob] the log on node n cannot be had: it is gone\n")
+    code, out, err = dljob("logs", "hello", "-k", "--rank", "1")
+    assert (code, out, "answers 503" in err) == (4, "", True)
+    kube.update("hello", phase="Failed")
+    code, _, err = dljob("logs", "hello", "-k", "--rank", "1")
+    assert (code, "it is gone" in err) == (4, True), "its head is there"
 
 
 def test_quiet_logs_are_looked_at_less_often_and_all_of_them_at_the_end(kube: FakeKube, dljob: Run) -> None:

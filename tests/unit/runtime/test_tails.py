@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dljob.errors import NotFoundError, UnreachableError
 from dljob.runtime import tails
 from dljob.runtime.tails import complete, last, order, read_ends, read_from, share
 
@@ -187,4 +188,12 @@ async def test_one_log_in_pieces_is_the_whole_log(nodes: Path) -> None:
     assert seen == text
     assert part.size == len(text.encode())
     assert (await tails.read(nodes, row("a", 0), None, 10)).text == text[-10:]
-    assert "cannot be had" in (await tails.read(nodes, row("a", 0, node="dead"), 0, 10)).text
+
+
+async def test_a_log_that_cannot_be_had_is_no_text(nodes: Path) -> None:
+    with pytest.raises(UnreachableError, match=r"^the log on node dead cannot be had: the node is gone$"):
+        await tails.read(nodes, row("a", 0, node="dead"), 0, 10)
+    with pytest.raises(NotFoundError, match="no log of a/1 on node n"):
+        await tails.read(nodes, row("a", 1), None, 10)
+    with pytest.raises(NotFoundError, match="no log of a/0: it is on no node"):
+        await tails.read(nodes, row("a", 0, node=""), 0, 10)

@@ -76,7 +76,7 @@ class Gateway:
     async def tail(self, job: str, role: str, rank: int, limit: int) -> str:
         """The end of one rank's log, at most `limit` bytes."""
         query: Query = {"role": role, "rank": rank, "bytes": limit}
-        reply = await self._ask("GET", f"/v1/jobs/{job}/logs", query=query)
+        reply = await self._ask("GET", f"/v1/jobs/{job}/logs", query=query, limit=LONGEST)
         if reply.status >= 400:
             raise refused(reply, f"log of {role}/{rank}")
         return reply.text()

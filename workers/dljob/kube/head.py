@@ -19,11 +19,12 @@ HEADER = "x-ray-authorization"
 
 
 class HeadError(UnreachableError):
-    """The head did not answer (status 0), or refused (its HTTP status)."""
+    """The head did not answer (status 0), or refused (its HTTP status); `said`: its own words."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, said: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.said = said
 
 
 class UnknownError(NotFoundError, HeadError):
@@ -128,4 +129,5 @@ def refused(reply: Reply, what: str) -> HeadError:
     except (ValueError, KeyError, TypeError):
         pass
     kind = {404: UnknownError, 503: AwayError}.get(reply.status, HeadError)
-    return kind(reply.status, f"{what}: {said or f'HTTP {reply.status}'}")
+    said = said or f"HTTP {reply.status}"
+    return kind(reply.status, f"{what}: {said}", said)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dljob.errors import NotFoundError, UnreachableError
+
 LEAST_BYTES = 512
 """A tail shorter than this is of no use: rather fewer ranks."""
 AHEAD = 4
@@ -143,7 +145,7 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
             async with asyncio.timeout_at(end), at_once:
                 ends = await on_node(node, read_ends, str(folder), names, limit)
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
-            return dict.fromkeys(names, _lost(node, error).encode())
+            return dict.fromkeys(names, f"[dljob] {_lost(node, error)}\n".encode() if node else b"")
         return {name: data for name, (_, data) in zip(names, ends, strict=True)}
 
     found: dict[str, bytes] = {}
@@ -157,18 +159,28 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
 
 
 async def read(folder: Path, row: Row, offset: int | None, limit: int) -> Part:
-    """A rank's log from an offset, or its end."""
+    """A rank's log from an offset, or its end.
+
+    Raises:
+        NotFoundError: The rank has none: it has not begun.
+        UnreachableError: Its node does not answer, or is gone.
+    """
+    node = row["node"]
+    if not node:
+        raise NotFoundError(f"there is no log of {_name(row)}: it is on no node")
     try:
         async with asyncio.timeout(WITHIN_S):
-            size, data, at = await on_node(row["node"], read_from, str(folder), _file(row), offset, limit)
-    except Exception as error:  # noqa: BLE001 - of whatever kind, the log cannot be had
-        return Part(_lost(row["node"], error), offset or 0, offset or 0)
+            size, data, at = await on_node(node, read_from, str(folder), _file(row), offset, limit)
+    except Exception as error:
+        raise UnreachableError(_lost(node, error)) from error
+    if size < 0:
+        raise NotFoundError(f"there is no log of {_name(row)} on node {node[:8]}")
     if offset is None:
         return Part(last(data, limit), at + len(data), size)
     if at + len(data) < size or len(data) < limit:
         whole = complete(data)
         data = whole or data
-    return Part(data.decode("utf-8", "replace"), at + len(data), max(0, size))
+    return Part(data.decode("utf-8", "replace"), at + len(data), size)
 
 
 async def on_node(node: str, function: Any, *args: Any) -> Any:
@@ -191,11 +203,9 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
 
 
 def _lost(node: str, error: Exception) -> str:
-    if not node:
-        return ""
     words = str(error).strip().splitlines()
     why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
-    return f"[dljob] the log on node {node[:8]} cannot be had: {why}\n"
+    return f"the log on node {node[:8]} cannot be had: {why}"
 
 
 def _file(row: Row) -> str:

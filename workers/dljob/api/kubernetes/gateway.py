@@ -35,6 +35,14 @@ class NotYetError(SilentError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class AwayError(SilentError):
+    """The gateway answers, and who should know does not at the moment; `said`: the gateway's own words."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The gateway of one job's RayCluster."""
@@ -57,15 +65,17 @@ class Head:
         return await self._heard(self.gateway.follow(self.job, role, rank, start))
 
     async def _heard(self, question: Awaitable[T]) -> T:
+        from dljob.kube import head
         from dljob.kube.api import ApiError
-        from dljob.kube.head import HeadError, UnknownError
 
         try:
             return await question
-        except UnknownError:
+        except head.UnknownError:
             raise
-        except HeadError as error:
-            raise SilentError(f"the gateway on pod {self.pod} answers {error.status}: {error.message}") from error
+        except head.HeadError as error:
+            message = f"the gateway on pod {self.pod} answers {error.status}: {error.message}"
+            away = isinstance(error, head.AwayError)
+            raise (AwayError(message, error.said) if away else SilentError(message)) from error
         except ApiError as error:
             if error.status == 403:
                 raise _forbidden(error.message, "pods/proxy") from error

@@ -118,6 +118,8 @@ async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: in
     """An ended job whose logs are not saved yet, or never were: its head may still be there."""
     try:
         return await _from_gateway(await gate.reach(kube, job), ranks, tail)
+    except gate.AwayError:
+        raise
     except gate.SilentError as error:
         meta = job["metadata"]
         raise NotFoundError(
@@ -128,16 +130,24 @@ async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: in
 
 
 async def _from_gateway(head: gate.Head, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
+    """The logs; a word in place of one that cannot be had. Raises AwayError when none can."""
     turn = asyncio.Semaphore(AT_ONCE)
     texts: dict[Rank, str] = {}
+    away: dict[Rank, gate.AwayError] = {}
 
     async def one(key: Rank) -> None:
         async with turn:
-            with contextlib.suppress(NotFoundError):  # it has not written anything yet
+            try:
                 texts[key] = await (_whole(head, key) if tail is None else _tail(head, key, tail))
+            except NotFoundError:
+                pass  # it has not written anything yet
+            except gate.AwayError as error:
+                away[key] = error
 
     await asyncio.gather(*(one(key) for key in ranks))
-    return texts
+    if away and not texts:
+        raise next(iter(away.values()))
+    return texts | {key: f"[dljob] {error.said}\n" for key, error in away.items()}
 
 
 async def _whole(head: gate.Head, key: Rank) -> str:
@@ -175,6 +185,10 @@ class Follower:
     """How often in a row there was no news."""
     pause: int = 0
     """Turns until it is looked at again."""
+    away: str = ""
+    """Why it could not be had the last time."""
+    fresh: list[Line] = field(default_factory=list[Line])
+    """Lines that nobody was given yet."""
 
     def take(self, text: str) -> list[Line]:
         """The lines that a new piece finishes."""
@@ -187,20 +201,23 @@ class Follower:
         line, self.rest = self.rest, ""
         return [Line(*self.key, line)] if line else []
 
-    async def more(self, head: gate.Head) -> list[Line]:
-        """The lines since the last time."""
-        lines: list[Line] = []
+    def drain(self) -> list[Line]:
+        """The fresh lines, once."""
+        lines, self.fresh = self.fresh, []
+        return lines
+
+    async def more(self, head: gate.Head) -> None:
+        """Read on; what was read before an error stays among the fresh lines."""
         while True:
             piece = await head.piece(*self.key, self.at)
-            if piece.offset == self.at:
-                return lines  # text without progress is the gateway's word on a node that is gone
             if piece.offset < self.at:  # a new attempt, whose logs begin anew
                 self.at = 0
                 continue
+            read = piece.offset > self.at
             self.at = piece.offset
-            lines += self.take(piece.text)
-            if piece.end:
-                return lines
+            self.fresh += self.take(piece.text)
+            if piece.end or not read:
+                return
 
 
 class Followed:
@@ -213,34 +230,44 @@ class Followed:
         self._head: gate.Head | None = None
 
     async def hear(self, kube: Kube, job: Json) -> list[Line]:
-        """What was written since the last time, rank by rank; nothing while the head cannot be asked."""
+        """What was written since the last time, rank by rank; a log that cannot be had is told of once."""
         try:
             if self._head is None:
                 self._head = await gate.reach(kube, job)
-            return await self._news(self._head, last=jobs.ended(job))
         except gate.SilentError:
-            self._head = None
             return []
+        head, last = self._head, jobs.ended(job)
+        told = {follower.away for follower in self._followers}
+        await asyncio.gather(*(self._look(follower, head, last=last) for follower in self._followers))
+        lines: list[Line] = []
+        for follower in self._followers:
+            lines += follower.drain()
+            if follower.away and follower.away not in told:
+                told.add(follower.away)
+                lines.append(Line(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
+        return lines
 
-    async def _news(self, head: gate.Head, *, last: bool) -> list[Line]:
+    async def _look(self, follower: Follower, head: gate.Head, *, last: bool) -> None:
         """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""
-
-        async def one(follower: Follower) -> list[Line]:
-            first = follower.at == 0
-            follower.pause -= 1
-            if follower.pause > 0 and not last:
-                return []
-            async with self._turn:
-                try:
-                    lines = await follower.more(head)
-                except NotFoundError:
-                    lines = []
-            follower.quiet = 0 if lines else min(follower.quiet + 1, SLOWEST)
-            follower.pause = follower.quiet
-            return lines[max(0, len(lines) - self._tail) :] if first and self._tail is not None else lines
-
-        found = await asyncio.gather(*(one(follower) for follower in self._followers))
-        return [line for lines in found for line in lines]
+        first = follower.at == 0
+        follower.pause -= 1
+        if follower.pause > 0 and not last:
+            return
+        async with self._turn:
+            away = ""
+            try:
+                await follower.more(head)
+            except gate.AwayError as error:
+                away = error.said
+            except gate.SilentError:
+                self._head = None  # it is looked for anew in the next turn
+            except NotFoundError:
+                pass
+        follower.away = away
+        if first and self._tail is not None:
+            follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
+        follower.quiet = 0 if follower.fresh else min(follower.quiet + 1, SLOWEST)
+        follower.pause = follower.quiet
 
     def finish(self, kept: Mapping[Rank, str] | None) -> list[Line]:
         """What the saved logs have beyond what was seen, and lines without an end."""
