@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-RUNBOOKS = "https://dljob.io/runbooks/"
-"""Where docs/runbooks is read."""
+RUNBOOKS = "docs/runbooks"
+"""In the repository; the chart puts its value `metrics.prometheusRule.runbookUrl` in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Alert:
     @property
     def runbook(self) -> str:
         """What to do about it."""
-        return f"{RUNBOOKS}{self.name}"
+        return f"{RUNBOOKS}/{self.name}.md"
 
 
 _JOB = "{{ $labels.namespace }}/{{ $labels.dljob }}"
@@ -148,7 +148,7 @@ def rule_file() -> str:
             "    annotations:",
             f"      summary: {_quoted(alert.summary)}",
             f"      description: {_quoted(alert.description)}",
-            f"      runbook_url: {alert.runbook}",
+            f"      runbook_url: {_quoted(alert.runbook)}",
         ]
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dljob.control.fields import text
+from dljob.kube.resources import DLJOBS, PODS, RAYCLUSTERS
 from dljob.telemetry.catalog import CATALOG, CONTROLLER, STARTUP_STAGES
 from dljob_operator.cache import Cache
 from dljob_operator.workqueue import WorkQueue
@@ -36,6 +37,8 @@ class Metrics:
         self._gauge("dljob_operator_build_info").labels(version).set(1)
         for stage in STARTUP_STAGES:
             self._startup.labels(stage)
+        for resource in (DLJOBS, PODS, RAYCLUSTERS):  # what is listed anew
+            self._missed.labels(resource.kind)
         for result in ("success", "error", "requeue_after"):
             self._reconciles.labels(CONTROLLER, result)
 

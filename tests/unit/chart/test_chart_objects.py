@@ -95,6 +95,17 @@ def test_everything_can_be_switched_on(helm: Helm) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [({}, "docs/runbooks/"), ({"runbookUrl": "https://git.example/d/#x/"}, "https://git.example/d/#x/")],
+)
+def test_alerts_name_their_runbook_where_it_is_read(helm: Helm, values: dict[str, str], base: str) -> None:
+    made = helm.render(metrics={"prometheusRule": {"enabled": True, **values}})["PrometheusRule", "dljob-dljob"]
+    alerts = [rule for group in made["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    assert all(rule["annotations"]["runbook_url"] == f"{base}{rule['alert']}.md" for rule in alerts)
+
+
 def test_the_pods_are_restricted(helm: Helm) -> None:
     objects = helm.render()
     assert restricted(objects["Deployment", "dljob"]["spec"]["template"]["spec"]) == []

@@ -40,6 +40,19 @@ def test_what_is_served_is_the_catalogue() -> None:
         assert found[metric.name.removesuffix("_total")].documentation == metric.help
 
 
+def test_a_counter_is_there_before_it_first_counts() -> None:
+    """Or an increase of it from nothing to 1 is seen by no `rate`. Who answers which code is not known beforehand."""
+    found = served(Metrics("1.2"))
+    open_ended = {"rest_client_requests_total", "dljob_ray_api_requests_total"}
+    for metric in OPERATOR:
+        if metric.kind == "counter" and metric.name not in open_ended:
+            values = [sample.value for sample in found[metric.name.removesuffix("_total")].samples]
+            assert values, metric.name
+            assert set(values) == {0.0}
+    kinds = {sample.labels["kind"] for sample in found["dljob_missed_events"].samples}
+    assert kinds == {"DLJob", "Pod", "RayCluster"}
+
+
 def test_numbers_land_where_they_belong() -> None:
     metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(lambda: 0.0)
     metrics.observe(queue, cache)
