@@ -28,6 +28,7 @@ COMMANDS = {
     "restart": "Restart a running job, one of its roles, or one rank.",
     "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
     "doctor": "Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.",
+    "sim": "Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.",
     "crd": "Print the CustomResourceDefinition: every field of a job, described.",
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }

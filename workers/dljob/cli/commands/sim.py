@@ -1,0 +1,82 @@
+"""`dljob sim`: PrimeMaster's core under virtual time and seeded faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from dljob.cli import output
+from dljob.errors import ExitCode, UsageError
+
+
+def sim(
+    file: Path | None = None,
+    /,
+    *,
+    seeds: int = 100,
+    seed: int | None = None,
+    replay: Path | None = None,
+    save: Path | None = None,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
+) -> ExitCode:
+    """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
+
+    Neither Ray nor a cluster is needed: nodes, processes and time are modelled. Each seed is a job and what goes wrong
+    with it. A seed that breaks a law is cut down to the faults that it takes. Exits with 1 when any does.
+
+    Args:
+        file: the job to try; left out, each seed makes a small one of its own.
+        seeds: how many seeds, from 0.
+        seed: this one alone, with all that happens, line by line.
+        replay: a case as `--save` wrote it, with all that happens.
+        save: a folder for the cases that broke a law.
+        form: table, json or yaml.
+    """
+    from dljob.cli.given import manifest_of
+    from dljob.sim import report
+    from dljob.sim.drive import case_of
+
+    manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
+    if replay is not None:
+        return _one(report.one(report.load(_read(replay))), form)
+    if seed is not None:
+        return _one(report.one(case_of(seed, manifest)), form)
+    found = report.many(range(seeds), manifest)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        for case in found["failures"]:
+            (save / f"seed-{case['seed']}.json").write_text(json.dumps(case["case"], indent=1) + "\n", encoding="utf-8")
+    _many(found, form)
+    return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
+
+
+def _one(found: dict[str, Any], form: output.TableFormat) -> ExitCode:
+    if form == "table":
+        output.data("\n".join(found["trace"]))
+        output.data(f"{found['phase']} {found['reason']} after {found['seconds']:.3f} s")
+        for problem in found["problems"]:
+            output.data(f"broken: {problem}")
+    else:
+        output.structured(found, form)
+    return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
+
+
+def _many(found: dict[str, Any], form: output.TableFormat) -> None:
+    if form != "table":
+        output.structured(found, form)
+        return
+    output.data(f"{found['seeds']} seeds, {found['events']} events: {len(found['failures'])} broke a law")
+    for end, count in found["ends"].items():
+        output.data(f"  {count} {end}")
+    for failure in found["failures"]:
+        output.data(f"seed {failure['seed']}, with {len(failure['case']['faults'])} faults: {failure['problems'][0]}")

@@ -1,0 +1,249 @@
+"""How PrimeMaster's orders take effect on a world: the model of the executor, of Ray, and of the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dljob.master.actions import (
+    Action,
+    Finish,
+    KillHost,
+    KillSpare,
+    Release,
+    Reserve,
+    SpawnHost,
+    SpawnSpare,
+    StartRanks,
+    StopRanks,
+    Unreserve,
+)
+from dljob.master.events import HostLost, RankEnded, Released, SpareLost, UnitRefused, UnitReserved
+from dljob.master.evolve import evolve
+from dljob.master.views import HostId, Outcome, Reason
+from dljob.sim import laws
+from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who
+
+if TYPE_CHECKING:
+    from dljob.sim.world import World
+
+LATE = Outcome(ok=False, reason=Reason.UNKNOWN, message="did not start in time")
+LEFT = Outcome(ok=True)
+SPARE_S = 120.0
+_ENDINGS = (KillHost, KillSpare, Unreserve)
+
+
+def in_order(actions: Iterable[Action]) -> list[Action]:
+    """As the executor takes them: what ends things comes first."""
+    todo = list(actions)
+    return [a for a in todo if isinstance(a, _ENDINGS)] + [a for a in todo if not isinstance(a, _ENDINGS)]
+
+
+def order(w: World, action: Action) -> None:
+    """Begin to carry out an action: what ends things is awaited, all else takes its time."""
+    match action:
+        case KillHost():
+            end_actor(w, action.actor or host_actor(action.host, action.life))
+        case KillSpare():
+            end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.life))
+        case Unreserve():
+            drop(w, lambda a: isinstance(a, Reserve) and (a.unit, a.token) == (action.unit, action.token))
+            w.release_group((action.unit, action.token))
+        case Finish():
+            finish(w, action)
+        case Reserve() | SpawnHost() | SpawnSpare():
+            begin(w, action)
+        case _:
+            w.later(Carry(action))
+
+
+def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
+    """Begin something that has a name: under way twice is under way once."""
+    if isinstance(action, SpawnHost):
+        actor = host_actor(action.host, action.life)
+        if actor in w.watched:
+            return
+        laws.may_spawn(w, action, actor)
+        w.watched[actor] = Watched(action.host, action.life, w.groups.get((action.unit, action.token), ""))
+    elif isinstance(action, SpawnSpare):
+        actor = spare_actor(action.role, action.node, action.slot, action.life)
+        if actor in w.watched:
+            return
+        w.watched[actor] = Watched(SpareId(action.role, action.node, action.slot), action.life, action.node)
+    elif any(isinstance(p.item, Carry) and p.item.action == action for p in w.pending.values()):
+        return
+    w.later(Carry(action))
+
+
+def host_actor(host: HostId, life: int) -> str:
+    """The name of a host's actor."""
+    return f"{host}/{life}"
+
+
+def spare_actor(role: str, node: str, slot: int, life: int) -> str:
+    """The name of a spare's actor."""
+    return f"{role}/spare-{node}-{slot}/{life}"
+
+
+def drop(w: World, match: Callable[[Action], bool]) -> None:
+    """Cancel orders that have not taken effect."""
+    for number in [n for n, p in w.pending.items() if isinstance(p.item, Carry) and match(p.item.action)]:
+        del w.pending[number]
+
+
+def end_actor(w: World, actor: str) -> None:
+    """End an actor by every means, and hear it no more."""
+    if w.watched.pop(actor, None) is not None:
+        drop(w, lambda a: made_by(a) == actor)
+    kill(w, actor)
+
+
+def made_by(action: Action) -> str:
+    """The actor that an order makes; empty when it makes none."""
+    match action:
+        case SpawnHost():
+            return host_actor(action.host, action.life)
+        case SpawnSpare():
+            return spare_actor(action.role, action.node, action.slot, action.life)
+        case _:
+            return ""
+
+
+def kill(w: World, actor: str) -> None:
+    """Kill a process; where nobody reaches it, it ends as soon as it hears of it."""
+    process = w.processes.get(actor)
+    if process is None:
+        return
+    if w.reachable(process.node):
+        w.die(actor)
+    else:
+        w.processes[actor] = evolve(process, condemned=True)
+
+
+# -- effects
+
+
+def effect(w: World, action: Action) -> None:
+    """An order takes effect."""
+    _EFFECTS[type(action)](w, action)
+
+
+def _reserve(w: World, a: Reserve) -> None:
+    key = (a.unit, a.token)
+    if key not in w.groups:
+        if w.refusing or not w.reachable(a.node) or not w.take(a.node, a.unit, 1):
+            w.refusing = max(0, w.refusing - 1)
+            w.later(Arrive(UnitRefused(a.unit, a.token, f"node {a.node} would not hold it")), a.deadline_s)
+            return
+        w.groups[key] = a.node
+    w.later(Arrive(UnitReserved(a.unit, a.token, w.groups[key])))
+    w.look()
+
+
+def _spawn_host(w: World, a: SpawnHost) -> None:
+    actor = host_actor(a.host, a.life)
+    node = w.groups.get((a.unit, a.token), "")
+    _bring_up(w, Process(actor, node, a.host, a.life, (a.unit, a.token)), a.deadline_s)
+
+
+def _spawn_spare(w: World, a: SpawnSpare) -> None:
+    actor = spare_actor(a.role, a.node, a.slot, a.life)
+    _bring_up(w, Process(actor, a.node, SpareId(a.role, a.node, a.slot), a.life), SPARE_S)
+
+
+def _bring_up(w: World, new: Process, deadline_s: float) -> None:
+    """Find the actor, or make it on its node; what cannot be made is lost when its deadline is over."""
+    if not w.reachable(new.node):
+        w.watched.pop(new.actor, None)
+        w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
+        return
+    known = w.processes.get(new.actor)
+    if known is None:
+        w.processes[new.actor] = new
+        if isinstance(new.who, HostId):
+            w.owner[new.who] = new.actor
+    if known is None or known.up:
+        w.later(Up(new.actor))
+
+
+def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
+    """The news that an actor is gone."""
+    if isinstance(who, HostId):
+        return HostLost(who, life, outcome)
+    return SpareLost(who.role, who.node, who.slot, life)
+
+
+def _start(w: World, a: StartRanks) -> None:
+    watched = w.watched.get(a.actor)
+    if watched is not None:
+        w.watched[a.actor] = evolve(watched, who=a.host, life=a.life)
+    process = w.processes.get(a.actor)
+    if process is None or not w.reachable(process.node):
+        return
+    process = evolve(process, who=a.host, life=a.life)
+    w.processes[a.actor] = process
+    w.owner[a.host] = a.actor
+    for start in a.ranks:
+        _enter(w, a.actor, Running(a.host.role, start.rank, start.incarnation, a.generation))
+
+
+def _enter(w: World, actor: str, running: Running) -> None:
+    """A rank starts in a process, unless it has done so before."""
+    process = w.processes[actor]
+    said = any((r.rank, r.incarnation) == (running.rank, running.incarnation) for r in process.reports)
+    if running in process.ranks or said:
+        return
+    laws.may_start(w, running)
+    key = (running.role, running.rank)
+    w.processes[actor] = evolve(process, ranks=(*process.ranks, running))
+    w.running[key] = (*w.running.get(key, ()), (running.incarnation, actor))
+    w.started[key] = running.incarnation
+    w.worlds[running.role, running.generation] = w.worlds.get((running.role, running.generation), 0) + 1
+    w.later(SetUp(actor, running))
+
+
+def _stop(w: World, a: StopRanks) -> None:
+    actor = w.owner.get(a.host, "")
+    watched = w.watched.get(actor)
+    if watched is None or (watched.who, watched.life) != (a.host, a.life):
+        return
+    process = w.processes.get(actor)
+    if process is None or not w.reachable(process.node):
+        return
+    for running in process.ranks:
+        if running.rank in a.ranks:
+            process = leave(w, process, running, LEFT)
+
+
+def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Process:
+    """A rank of a live process ends."""
+    w.stop_running(process.actor, running)
+    process = evolve(process, ranks=tuple(r for r in process.ranks if r != running))
+    return w.report(process, RankEnded(running.role, running.rank, running.incarnation, outcome))
+
+
+def _release(w: World, _a: Release) -> None:
+    w.watched.clear()
+    for actor in list(w.processes):
+        kill(w, actor)
+    for key in list(w.groups):
+        w.release_group(key)
+    w.later(Arrive(Released()))
+
+
+def finish(w: World, action: Finish) -> None:
+    """The job is over: PrimeMaster leaves, and what it was doing is dropped."""
+    if w.finished is None:
+        w.finished = action
+    w.problems.extend(laws.left_behind(w))
+    w.crash()
+
+
+_EFFECTS: dict[type, Callable[[World, Any], None]] = {
+    Reserve: _reserve,
+    SpawnHost: _spawn_host,
+    SpawnSpare: _spawn_spare,
+    StartRanks: _start,
+    StopRanks: _stop,
+    Release: _release,
+}

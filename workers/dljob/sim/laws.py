@@ -1,0 +1,166 @@
+"""What must always hold: looked at when something begins, and over the whole world now and then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dljob.master import timers
+from dljob.master.actions import SpawnHost
+from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.transition import transition
+from dljob.sim.things import Arrive, Carry, Running
+
+if TYPE_CHECKING:
+    from dljob.sim.world import World
+
+
+def text(state: JobState) -> str:
+    """A state as it is written down: equal states, equal text."""
+    return json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
+
+
+def restored(state: JobState) -> JobState:
+    """A state after it was written down and read."""
+    return decode_state(json.loads(text(state)), state.job)
+
+
+def replayed(w: World) -> list[str]:
+    """The journal leads to what PrimeMaster knew, byte for byte."""
+    state = w.base
+    for at, event in w.journal[w.base_at :]:
+        record: Any = json.loads(json.dumps(encode_event(event)))
+        state = transition(state, decode_event(record), at).state
+    return [] if text(state) == text(w.known) else [f"replay: {len(w.journal)} events do not lead to the state"]
+
+
+# -- when something begins
+
+
+def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
+    """A host may be made: the whole gang is held, and no former process of it lives within reach."""
+    if not w.admitted:
+        w.admitted = len({unit for unit, _ in w.groups}) == w.job.unit_count
+        if not w.admitted:
+            w.problems.append(f"gang: {a.host} is made before every unit is held")
+    former = w.processes.get(w.owner.get(a.host, ""))
+    if former is not None and former.actor != actor and not former.condemned and w.reachable(former.node):
+        w.problems.append(f"two hosts: {actor} is made while {former.actor} lives")
+
+
+def may_start(w: World, running: Running) -> None:
+    """A rank may start: nobody else is that rank, its world is of one generation, and whom it waits for was there."""
+    key = (running.role, running.rank)
+    name = f"{running.role}/{running.rank}"
+    for incarnation, actor in w.running.get(key, ()):
+        if w.reachable(w.processes[actor].node):
+            w.problems.append(f"two live: {name} starts as {running.incarnation} while {incarnation} lives in {actor}")
+    if running.incarnation <= w.started.get(key, 0):
+        w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
+    if w.job.roles[running.role].world:
+        w.problems.extend(_mixed(w, running))
+    for other, kind in w.job.roles[running.role].plan.depends_on:
+        there = w.was_ready if kind == "Ready" else w.ended
+        lacking = [rank for rank in range(w.job.roles[other].plan.replicas) if (other, rank) not in there | w.ended]
+        if lacking:
+            w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
+
+
+def _mixed(w: World, running: Running) -> Iterator[str]:
+    """Live ranks of the same world and another generation."""
+    others = {g for (role, g), count in w.worlds.items() if role == running.role and count} - {running.generation}
+    if not others:
+        return
+    for process in w.processes.values():
+        for r in process.ranks if w.reachable(process.node) else ():
+            if r.role == running.role and r.generation in others:
+                yield f"world: {r.role}/{running.rank} of start {running.generation} meets {r.rank} of {r.generation}"
+
+
+def left_behind(w: World) -> list[str]:
+    """At the end nothing is left."""
+    found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
+    return found + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
+
+
+# -- the whole world
+
+
+def sweep(w: World) -> list[str]:
+    """Every law that can be seen from outside, and from within the core."""
+    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w)]
+    if w.state is not None:
+        found += _orphans(w)
+    return found
+
+
+def _counts(state: JobState) -> Iterator[str]:
+    seen: dict[str, dict[RankPhase, int]] = {name: dict.fromkeys(RankPhase, 0) for name in state.roles}
+    live = 0
+    for (role, _), rank in state.ranks.items():
+        seen[role][rank.phase] += 1
+        live += rank.phase.live
+    ready = dict.fromkeys(state.roles, 0)
+    for host, own in state.hosts.items():
+        ready[host.role] += host.index >= 0 and own.phase is HostPhase.READY
+    for name, role in state.roles.items():
+        for phase, count in seen[name].items():
+            if getattr(role, phase.value.lower()) != count:
+                yield f"count: {name} has {count} {phase.value}, not {getattr(role, phase.value.lower())}"
+        if role.hosts_ready != ready[name]:
+            yield f"count: {name} has {ready[name]} hosts ready, not {role.hosts_ready}"
+    if state.live != live:
+        yield f"count: {live} ranks live, not {state.live}"
+    held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
+    if state.held != held:
+        yield f"count: {held} units held, not {state.held}"
+
+
+def _incidents(state: JobState) -> Iterator[str]:
+    members: dict[int, int] = {}
+    for key, rank in state.ranks.items():
+        if rank.incident:
+            members[rank.incident] = members.get(rank.incident, 0) + 1
+            if rank.incident not in state.incidents and state.verdict is None:
+                yield f"incident: {key} belongs to {rank.incident}, which is over"
+    for number, incident in state.incidents.items():
+        if incident.pending != members.get(number, 0) or incident.pending <= 0:
+            yield f"incident: {number} waits for {incident.pending}, {members.get(number, 0)} belong to it"
+    if state.phase is Phase.RUNNING and state.incidents:
+        yield "incident: the job runs while something is being restarted"
+    if state.verdict is None:
+        for name, role in state.roles.items():
+            hold = sum(
+                not i.launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
+            )
+            if role.hold != hold:
+                yield f"hold: {name} is held back by {hold}, not {role.hold}"
+
+
+def _timers(state: JobState) -> Iterator[str]:
+    due = timers.earliest(state)
+    if due is not None and (state.wake is None or state.wake > due):
+        yield f"timer: due at {due}, asked for {state.wake}"
+
+
+def _budgets(w: World) -> Iterator[str]:
+    state, policy = w.known, w.job.fault_tolerance
+    for key, marks in state.marks.items():
+        recent = sum(mark.at > w.last - policy.window_seconds for mark in marks)
+        most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
+        if recent > most:
+            yield f"budget: {key} used {recent} of {most}"
+    if any(count < 0 for count in state.restarts.values()) or state.held < 0 or state.live < 0:
+        yield "budget: a count is negative"
+
+
+def _orphans(w: World) -> Iterator[str]:
+    """What nobody knows of, when nothing is on its way that could tell."""
+    if any(isinstance(p.item, Arrive | Carry) for p in w.pending.values()):
+        return
+    for unit, token in w.groups:
+        own = w.known.units[unit]
+        if own.token != token or own.phase not in (UnitPhase.HELD, UnitPhase.RESERVING):
+            yield f"leak: reservation {unit} {token} is held, and PrimeMaster does not know it"

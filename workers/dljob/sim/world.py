@@ -1,0 +1,348 @@
+"""A job's whole world: one PrimeMaster (the real core) and everything around it, as far as the core can tell.
+
+A world is driven by moves: `moves()` are those that can be made now, `apply(move)` makes one (the same move in the same
+world leads to the same world), `clone()` is a copy to try one on, `violations()` says which laws are broken. What is on
+its way is in `pending`: whoever drives the world says when each item happens; a world knows no chance.
+
+    world = World(plan, spec, nodes)
+    while move := choose(world.moves()):
+        world.apply(move)
+        assert not world.problems
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dljob.master.actions import Action, Finish, Note
+from dljob.master.events import Event, MasterStarted, NodesSeen, RankEnded, RankReady, Tick
+from dljob.master.evolve import evolve
+from dljob.master.reissue import live_hosts, ready_spares, reissue
+from dljob.master.state import JobState, RankKey
+from dljob.master.transition import initial, next_wake, transition
+from dljob.master.views import HostId, NodeView, Outcome, Reason
+from dljob.plan.model import JobPlan
+from dljob.sim import executor, happenings, laws
+from dljob.sim.things import (
+    Arrive,
+    Beacon,
+    Boot,
+    Carry,
+    Fault,
+    Happen,
+    Item,
+    Lapse,
+    Look,
+    Move,
+    Node,
+    Pending,
+    Process,
+    Running,
+    Silence,
+    SpareId,
+    Wake,
+    Watched,
+)
+from dljob.spec.model import DLJobSpec
+
+UID = "5eed" + "0" * 28
+EPOCH_S = 1_000_000_000.0
+"""Unix seconds at which every world begins."""
+BEACON_S = 1.0
+"""How often a process asks whether it is known."""
+GONE = Outcome(ok=False, reason=Reason.UNKNOWN)
+NODE_GONE = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
+
+
+class World:
+    """One job and its surroundings.
+
+    Attributes:
+        now: virtual unix seconds.
+        state: what PrimeMaster knows; None while there is none.
+        pending: what is on its way, by number, in the order of its making.
+        problems: the laws that were broken so far, in words.
+    """
+
+    def __init__(self, plan: JobPlan, spec: DLJobSpec, nodes: Iterable[NodeView], *, own_nodes: bool = False) -> None:
+        self.now = EPOCH_S
+        self.offset = 0.0
+        """How far the machine's clock is ahead of `now`."""
+        self.last = 0.0
+        """The latest time that a record of the journal carries."""
+        self.begin = initial(plan, spec, UID, EPOCH_S, own_nodes=own_nodes)
+        self.job = self.begin.job
+        self.state: JobState | None = None
+        self.known: JobState = self.begin
+        """What the journal leads to; the state of the present PrimeMaster, or of the last one."""
+        self.base: JobState = self.begin
+        """The snapshot that the journal begins with."""
+        self.base_at = 0
+        """How many events of the journal are in that snapshot."""
+        self.journal: list[tuple[float, Event]] = []
+        self.epoch = 0
+        self.events = 0
+        self.finished: Finish | None = None
+        self.problems: list[str] = []
+        self.notes: list[tuple[float, Note]] = []
+        self.pending: dict[int, Pending] = {}
+        self.serial = 0
+        self._surround(nodes)
+        self.later(Boot())
+
+    def _surround(self, nodes: Iterable[NodeView]) -> None:
+        """Nothing runs yet on these nodes."""
+        self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
+        self.groups: dict[tuple[str, int], str] = {}
+        self.processes: dict[str, Process] = {}
+        self.watched: dict[str, Watched] = {}
+        self.owner: dict[HostId, str] = {}
+        """The actor that was made a host last."""
+        self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}
+        """(incarnation, actor) of each live process of a rank."""
+        self.worlds: dict[tuple[str, int], int] = {}
+        """Live ranks by role and generation."""
+        self.started: dict[RankKey, int] = {}
+        """The latest incarnation that was ever started."""
+        self.looking = False
+        self.told_nodes: tuple[NodeView, ...] | None = None
+        self.refusing = 0
+        """So many reservations will be refused, whatever the room."""
+        self.doomed: int | None = None
+        """PrimeMaster dies at the next event: -1 before it is journaled, else after so many effects of it."""
+        self.admitted = False
+        self.was_ready: set[RankKey] = set()
+        self.ended: set[RankKey] = set()
+
+    # -- the interface
+
+    def moves(self) -> list[Move]:
+        """What can happen now without anything going wrong."""
+        found: list[Move] = [Happen(number) for number in self.pending]
+        if self.state is not None and next_wake(self.state) is not None:
+            found.append(Wake())
+        return found
+
+    def apply(self, move: Move) -> None:
+        """Make a move. Time only goes on when an item or a timer is later than now."""
+        match move:
+            case Happen(number):
+                what = self.pending.pop(number)
+                self.now = max(self.now, what.least)
+                happenings.happen(self, what.item)
+            case Wake():
+                self.now = max(self.now, (self.wake_at() or self.now))
+                self.tell((Tick(),))
+            case Fault():
+                happenings.fault(self, move)
+
+    def clone(self) -> World:
+        """A world like this one that goes its own way."""
+        new = object.__new__(World)
+        new.__dict__.update(
+            {
+                name: value.copy() if isinstance(value, dict | list | set) else value
+                for name, value in vars(self).items()
+            }
+        )
+        return new
+
+    def violations(self) -> list[str]:
+        """Every law that is broken, the whole world looked through."""
+        return [*self.problems, *laws.sweep(self)]
+
+    # -- PrimeMaster
+
+    def clock(self) -> float:
+        """PrimeMaster's time: the machine's, but never going back within a job."""
+        self.last = max(self.last, self.now + self.offset)
+        return self.last
+
+    def wake_at(self) -> float | None:
+        """When PrimeMaster's timer is due, in virtual time."""
+        wake = next_wake(self.state) if self.state is not None else None
+        return None if wake is None else max(self.now, wake - self.offset)
+
+    def tell(self, events: tuple[Event, ...], actor: str = "") -> None:
+        """PrimeMaster takes in a batch of events: journal, transitions, orders."""
+        if self.state is None:
+            return
+        doomed, self.doomed = self.doomed, None
+        if doomed is not None and doomed < 0:
+            self.crash()
+            return
+        now = self.clock()
+        actions: list[Action] = []
+        for event in events:
+            self.journal.append((now, event))
+            step = transition(self.state, event, now)
+            self.state = self.known = step.state
+            actions.extend(step.actions)
+            self.acknowledge(event, actor)
+        self.events += len(events)
+        self.carry_out(actions, doomed)
+
+    def acknowledge(self, event: Event, actor: str) -> None:
+        """A report that is in the journal need not be kept by who made it."""
+        process = self.processes.get(actor)
+        if process is not None and isinstance(event, RankReady | RankEnded):
+            left = tuple(report for report in process.reports if report != event)
+            self.processes[actor] = evolve(process, reports=left)
+
+    def carry_out(self, actions: Iterable[Action], doomed: int | None = None) -> None:
+        """Give a step's orders to the executor: what ends things first, then what begins things."""
+        count = 0
+        for action in executor.in_order(actions):
+            if isinstance(action, Note):
+                self.notes.append((self.now, action))
+                continue
+            if doomed is not None and count >= doomed:
+                break
+            count += 1
+            executor.order(self, action)
+        if doomed is not None:
+            self.crash()
+
+    def crash(self) -> None:
+        """PrimeMaster dies; what it was doing is cut off, what was on its way to it is lost."""
+        if self.state is None:
+            return
+        self.state = None
+        self.watched.clear()
+        self.looking = False
+        mine = [n for n, p in self.pending.items() if isinstance(p.item, Arrive | Carry | Look)]
+        for number in mine:
+            del self.pending[number]
+        if self.finished is None:
+            self.later(Boot())
+            self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease_seconds)
+
+    def boot(self) -> None:
+        """A PrimeMaster starts: it replays the journal, and takes the job in hand."""
+        first = self.epoch == 0
+        self.epoch += 1
+        self.problems.extend(laws.replayed(self))
+        self.base, self.base_at = laws.restored(self.known), len(self.journal)
+        self.state = self.known
+        if self.state.phase.final:
+            self.carry_out(reissue(self.state, self.clock()))
+            return
+        if first:
+            self.tell((MasterStarted(1),))
+        else:
+            self.told_nodes = self.seen()
+            self.tell((MasterStarted(self.epoch, "PrimeMaster was lost"), NodesSeen(self.told_nodes)))
+            self.reattach()
+        self.look()
+
+    def reattach(self) -> None:
+        """Hear those who live, mourn those who died meanwhile, order again what may not have been carried out."""
+        state = self.state
+        if state is None:
+            return
+        for host, own in live_hosts(state):
+            self.attach(own.actor, Watched(host, own.life, own.node))
+        for (role, node, slot), own in ready_spares(state):
+            self.attach(own.actor, Watched(SpareId(role, node, slot), own.life, node))
+        self.carry_out(reissue(state, self.clock()))
+        for actor in self.processes:
+            if actor not in self.watched:
+                self.later(Beacon(actor), BEACON_S)
+
+    def attach(self, actor: str, watched: Watched) -> None:
+        """Hear an actor: what it said before, or that it is dead."""
+        if actor in self.watched:
+            return
+        self.watched[actor] = watched
+        process = self.processes.get(actor)
+        if not self.reachable(watched.node):
+            if watched.node not in self.nodes or not self.nodes[watched.node].listed:
+                self.lost(actor, NODE_GONE)
+        elif process is None:
+            self.lost(actor, GONE)
+        else:
+            for report in process.reports:
+                self.later(Arrive(report, actor))
+
+    def look(self) -> None:
+        """The nodes may have changed: PrimeMaster will look."""
+        if self.state is not None and not self.looking:
+            self.looking = True
+            self.later(Look())
+
+    def seen(self) -> tuple[NodeView, ...]:
+        """The nodes as the cluster lists them."""
+        return tuple(node.view for node in self.nodes.values() if node.listed)
+
+    # -- processes
+
+    def later(self, item: Item, wait: float = 0.0) -> int:
+        """Put an item on its way, `wait` seconds at the least; gives its number."""
+        self.serial += 1
+        self.pending[self.serial] = Pending(item, self.now + wait)
+        return self.serial
+
+    def reachable(self, node: str) -> bool:
+        """Whether a node is there and answers."""
+        found = self.nodes.get(node)
+        return found is not None and found.silence is Silence.NONE
+
+    def report(self, process: Process, event: RankReady | RankEnded) -> Process:
+        """A process says something of a rank, and keeps it until it is acknowledged."""
+        new = evolve(process, reports=(*process.reports, event))
+        self.processes[process.actor] = new
+        if process.actor in self.watched and self.reachable(process.node):
+            self.later(Arrive(event, process.actor))
+        return new
+
+    def stop_running(self, actor: str, running: Running) -> None:
+        """A rank has no process any more."""
+        key = (running.role, running.rank)
+        left = tuple(one for one in self.running.get(key, ()) if one != (running.incarnation, actor))
+        if left:
+            self.running[key] = left
+        else:
+            self.running.pop(key, None)
+        self.worlds[running.role, running.generation] -= 1
+
+    def die(self, actor: str, outcome: Outcome = GONE) -> None:
+        """A process ends; PrimeMaster hears of it when it hears the node."""
+        process = self.processes.pop(actor, None)
+        if process is None:
+            return
+        for running in process.ranks:
+            self.stop_running(actor, running)
+        if self.reachable(process.node):
+            self.lost(actor, outcome)
+
+    def lost(self, actor: str, outcome: Outcome) -> None:
+        """PrimeMaster's call to an actor breaks."""
+        watched = self.watched.pop(actor, None)
+        if watched is None:
+            return
+        self.later(Arrive(executor.lost(watched.who, watched.life, outcome)))
+
+    def release_group(self, key: tuple[str, int]) -> None:
+        """A reservation goes, and with it who lives in it."""
+        node = self.groups.pop(key, None)
+        if node is None:
+            return
+        self.take(node, key[0], -1)
+        for process in [p for p in self.processes.values() if p.group == key]:
+            executor.kill(self, process.actor)
+        self.look()
+
+    def take(self, node: str, unit: str, times: int) -> bool:
+        """Take a unit's demand from a node, or give it back; False when there is no room for it."""
+        found = self.nodes.get(node)
+        if found is None:
+            return False
+        free = dict(found.view.free)
+        for name, amount in self.job.plan.units[unit].demand:
+            free[name] = free.get(name, 0) - times * amount
+            if free[name] < 0 and name in dict(found.view.total):
+                return False
+        view = replace(found.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
+        self.nodes[node] = evolve(found, view=view)
+        return True
