@@ -1,18 +1,19 @@
-"""Pods that hang before their containers are made: why stands in their Events alone (a volume, a sandbox, an address).
+"""What hangs while its Events alone say why: pods before their containers are made, RayClusters that KubeRay refuses.
 
-Events are read by and by: of a pod that hangs for seconds, of one pod of each group, less and less often.
+Events are read by and by: of what hangs for seconds, of one pod of each group, less and less often.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dljob.control.fields import text
+from dljob.control.fields import part, text
 from dljob.control.model import Object, Pod
 from dljob.kube.api import ApiError, Kube
 from dljob.kube.resources import CORE_EVENTS
+from dljob_operator.references import Seen
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ GROUPS = 4
 
 @dataclass(slots=True)
 class Hang:
-    """A pod that hangs."""
+    """A pod or a RayCluster that hangs."""
 
     due: float
     """When its Events are read next, on the monotonic clock."""
@@ -36,20 +37,19 @@ class Hang:
     words: str = ""
 
 
-async def told(
-    kube: Kube, namespace: str, pods: Sequence[Pod], known: dict[str, Hang], now: float
-) -> tuple[tuple[Pod, ...], float | None]:
-    """The pods, with the trouble that Events tell of, and the seconds until the next look; None: nothing hangs.
+async def told(kube: Kube, namespace: str, seen: Seen, known: dict[str, Hang], now: float) -> tuple[Seen, float | None]:
+    """What is seen, with the trouble that Events tell of, and the seconds until the next look; None: nothing hangs.
 
     Args:
         kube: the API server.
-        namespace: of the pods.
-        pods: as the cache has them.
+        namespace: where it is.
+        seen: a RayCluster and its pods.
         known: what was found of them before, by uid; kept here.
         now: the monotonic clock.
     """
-    hanging = _spokesmen(pods)
-    for uid in known.keys() - hanging.keys():
+    idle = _ignored(seen.cluster)
+    hanging = [*([idle] if idle else []), *_spokesmen(seen.pods)]
+    for uid in known.keys() - set(hanging):
         del known[uid]
     for uid in hanging:
         hang = known.setdefault(uid, Hang(now + AFTER))
@@ -58,23 +58,35 @@ async def told(
             hang.looks += 1
             await _look(kube, namespace, uid, hang)
     wait = min((hang.due for hang in known.values()), default=None)
-    return tuple(_troubled(pod, known.get(pod.uid)) for pod in pods), None if wait is None else max(wait - now, 0.0)
+    pods = tuple(_troubled(pod, known.get(pod.uid)) for pod in seen.pods)
+    objection = (known[idle].reason, known[idle].words) if idle else ("", "")
+    return replace(seen, pods=pods, objection=objection), None if wait is None else max(wait - now, 0.0)
 
 
-def _spokesmen(pods: Sequence[Pod]) -> Mapping[str, Pod]:
-    """The first pod of each group that has a node and no containers, and that nobody says anything of; by uid."""
+def _ignored(cluster: Object | None) -> str:
+    """The uid of a RayCluster that KubeRay has written nothing to; empty when it has."""
+    told = (
+        part(cluster, "status")
+        or part(cluster, "spec").get("suspend")
+        or text(cluster, "metadata", "deletionTimestamp")
+    )
+    return "" if told else text(cluster, "metadata", "uid")
+
+
+def _spokesmen(pods: Sequence[Pod]) -> list[str]:
+    """The first pod of each group that has a node and no containers, and that nobody says anything of: uids."""
     first: dict[tuple[bool, str], Pod] = {}
     for pod in pods:
         if pod.phase == "Pending" and pod.node and not pod.trouble and not pod.leaving:
             first.setdefault((pod.head, pod.group), pod)
-    return {pod.uid: pod for pod in list(first.values())[:GROUPS]}
+    return [pod.uid for pod in first.values()][:GROUPS]
 
 
 async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
     try:
         events = await kube.list(CORE_EVENTS, namespace, fields=f"involvedObject.uid={uid}")
     except ApiError as error:
-        log.warning("%s: cannot read the Events of pod %s: %s", namespace, uid, error.message)
+        log.warning("%s: cannot read the Events of %s: %s", namespace, uid, error.message)
         return
     last = max(events, key=_when, default=None)
     bad = last is not None and last.get("type") == "Warning"  # else it got on meanwhile

@@ -28,7 +28,7 @@ class Memory:
     logs_saved: bool | None = None
     """None: not known."""
     hangs: dict[str, hangs.Hang] = field(default_factory=dict[str, hangs.Hang])
-    """Pods that do not get on, by uid."""
+    """Pods that do not get on, and a RayCluster that KubeRay leaves alone, by uid."""
     look_again: float | None = None
     """Seconds until they are to be looked at again; None: none hangs."""
     unrest: int = 0
@@ -74,14 +74,13 @@ class Observer:
             memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"])
         there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
-        pods, memory.look_again = await hangs.told(
-            self._kube, key.namespace, there.pods, memory.hangs, time.monotonic()
-        )
+        there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, time.monotonic())
         seen = Observed(
             job=job,
             cluster=there.cluster,
-            pods=pods,
+            pods=there.pods,
             locked=there.locked,
+            objection=there.objection,
             master=master,
             ray_job=ray_job,
             troubles=tuple(memory.troubles.values()),

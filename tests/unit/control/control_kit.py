@@ -17,6 +17,7 @@ from typing import Any
 from control_samples import NOW, SETTINGS, UID, dljob, merged, snapshot, spec
 
 from dljob.control import names
+from dljob.control.case import stamp
 from dljob.control.model import (
     Action,
     Annotate,
@@ -68,6 +69,7 @@ class World:
     said: RayJobView | None = None
     troubles: tuple[Trouble, ...] = ()
     kuberay: str = ""
+    objection: tuple[str, str] = ("", "")
     sent: tuple[str, ...] = ()
     events: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -96,6 +98,7 @@ class World:
             ray_job=self.said,
             troubles=self.troubles,
             logs_saved=names.logs_map(self.job["metadata"]["name"]) in self.maps,
+            objection=self.objection,
             kuberay=self.kuberay,  # type: ignore[arg-type]
             commands=self.sent,
         )
@@ -186,7 +189,9 @@ class World:
         name = body["metadata"]["name"]
         if name not in self.clusters:
             made = copy.deepcopy(body)
-            made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1}
+            at = stamp(self.now)
+            made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1, "creationTimestamp": at}
+            made["status"] = {"observedGeneration": 1}  # KubeRay has seen it
             self.clusters[name] = made
             self.pods[name] = []
 
@@ -243,7 +248,11 @@ class World:
 
     def condition(self, kind: str, status: str = "True", **more: Any) -> World:
         """KubeRay says something of the RayCluster."""
-        made = self.cluster.setdefault("status", {"desiredWorkerReplicas": 1, "readyWorkerReplicas": 0})
+        made = self.cluster["status"] = {
+            "desiredWorkerReplicas": 1,
+            "readyWorkerReplicas": 0,
+            **self.cluster.get("status", {}),
+        }
         kept = [one for one in made.get("conditions", []) if one["type"] != kind]
         made["conditions"] = [*kept, {"type": kind, "status": status, **more}]
         made["head"] = {"podIP": "10.0.0.1", "podName": f"{self.name}-head"}

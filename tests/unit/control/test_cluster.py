@@ -61,6 +61,39 @@ def test_a_failure_without_words():
     assert world.message("ClusterReady") == "0 of 1 worker pods are ready"
 
 
+def ignored(**more: object) -> World:
+    """A RayCluster that KubeRay has written nothing to."""
+    world = World(**more).settle()
+    world.cluster["status"] = {}
+    return world
+
+
+def test_a_ray_cluster_that_kuberay_refuses():
+    words = "The RayCluster spec is invalid team/hello: authOptions.mode is 'token' but minimum Ray version is 2.52.0"
+    world = ignored(objection=("InvalidRayClusterSpec", words)).settle()
+    assert world.cond("ClusterReady") == ("False", "InvalidRayClusterSpec")
+    assert world.message("ClusterReady") == f"{words}; correct the spec; the job then begins anew by itself"
+    assert world.events[-1].type == "Warning"
+    assert (world.phase, world.status["reason"]) == ("Provisioning", "InvalidRayClusterSpec")
+
+
+def test_a_ray_cluster_that_nobody_looks_at():
+    world = ignored()
+    assert world.look().requeue == 30
+    world.later(29).settle()
+    assert world.cond("ClusterReady") == ("False", "HeadPending")
+    world.later(1).settle()
+    assert world.cond("ClusterReady") == ("False", "KubeRaySilent")
+    assert world.message("ClusterReady") == (
+        f"KubeRay has done nothing about RayCluster {world.name}: see that its operator runs"
+        " (kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator); the job goes on by itself"
+    )
+    assert world.events[-1].type == "Warning"
+    assert world.look().requeue is None
+    world.head_ready().workers_ready().settle()
+    assert world.cond("ClusterReady") == ("True", "PodsReady")
+
+
 def test_a_head_that_cannot_get_its_image():
     world = World().settle()
     world.pods[world.name] = [waiting(world, "h", "ImagePullBackOff", "ImagePullBackOff: no such image", head=True)]

@@ -12,6 +12,7 @@ from stub_head import StubHead
 from dljob.control.model import Pod
 from dljob_operator import hangs
 from dljob_operator.hangs import Hang, told
+from dljob_operator.references import Seen
 
 
 def pod(uid: str, group: str = "a", **more: Any) -> Pod:
@@ -37,8 +38,13 @@ PULLING = event("u", "Normal", "Pulling", "image x", lastTimestamp="2026-01-01T0
 
 
 async def look(fake: FakeCluster, pods: list[Pod], known: dict[str, Hang], now: float) -> tuple[Any, float | None]:
+    seen, wait = await look_at(fake, Seen(pods=tuple(pods)), known, now)
+    return seen.pods, wait
+
+
+async def look_at(fake: FakeCluster, seen: Seen, known: dict[str, Hang], now: float) -> tuple[Seen, float | None]:
     async with shell(fake) as life:
-        return await told(life.kube, "default", pods, known, now)
+        return await told(life.kube, "default", seen, known, now)
 
 
 def with_events(*events: dict[str, Any]) -> FakeCluster:
@@ -90,12 +96,27 @@ async def test_one_pod_of_a_group_is_asked_and_none_that_gets_on() -> None:
     assert await look(fake, others, many, 0.0) == (tuple(others), None)
 
 
+async def test_what_kuberay_says_of_a_ray_cluster_that_it_refuses() -> None:
+    words = "minimum Ray version is 2.52.0"
+    fake = with_events(event("c", "Warning", "InvalidRayClusterSpec", words, lastTimestamp="2026-01-01T00:00:05Z"))
+    known = {"c": Hang(0.0)}
+    bare: dict[str, Any] = {"metadata": {"uid": "c"}, "spec": {}, "status": {}}
+    found, wait = await look_at(fake, Seen(bare), known, 1.0)
+    assert (found.objection, wait) == (("InvalidRayClusterSpec", words), hangs.EVERY)
+    for other in (
+        {**bare, "status": {"observedGeneration": 1}},
+        {**bare, "spec": {"suspend": True}},
+        {**bare, "metadata": {"uid": "c", "deletionTimestamp": "2026-01-01T00:00:09Z"}},
+    ):
+        assert await look_at(fake, Seen(other), {"c": Hang(0.0)}, 1.0) == (Seen(other), None)
+
+
 async def test_events_that_may_not_be_read_hold_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
     fake, known = with_events(MOUNT), {"u": Hang(0.0)}
     fake.fail("GET", "/events", 403, message="events is forbidden")
     (found,), wait = await look(fake, [pod("u")], known, 1.0)
     assert (found.trouble, wait) == ("", hangs.EVERY)
-    assert "cannot read the Events of pod u: " in caplog.text
+    assert "cannot read the Events of u: " in caplog.text
 
 
 async def test_the_words_reach_the_status_with_no_news_of_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:

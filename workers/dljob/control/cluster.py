@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.control import names, reasons
 from dljob.control.accept import Refused
-from dljob.control.case import Case
+from dljob.control.case import Case, seconds
 from dljob.control.edits import edits
 from dljob.control.fields import items, number, part, text
 from dljob.control.hints import advised
@@ -15,12 +15,15 @@ MISSING = "the API server serves no RayCluster (ray.io/v1): install the KubeRay 
 OLD = (
     "the served RayCluster lacks spec.authOptions or spec.upgradeStrategy: upgrade KubeRay and its CRDs to 1.6 or newer"
 )
+SILENT = "see that its operator runs (kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator)"
 GOES_ON = "the job goes on by itself"
 KUBERAY = {
     "missing": (reasons.KUBERAY_MISSING, f"{MISSING}; {GOES_ON}"),
     "old": (reasons.KUBERAY_TOO_OLD, f"{OLD}; {GOES_ON}"),
 }
 PREFIX = "ClusterReady"
+SILENT_SECONDS = 30.0
+"""KubeRay writes to a RayCluster a second after it was made, unless it has many to look at."""
 
 
 def ready(case: Case) -> list[Said]:
@@ -115,11 +118,35 @@ def _pending(case: Case) -> tuple[str, str] | None:
         fallback = reasons.HEAD_PENDING if first.head else reasons.WORKERS_PENDING
         words = f"pod {first.name}{more}: {first.trouble}"
         return first.trouble_reason or fallback, advised(first.trouble_reason, words)
+    if not status and not case.observed.pods:
+        return _ignored(case)
     if not case.head_ready:
         head = case.head
         state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
         return reasons.HEAD_PENDING, state
     return reasons.WORKERS_PENDING, counted
+
+
+def silence(case: Case) -> float | None:
+    """Seconds until KubeRay's silence about the RayCluster is told; None when it has spoken, or is not asked."""
+    if case.cluster is None or part(case.cluster, "status") or case.finished:
+        return None
+    left = _made(case) + SILENT_SECONDS - case.now
+    return left if left > 0 else None
+
+
+def _made(case: Case) -> float:
+    return seconds(text(case.cluster, "metadata", "creationTimestamp")) or case.now
+
+
+def _ignored(case: Case) -> tuple[str, str]:
+    """A RayCluster that KubeRay refuses, or has not looked at."""
+    reason, words = case.observed.objection
+    if reason:
+        return reason, advised(reason, words)
+    if silence(case) is not None:
+        return reasons.HEAD_PENDING, "there is no head pod yet"
+    return reasons.KUBERAY_SILENT, f"KubeRay has done nothing about RayCluster {case.cluster_name}: {SILENT}; {GOES_ON}"
 
 
 def _refused(failure: Object, counted: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ AGAIN = "the pod then goes on by itself"
 IMAGE = "correct the image, or its imagePullSecrets"
 LOGS = "`kubectl logs` of that container, with --previous, says more"
 KUBERAY_AGAIN = "KubeRay tries again by itself"
+ANEW = "the job then begins anew by itself"
 ROOM = f"make room, or ask for less; {AGAIN}"
 
 BY_REASON = {
@@ -22,6 +23,8 @@ BY_REASON = {
     "Unschedulable": ROOM,
     "CreationRefused": "allow it; it is tried again by itself",
     "NameTaken": "delete it, and the job goes on",
+    "InvalidRayClusterSpec": f"correct the spec; {ANEW}",
+    "InvalidRayClusterMetadata": f"correct the spec; {ANEW}",
     "FailedCreateHeadPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
     "FailedCreateWorkerPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
 }

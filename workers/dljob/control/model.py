@@ -126,6 +126,8 @@ class Observed:
     locked: str = ""
     """Why the token of a RayCluster that is not the job's cannot be had, and what to do; empty: it is known, or not
     needed."""
+    objection: tuple[str, str] = ("", "")
+    """Reason and words of the last Warning about a RayCluster that KubeRay has written nothing to."""
     kuberay: Literal["", "missing", "old"] = ""
     """Whether the RayCluster CRD is not served, or lacks fields that are needed."""
     commands: tuple[str, ...] = ()

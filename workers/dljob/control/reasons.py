@@ -24,6 +24,7 @@ RAY_CLUSTER_NOT_FOUND = "RayClusterNotFound"  # there is no RayCluster of the na
 TOKEN_UNKNOWN = "TokenUnknown"  # noqa: S105 - spec.rayClusterRef has a token that the operator may not read
 KUBERAY_MISSING = "KubeRayMissing"  # the API server serves no RayCluster
 KUBERAY_TOO_OLD = "KubeRayTooOld"  # the served RayCluster lacks fields that jobs need
+KUBERAY_SILENT = "KubeRaySilent"  # the RayCluster is there, and KubeRay has written nothing to it
 NAME_TAKEN = "NameTaken"  # an object of a child's name belongs to somebody else; it is left alone
 CREATION_REFUSED = "CreationRefused"  # the API server refuses a child; its words are the message
 HEAD_PENDING = "HeadPending"  # the head pod is not ready
@@ -86,7 +87,8 @@ STARTING = "Starting"  # PrimeMaster is being started
 
 WARNINGS = frozenset(
     {
-        *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, KUBERAY_MISSING, KUBERAY_TOO_OLD, NAME_TAKEN),
+        *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, NAME_TAKEN),
+        *(KUBERAY_MISSING, KUBERAY_TOO_OLD, KUBERAY_SILENT),
         *(
             CREATION_REFUSED,
             RAY_CLUSTER_NOT_FOUND,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dljob.control import annotate, attempts, children, commands, finish, leaving, names, stopping, telling
+from dljob.control import annotate, attempts, children, cluster, commands, finish, leaving, names, stopping, telling
 from dljob.control import status as statuses
 from dljob.control.case import Case
 from dljob.control.fields import text
@@ -76,7 +76,7 @@ def _waits(case: Case) -> tuple[float | None, ...]:
     """Seconds until something is to be looked at again for no other reason than that time passes."""
     if case.finished:
         return ()
-    return stopping.wait(case), attempts.patience(case), _look(case)
+    return stopping.wait(case), attempts.patience(case), cluster.silence(case), _look(case)
 
 
 def _look(case: Case) -> float | None:
