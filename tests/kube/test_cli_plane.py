@@ -14,19 +14,10 @@ import operator_kit as kit
 import pytest
 from cluster import handle
 from cluster.handle import Cluster
+from hello_job import JOB
 
 from dljob.api.kubernetes.package import LIMIT
 
-JOB = """\
-apiVersion: dljob.io/v1alpha1
-kind: DLJob
-metadata: {name: hello}
-spec:
-  roles:
-  - name: worker
-    replicas: 2
-    entrypoint: {class: hello.main}
-"""
 POLICY = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "ValidatingAdmissionPolicy",

@@ -15,20 +15,10 @@ from typing import Any
 
 import pytest
 from fake_kube import FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
+from hello_job import JOB
 
 from dljob.cli import main
 from dljob.kube.api import CONFIG_MAPS, DLJOBS
-
-JOB = """\
-apiVersion: dljob.io/v1alpha1
-kind: DLJob
-metadata: {name: hello}
-spec:
-  roles:
-  - name: worker
-    replicas: 2
-    entrypoint: {class: hello.main}
-"""
 
 
 @pytest.fixture

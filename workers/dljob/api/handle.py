@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, Unpack
 
 from dljob.api import logs, registry
-from dljob.errors import ExitCode, JobFailedError, UsageError
+from dljob.api.any_job import AnyJob, Which
+from dljob.errors import JobFailedError, UsageError
 
 if TYPE_CHECKING:
     from dljob.runtime.launch import JobConnection
     from dljob.spec.model import DLJobManifest
 
 
-class JobHandle:
+class JobHandle(AnyJob):
     """A job on a Ray that this process has joined."""
 
     def __init__(self, record: registry.JobRecord, connection: JobConnection) -> None:
@@ -58,10 +58,6 @@ class JobHandle:
         """
         return self.connection.wait(timeout)
 
-    def wait_code(self) -> int:
-        """Wait for the end: 0 for success, 1 for failure."""
-        return int(ExitCode.OK if self.wait()["phase"] == "Succeeded" else ExitCode.JOB_FAILED)
-
     @property
     def result(self) -> object:
         """What rank 0 of the first driver role returned; waits for the end.
@@ -76,35 +72,12 @@ class JobHandle:
             )
         return json.loads(status["result"]) if status.get("result") else None
 
-    def logs(
-        self,
-        *,
-        role: str | None = None,
-        rank: int | None = None,
-        tail: int | None = None,
-        follow: bool = False,
-        out: TextIO | None = None,
-    ) -> None:
-        """Write the ranks' output to `out` (sys.stdout), each line after "[role/rank] ".
-
-        Args:
-            role: only of this role.
-            rank: only of this rank.
-            tail: only the last so many lines of each rank.
-            follow: go on until the job is over.
-            out: where to write.
-
-        Raises:
-            NotFoundError: no such output, and not following.
-        """
-        to = sys.stdout if out is None else out
-        if not follow:
-            for line in logs.read(self.dir, role=role, rank=rank, tail=tail):
-                to.write(f"{line}\n")
-            return
-        for line in logs.follow(self.dir, self._over, role=role, rank=rank, tail=tail):
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[Which]) -> None:
+        lines = logs.follow(self.dir, self._over, **which) if follow else logs.read(self.dir, **which)
+        for line in lines:
             to.write(f"{line}\n")
-            to.flush()
+            if follow:
+                to.flush()
 
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2")."""

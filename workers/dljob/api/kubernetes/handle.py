@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack
 
+from dljob.api.any_job import AnyJob, Which
 from dljob.api.kubernetes import jobs, logs, orders, submit
 from dljob.api.kubernetes.connect import ask
 from dljob.api.kubernetes.timeline import Timeline
-from dljob.errors import ExitCode
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -21,7 +20,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class KubernetesJob:
+class KubernetesJob(AnyJob):
     """A DLJob in a namespace."""
 
     def __init__(self, body: Json, context: str | None = None) -> None:
@@ -67,40 +66,13 @@ class KubernetesJob:
         """
         return jobs.status_of(self._asked(lambda kube: jobs.wait(kube, self._body, timeout)))
 
-    def wait_code(self) -> int:
-        """Wait for the end: 0 for success, 1 for failure."""
-        return int(ExitCode.OK if self.wait()["phase"] == "Succeeded" else ExitCode.JOB_FAILED)
-
-    def logs(
-        self,
-        *,
-        role: str | None = None,
-        rank: int | None = None,
-        tail: int | None = None,
-        follow: bool = False,
-        out: TextIO | None = None,
-    ) -> None:
-        """Write the ranks' output to `out` (sys.stdout), each line after "[role/rank] ".
-
-        Args:
-            role: only of this role.
-            rank: only of this rank.
-            tail: only the last so many lines of each rank.
-            follow: go on until the job is over.
-            out: where to write.
-
-        Raises:
-            NotFoundError: no such output, and not following.
-            UnreachableError: the job's head cannot be asked, and not following.
-        """
-        to = sys.stdout if out is None else out
-
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[Which]) -> None:
         async def write(kube: Kube) -> None:
             job = await self._now(kube)
             if not follow:
-                to.writelines(f"{line}\n" for line in await logs.read(kube, job, role=role, rank=rank, tail=tail))
+                to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
                 return
-            async with aclosing(logs.follow(kube, job, role=role, rank=rank, tail=tail)) as lines:
+            async with aclosing(logs.follow(kube, job, **which)) as lines:
                 async for line in lines:
                     to.write(f"{line}\n")
                     to.flush()
