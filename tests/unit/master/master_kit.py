@@ -68,6 +68,8 @@ class World:
         self.held: dict = {}
         self.hosts: dict = {}
         self.killed: set = set()
+        self.frozen: dict = {}
+        """Node -> what is done to its processes when it wakes up: they do nothing before that."""
         self.ranks: dict = {}
         self.spares: dict = {}
         self.was_ready: set = set()
@@ -160,7 +162,11 @@ class World:
 
     def _die(self, host, life):
         process = self.hosts[host, life]
-        process.alive = False
+        if process.node in self.frozen:
+            self.frozen[process.node].append((host, life))
+        else:
+            process.alive = False
+        # Frozen processes are no incarnations that run: those that wake up end before they do anything.
         for where in self.ranks.values():
             for incarnation in [i for i, at in where.items() if at == (host, life)]:
                 del where[incarnation]
@@ -180,6 +186,7 @@ class World:
     def lose_node(self, node):
         """A machine goes dark; its processes are gone, the cluster says so, and nobody else does."""
         self.views = tuple(view for view in self.views if view.id != node)
+        self.frozen.pop(node, None)
         for (host, life), process in self.hosts.items():
             if process.node == node and process.alive:
                 self._die(host, life)
@@ -187,6 +194,18 @@ class World:
             del self.spares[key]
         for unit, tokens in self.held.items():
             self.held[unit] = {token: at for token, at in tokens.items() if at != node}
+        self.pending.append(ev.NodesSeen(self.seen()))
+
+    def freeze_node(self, node):
+        """A machine stops: its processes neither answer nor end, and the cluster says that it is there."""
+        self.frozen[node] = []
+        self.pending.append(ev.NodeFrozen(node, 3.0))
+
+    def thaw_node(self, node):
+        """It goes on: what was killed meanwhile ends."""
+        for host, life in self.frozen.pop(node):
+            self.hosts[host, life].alive = False
+        self.pending.append(ev.NodeThawed(node))
         self.pending.append(ev.NodesSeen(self.seen()))
 
     def seen(self):
@@ -241,7 +260,11 @@ class World:
 
     def _spawn_host(self, a):
         assert len(self.held) == len(self.plan.units), "a host before the gang was admitted"
-        old = [life for (h, life), p in self.hosts.items() if h == a.host and p.alive and life < a.life]
+        old = [
+            life
+            for (h, life), p in self.hosts.items()
+            if h == a.host and p.alive and life < a.life and p.node not in self.frozen
+        ]
         assert not old, f"{a.host} is spawned while life {old} lives"
         known = self.hosts.get((a.host, a.life))
         if known is None:
@@ -249,6 +272,7 @@ class World:
             if node is None:
                 self.pending.append(ev.HostLost(a.host, a.life, KILLED))
                 return
+            assert node not in self.state.exclusions, f"{a.host} on {node}, which is excluded"
             known = self.hosts[a.host, a.life] = Process(node, (a.unit, a.token), f"{a.host}/{a.life}")
         if known.alive:
             self.pending.append(self._hello(a.host, a.life))

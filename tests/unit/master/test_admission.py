@@ -64,8 +64,7 @@ def test_nodes_that_are_made_for_the_job_are_waited_for_however_late_they_come()
     views = World(made).views
     world = World(made, views=views[:1], own_nodes=True)
     world.send(ev.NodesSeen(world.views))
-    world.tick()
-    assert world.now > world.start + limits.NODES_S
+    world.send(ev.Tick(), after=100 * limits.NODES_S)
     world.send(ev.NodesSeen(views[1:]))
     assert world.state.verdict is None
     assert "has room for 2" in world.state.search.why
@@ -194,7 +193,7 @@ def test_losing_a_node_touches_only_the_units_on_it():
     (start,) = world.of(act.StartRanks, seen)
     assert start.ranks[0].restart_reason == "NodeLost"
     assert world.state.ranks["w", 1].incarnation == 1
-    assert world.state.restarts == Map({"Process": 1})
+    assert world.state.restarts == Map({"Node": 1, "Process": 1})
     assert world.state.phase is Phase.RUNNING
     assert [n.reason for n in world.notes() if n.reason in (reasons.NODE_LOST, reasons.UNIT_MOVED)] == [
         reasons.NODE_LOST,
@@ -209,7 +208,7 @@ def test_a_world_that_loses_a_node_restarts_whole_and_its_store_moves_along():
     world.lose_node(victim)
     world.settle()
     assert world.state.phase is Phase.RUNNING
-    assert world.state.restarts == Map({"Role": 1})
+    assert world.state.restarts == Map({"Node": 1, "Role": 1})
     assert {h.node for h in world.state.hosts.values()}.isdisjoint({victim})
     assert world.state.roles["t"].generation == 2
 
@@ -222,12 +221,13 @@ def test_units_without_room_wait_in_recovering_with_the_numbers_and_then_the_job
     assert world.notes(reasons.NO_ROOM)[-1].message == world.state.search.why
     while world.state.verdict is None:
         world.tick()
-    assert world.now == world.start + limits.PLACE_S
+    assert world.now == world.start + world.spec.fault_tolerance.node.pending_timeout_seconds == world.start + 300
     assert world.state.verdict.reason == reasons.NO_ROOM_FOR_LOST_UNITS
 
 
 def test_a_restart_is_not_overdue_while_its_units_look_for_room():
-    world = World(job({"name": "w", "replicas": 2}, preRunningDeadlineSeconds=5000), views=nodes(2, cpus=1)).boot()
+    patient = {"node": {"pendingTimeoutSeconds": 5000}}
+    world = World(job({"name": "w", "replicas": 2}, faultTolerance=patient), views=nodes(2, cpus=1)).boot()
     world.lose_node("n1")
     world.settle()
     world.tick()

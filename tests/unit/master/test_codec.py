@@ -56,6 +56,8 @@ EVENTS = st.one_of(
         st.none() | small,
         text,
     ),
+    st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
+    st.builds(ev.NodeThawed, text),
     st.builds(ev.NodesSeen, st.lists(views, max_size=3).map(tuple)),
     st.builds(ev.UnitReserved, text, small, text),
     st.builds(ev.UnitRefused, text, small, text),
@@ -100,6 +102,8 @@ def a_busy_job():
     world.settle()
     world.send(ev.Commanded("c", "restart", "w/0"))
     world.send(ev.Carried(1, restarts=(("Job", 2),)))
+    world.freeze_node(world.state.units["w/1"].node)
+    world.settle()
     return world
 
 

@@ -30,6 +30,7 @@ JOBS = {
             "rules": [
                 {"name": "two", "onExitCodes": [2], "action": "RestartRoleGroup", "maxAttempts": 1},
                 {"name": "three", "onExitCodes": [3], "action": "Ignore"},
+                {"name": "four", "onExitCodes": [4], "action": "ReplaceNode", "maxAttempts": 2},
             ]
         },
     ),
@@ -41,6 +42,7 @@ OUTCOMES = (
     error(step=5),
     Outcome(ok=False, reason=Reason.UNKNOWN, code=2),
     Outcome(ok=False, reason=Reason.UNKNOWN, code=3),
+    Outcome(ok=False, reason=Reason.UNKNOWN, code=4),
 )
 
 
@@ -99,6 +101,17 @@ class Surroundings(RuleBasedStateMachine):
     def a_node_goes(self, data):
         self.world.lose_node(data.draw(st.sampled_from([v.id for v in self.world.views])))
 
+    @precondition(lambda self: {v.id for v in self.world.views} - set(self.world.frozen))
+    @rule(data=st.data())
+    def a_node_freezes(self, data):
+        awake = [v.id for v in self.world.views if v.id not in self.world.frozen]
+        self.world.freeze_node(data.draw(st.sampled_from(awake)))
+
+    @precondition(lambda self: self.world.frozen)
+    @rule(data=st.data())
+    def a_frozen_node_goes_on(self, data):
+        self.world.thaw_node(data.draw(st.sampled_from(sorted(self.world.frozen))))
+
     @precondition(lambda self: self.spare_nodes)
     @rule()
     def a_node_joins(self):
@@ -137,6 +150,8 @@ class Surroundings(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
+        for node in sorted(world.frozen):
+            world.thaw_node(node)
         if not world.views:
             world.add_node(nodes(10, cpus=64)[9])
         for _ in range(400):

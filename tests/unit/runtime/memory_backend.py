@@ -71,6 +71,12 @@ class MemoryHost:
     async def stop(self, order: Any) -> None:
         self.orders.append(("stop", order))
 
+    async def beat(self, pause_s: float) -> int:
+        await asyncio.sleep(pause_s)
+        if self.dead:
+            raise ActorLostError("killed")
+        return 4711
+
     async def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
         while True:
             if self.dead:

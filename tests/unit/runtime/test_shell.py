@@ -147,9 +147,10 @@ async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None
     second = world.master()
     await until(lambda: second.recovered)
     assert second.journal.epoch == 2
-    assert sum(call.startswith("spawn") for call in world.backend.calls) == 2
+    assert sum(call.startswith("spawn 01234567/worker") for call in world.backend.calls) == 2
     end_all(world)
-    assert (await ended(world))["restarts"] == {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 1}
+    none = {"process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0}
+    assert (await ended(world))["restarts"] == {**none, "master": 1}
 
 
 async def test_a_death_that_no_master_saw_is_found_by_the_next(world: World) -> None:

@@ -69,6 +69,7 @@ WHOLE: Json = {
     "faultTolerance": {
         "backoff": {"initialSeconds": 0, "multiplier": 2, "maxSeconds": 86400},
         "spares": {"processesPerNode": 0, "nodes": 0},
+        "node": {"freezeSeconds": 3},
         "rules": [
             {
                 "name": "r",

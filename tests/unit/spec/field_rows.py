@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FAILOVER = "tests/unit/master/test_failover.py"
+NODES = "tests/unit/master/test_nodes.py"
 
 DERIVED: dict[str, Any] = {
     "apiVersion": "dljob.io/v1alpha1",
@@ -218,6 +219,31 @@ ROWS: dict[str, Plan | Code] = {
         "tests/unit/master/test_spares.py::test_each_node_gets_its_spares_once_the_role_is_ready_there",
     ),
     "spec.faultTolerance.spares.nodes": Plan("spec.faultTolerance", {"spares": {"nodes": 1}}, "declared"),
+    "spec.faultTolerance.node.action": Code(
+        "dljob.master.nodes",
+        "node.action",
+        f"{NODES}::test_a_policy_that_ignores_frozen_nodes_leaves_everything_as_it_is",
+    ),
+    "spec.faultTolerance.node.freezeSeconds": Code(
+        "dljob.master.silence",
+        "policy.freeze_seconds",
+        f"{NODES}::test_a_node_is_frozen_when_it_is_silent_for_too_long",
+    ),
+    "spec.faultTolerance.node.unreachableSeconds": Code(
+        "dljob.master.silence",
+        "policy.unreachable_seconds",
+        f"{NODES}::test_most_nodes_silent_at_once_are_waited_for",
+    ),
+    "spec.faultTolerance.node.excludeSeconds": Code(
+        "dljob.master.nodes",
+        "node.exclude_seconds",
+        f"{NODES}::test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again",
+    ),
+    "spec.faultTolerance.node.pendingTimeoutSeconds": Code(
+        "dljob.master.admission",
+        "node.pending_timeout_seconds",
+        f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
+    ),
     "spec.faultTolerance.rules[].name": Code(
         "dljob.master.policy",
         "rule.name",

@@ -10,12 +10,13 @@ from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
+from dljob.master.policy import Restart, own_level
 from dljob.master.restart import kill
 from dljob.master.seats import seats_of
 from dljob.master.spares import forget_node
 from dljob.master.starting import ensure_host, start_roles
 from dljob.master.state import Phase, Search, UnitPhase, UnitState
-from dljob.master.views import HostId, Outcome, Reason
+from dljob.master.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 
 
@@ -27,15 +28,20 @@ def nodes_seen(d: Draft, event: NodesSeen) -> None:
         return
     gone = frozenset(u.node for u in d.units.values() if u.node) - {node.id for node in event.nodes}
     if gone:
-        _leave(d, gone)
+        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
+        d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
+        leave(d, gone, outcome)
     look(d)
 
 
-def look(d: Draft) -> None:
-    """Try to place what has no place, unless a wait for that is under way."""
+def look(d: Draft, *, last: bool = False) -> None:
+    """Try to place what has no place, unless a wait for that is under way.
+
+    `last`: it is the last time, so that a node that was excluded is better than none, whoever else may be coming.
+    """
     if not d.nodes_seen or d.ending:
         return
-    if d.search.retry_at is not None and d.now < d.search.retry_at:
+    if not last and d.search.retry_at is not None and d.now < d.search.retry_at:
         return
     if d.search.retry_at is not None:
         d.search = evolve(d.search, retry_at=None)
@@ -43,6 +49,21 @@ def look(d: Draft) -> None:
     names = tuple(name for name, unit in d.units.items() if unit.phase in wanted)
     if not names:
         return
+    excluded = frozenset(d.exclusions)
+    found = _room(d, names, excluded)
+    if isinstance(found, Refusal) and (last or not d.job.own_nodes):
+        unfit = frozenset(n for n, own in d.exclusions.items() if own.silent or own.fence is not None)
+        again = _room(d, names, unfit) if unfit < excluded else found
+        if isinstance(again, Assignment):
+            _readmit(d, excluded.intersection(again.nodes.values()))
+            found = again
+    if isinstance(found, Assignment):
+        _reserve(d, {name: found.nodes[name] for name in sorted(names)})
+    else:
+        _no_room(d, found)
+
+
+def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     plan = d.job.plan
     taken = tuple(
         Held(plan.units[name], unit.node, counted=unit.phase is UnitPhase.HELD)
@@ -51,11 +72,14 @@ def look(d: Draft) -> None:
     )
     # Spares stay free at admission only: a unit that lost its node is what they are there for.
     spares = spare_nodes(plan) if d.phase is Phase.PENDING else {}
-    found = assign((plan.units[name] for name in names), d.nodes, taken=taken, reserve_nodes=spares)
-    if isinstance(found, Assignment):
-        _reserve(d, {name: found.nodes[name] for name in sorted(names)})
-    else:
-        _no_room(d, found)
+    units = (plan.units[name] for name in names)
+    return assign(units, d.nodes, excluded=excluded, taken=taken, reserve_nodes=spares)
+
+
+def _readmit(d: Draft, nodes: frozenset[str]) -> None:
+    for name in sorted(nodes):
+        d.exclusions = d.exclusions.delete(name)
+        d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
 
 
 def _reserve(d: Draft, nodes: dict[str, str]) -> None:
@@ -84,7 +108,9 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     search = evolve(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
     if search != d.search:
         d.search = search
-        d.wake_at(min(at for at in (final_at, search.deadline, d.now + limits.PLACE_S) if at is not None))
+        for at in (final_at, search.deadline):
+            if at is not None:
+                d.wake_at(at)
 
 
 def _complete(d: Draft) -> bool:
@@ -97,7 +123,7 @@ def _deadline(d: Draft) -> float | None:
     """Until when units of lost nodes may look for room; at first the job's own deadlines decide."""
     if not d.seats or d.search.deadline is not None:
         return d.search.deadline
-    return d.now + (d.job.spec.pre_running_deadline_seconds or limits.PLACE_S)
+    return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
 
 
 def reserved(d: Draft, event: UnitReserved) -> None:
@@ -168,15 +194,20 @@ def _jitter(uid: str, attempt: int) -> float:
     return int.from_bytes(digest, "big") / 2**32
 
 
-def _leave(d: Draft, gone: frozenset[str]) -> None:
-    """Give up everything on nodes that are gone; its ranks failed with them."""
+def leave(d: Draft, gone: frozenset[str], outcome: Outcome, *, counts: bool | None = None) -> None:
+    """Give up everything on nodes that are gone, frozen or replaced; its ranks failed with them.
+
+    `counts`: whether the restarts use up budgets, where that is decided; None: the rules are asked.
+    """
+    forget_node(d, gone)
+    moving = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    if not moving:
+        return
     if not d.seats:
         _give_all_back(d)
         _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
         return
-    d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
-    forget_node(d, gone)
-    moving = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    d.replaced += len({d.units[name].node for name in moving})
     begun = {role: failover.begun(d, role) for role in d.job.roles}
     lost: dict[str, list[int]] = {}
     for name in moving:
@@ -186,10 +217,13 @@ def _leave(d: Draft, gone: frozenset[str]) -> None:
         for host in unit_hosts(d, name):
             kill(d, host)
             _collect(d, host, lost)
+    if lost:
+        d.count_restart(Level.NODE)
     for role in d.job.roles:
         if lost.get(role) and not d.ending:
-            outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
-            failover.failed(d, role, tuple(lost[role]), outcome, host_lost=True, begun=begun[role])
+            decided = None if counts is None else Restart(own_level(d.facts(role)), counts, "its node is left")
+            ranks = tuple(lost[role])
+            failover.failed(d, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
 
 
 def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from immutables import Map
 
@@ -11,6 +12,7 @@ from dljob.master.evolve import evolve
 from dljob.master.job import RoleFacts
 from dljob.master.state import (
     ErrorMemory,
+    Exclusion,
     Fault,
     HostPhase,
     HostState,
@@ -44,9 +46,21 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search",
+    "nodes", "restarts", "verdict", "search", "exclusions",
 )  # fmt: skip
-_SCALARS = ("phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch")
+_SCALARS = (
+    "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
+    "replaced",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Why a node is left by a rule, and whether the restarts that come of it use up budgets."""
+
+    reason: str
+    cause: str
+    counts: bool
 
 
 class Draft:
@@ -59,6 +73,8 @@ class Draft:
         self.now = now
         self.actions: list[Action] = []
         self.reasons: list[str] = []
+        self.leaving: dict[str, Leaving] = {}
+        """Nodes that a rule says to leave, at the end of this transition."""
         self.phase: Phase = state.phase
         self.search: Search = state.search
         self.roles: Map[str, RoleState] = state.roles
@@ -69,6 +85,8 @@ class Draft:
         self.seats: Map[str, tuple[Seat, ...]] = state.seats
         self.nodes: tuple[NodeView, ...] = state.nodes
         self.nodes_seen: bool = state.nodes_seen
+        self.exclusions: Map[str, Exclusion] = state.exclusions
+        self.replaced: int = state.replaced
         self.held: int = state.held
         self.live: int = state.live
         self.incidents: Map[int, Incident] = state.incidents
@@ -104,6 +122,8 @@ class Draft:
             seats=self.seats,
             nodes=self.nodes,
             nodes_seen=self.nodes_seen,
+            exclusions=self.exclusions,
+            replaced=self.replaced,
             held=self.held,
             live=self.live,
             incidents=self.incidents,

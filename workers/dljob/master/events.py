@@ -45,6 +45,21 @@ class NodesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFrozen:
+    """A node answers no more; its processes may still live."""
+
+    node: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeThawed:
+    """A node that was frozen answers again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnitReserved:
     """A unit's placement group is held on a node; `token` counts the reservations of that unit."""
 
@@ -156,6 +171,8 @@ Event = (
     MasterStarted
     | Carried
     | NodesSeen
+    | NodeFrozen
+    | NodeThawed
     | UnitReserved
     | UnitRefused
     | HostReady

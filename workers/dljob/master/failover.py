@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dljob.master import budget, ending, limits, spares
-from dljob.master.draft import Draft
+from dljob.master.draft import Draft, Leaving
 from dljob.master.evolve import evolve
-from dljob.master.policy import Fail, Ignore, Restart, decide, describe, lift, next_level
+from dljob.master.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
 from dljob.master.restart import Order, begin
 from dljob.master.state import Incident, RankKey, RankPhase
 from dljob.master.views import Level, Outcome, Reason
@@ -15,15 +15,31 @@ from dljob.telemetry import reasons
 
 
 def failed(
-    d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, *, host_lost: bool, begun: bool = True
+    d: Draft,
+    role: str,
+    ranks: tuple[int, ...],
+    outcome: Outcome,
+    *,
+    host_lost: bool,
+    begun: bool = True,
+    decided: Restart | None = None,
 ) -> None:
     """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is.
 
-    `begun`: whether any rank of the role had been started since it last waited as a whole.
+    `begun`: whether any rank of the role had been started since it last waited as a whole. `decided`: what is to be
+    done, where no rule need be asked any more.
     """
     first = ranks[0]
     cause = describe(f"{role}/{first}", outcome)
-    decision = decide(d, role, first, outcome)
+    decision = decided or decide(d, role, first, outcome)
+    if isinstance(decision, Replace):
+        node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
+        if node:
+            reason = outcome.reason or Reason.UNKNOWN
+            d.leaving.setdefault(node, Leaving(reason.value, f"{cause}; {decision.why}", decision.counts))
+            return
+        # It is being moved already.
+        decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
     if isinstance(decision, Fail):
         ending.fail(d, decision.reason, f"{cause}; {decision.why}")
     elif isinstance(decision, Ignore):

@@ -10,8 +10,6 @@ NODES_S = 10.0
 """How long nodes that nobody makes for the job may take to join, before a job that they could never hold fails."""
 RESTART_S = 600.0
 """How long a restart level may take, from its backoff's end to all ranks ready, before the next one is tried."""
-PLACE_S = 600.0
-"""How long units of a lost node may look for room, where preRunningDeadlineSeconds is not set."""
 GRACE_S = 5.0
 """What healthy ranks get to leave at the end of a job."""
 STOP_S = 10.0

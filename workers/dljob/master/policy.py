@@ -35,6 +35,14 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Leave the node: all units on it move. `counts`: whether the restarts use up budgets."""
+
+    counts: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """End the job."""
 
@@ -61,7 +69,7 @@ def describe(target: str, outcome: Outcome) -> str:
     return f"{target}: {what}" + (f": {error}" if error else "") + where + code
 
 
-def decide(d: Draft, role: str, rank: int, outcome: Outcome) -> Restart | Fail | Ignore:
+def decide(d: Draft, role: str, rank: int, outcome: Outcome) -> Restart | Replace | Fail | Ignore:
     """What to do about a failed rank, before any budget is asked. Remembers the error and the rule's attempt."""
     repeats = _repeats(d, role, rank, outcome)
     for rule in d.job.fault_tolerance.rules:
@@ -132,7 +140,7 @@ def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
     )
 
 
-def _by_rule(d: Draft, rule: Rule, role: str) -> Restart | Fail | Ignore:
+def _by_rule(d: Draft, rule: Rule, role: str) -> Restart | Replace | Fail | Ignore:
     """What a rule says, or what it escalates to when its attempts are used up."""
     attempts = len(budget.recent(d, f"rule:{rule.name}"))
     if rule.max_attempts is None or attempts < rule.max_attempts:
@@ -142,15 +150,23 @@ def _by_rule(d: Draft, rule: Rule, role: str) -> Restart | Fail | Ignore:
     if rule.escalate_to is not None:
         return _act(rule, rule.escalate_to, why)
     level = _ACTIONS.get(rule.action)
-    larger = next_level(d.facts(role), level) if level else None
+    larger = next_level(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
     if larger is None:
         return Fail(reasons.BUDGET_EXHAUSTED, why)
     return Restart(larger, rule.counts_towards_limit, why)
 
 
-def _act(rule: Rule, action: str, why: str) -> Restart | Fail | Ignore:
+def own_level(facts: RoleFacts) -> Level:
+    """What restarts with a rank whose node is left, whatever a role says of failures that are its own."""
+    level = facts.plan.restart_level
+    return Level.PROCESS if level == "Never" else Level(level)
+
+
+def _act(rule: Rule, action: str, why: str) -> Restart | Replace | Fail | Ignore:
     if action == "Fail":
         return Fail(reasons.FAIL_RULE, why)
+    if action == "ReplaceNode":
+        return Replace(rule.counts_towards_limit, why)
     if action == "Ignore":
         return Ignore(why)
     return Restart(_ACTIONS[action], rule.counts_towards_limit, why)

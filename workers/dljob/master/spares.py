@@ -73,8 +73,11 @@ def taker(d: Draft, event: SpareLost) -> HostId | None:
 
 
 def forget_node(d: Draft, nodes: frozenset[str]) -> None:
-    """Drop the spares of nodes that are gone."""
+    """Drop the spares of nodes that are left; some of them may live."""
     for key in sorted(key for key in d.spares if key[1] in nodes):
+        spare = d.spares[key]
+        if spare.phase not in _GONE:
+            d.do(KillSpare(*key, spare.life, spare.actor))
         d.spares = d.spares.delete(key)
 
 

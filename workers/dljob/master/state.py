@@ -223,6 +223,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Why a node gets no units, from when, and until when (unix seconds)."""
+
+    reason: str
+    since: float
+    until: float
+    fence: float | None
+    """Until when (unix seconds) old processes of the job may live there: no unit goes there before. None: it passed."""
+    silent: bool = False
+    """It does not answer; while that is so nothing ends the exclusion."""
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorMemory:
     """The last user error of a rank or world: the same again without progress ends the job."""
 
@@ -285,6 +298,10 @@ class JobState:
     """Per role, by group."""
     nodes: tuple[NodeView, ...] = ()
     nodes_seen: bool = False
+    exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])
+    """By node id."""
+    replaced: int = 0
+    """Nodes that units were moved away from."""
     held: int = 0
     """Units held."""
     live: int = 0

@@ -22,6 +22,8 @@ Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
 _Waiting: TypeAlias = tuple[str, str, UnitPhase]
 """(name, node, phase) of a unit that is not held."""
 
+EXCLUDED = 50
+"""How many excluded nodes a snapshot names, the newest."""
 SHOWN = 20
 """How many units that are not held a brief snapshot names."""
 
@@ -35,6 +37,7 @@ _LEVELS = {
     Level.ROLE_GROUP: "role_group",
     Level.ROLE: "role",
     Level.JOB: "job",
+    Level.NODE: "node",
     Level.MASTER: "master",
 }
 
@@ -171,6 +174,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "version": state.version,
         "roles": [_role(state, name) for name in state.job.roles],
         "restarts": {name: state.restarts.get(level.value, 0) for level, name in _LEVELS.items()},
+        "nodes": nodes(state),
         "lastFault": _fault(state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(fault) for fault in state.faults],
         "progress": _progress(state, progress),
@@ -230,6 +234,22 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress) -> dict[str
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         "log": host.log,
+    }
+
+
+def nodes(state: JobState) -> dict[str, Any]:
+    """The job's machines: wanted, fit for units now, those that units were moved away from, and the excluded ones."""
+    ready = sum(not node.head and node.id not in state.exclusions for node in state.nodes)
+    planned = sum(group.replicas for group in state.job.plan.node_groups.values())
+    newest = sorted(state.exclusions.items(), key=lambda item: (item[1].since, item[0]))[-EXCLUDED:]
+    return {
+        "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
+        "ready": ready,
+        "replaced": state.replaced,
+        "excluded": [
+            {"name": name, "reason": own.reason, "since": _time(own.since), "until": _time(own.until)}
+            for name, own in newest
+        ],
     }
 
 

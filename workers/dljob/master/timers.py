@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dljob.master import admission, ending, failover, limits, restart
+from dljob.master import admission, ending, failover, limits, nodes, restart
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
-from dljob.master.state import JobState, Verdict
+from dljob.master.state import JobState, UnitPhase, Verdict
 from dljob.telemetry import reasons
 
 
@@ -27,6 +27,7 @@ def _times(state: JobState | Draft) -> list[float | None]:
         times.append(started + spec.active_deadline_seconds)
     if spec.pre_running_deadline_seconds is not None and state.running_at is None:
         times.append(started + spec.pre_running_deadline_seconds)
+    times.extend(nodes.timers(state))
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
@@ -39,7 +40,7 @@ def tick(d: Draft) -> None:
     if verdict is not None:
         _end_of_grace(d, verdict)
     else:
-        for rule in (_deadlines, _restarts, _search):
+        for rule in (_deadlines, _restarts, nodes.tick, _search):
             if not d.ending:
                 rule(d)
     d.wake = earliest(d)
@@ -93,9 +94,18 @@ def _search(d: Draft) -> None:
     if late and not admission.needed(d):
         # All ranks of these units ended: nobody waits for them, until somebody restarts one.
         d.search = evolve(d.search, deadline=None)
-    elif late:
+    elif late and not _found_at_last(d):
         lost = d.job.unit_count - d.held
         message = f"{lost} units of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
         admission.look(d)
+
+
+def _found_at_last(d: Draft) -> bool:
+    """Whether units of lost nodes have a place after all, if only on a node that was excluded."""
+    admission.look(d, last=True)
+    if any(unit.phase is UnitPhase.LOST for unit in d.units.values()):
+        return False
+    d.search = evolve(d.search, deadline=None)
+    return True

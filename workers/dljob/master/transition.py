@@ -11,7 +11,7 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master import admission, budget, carry, commands, ending, failover, spares, starting, timers
+from dljob.master import admission, budget, carry, commands, ending, failover, nodes, spares, starting, timers
 from dljob.master.actions import KillHost
 from dljob.master.draft import Draft
 from dljob.master.events import (
@@ -21,7 +21,9 @@ from dljob.master.events import (
     HostLost,
     HostReady,
     MasterStarted,
+    NodeFrozen,
     NodesSeen,
+    NodeThawed,
     RankEnded,
     RankReady,
     Released,
@@ -78,6 +80,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
         return Step(state)
     d = Draft(state, now)
     _HANDLERS[type(event)](d, event)
+    nodes.leave_by_rule(d)
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -205,7 +208,9 @@ def _tick(d: Draft, _event: Tick) -> None:
 _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     MasterStarted: _master_started,
     Carried: carry.take,
-    NodesSeen: admission.nodes_seen,
+    NodesSeen: nodes.seen,
+    NodeFrozen: nodes.frozen,
+    NodeThawed: nodes.thawed,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
     HostReady: _host_ready,

@@ -15,6 +15,7 @@ class Level(StrEnum):
     ROLE_GROUP = "RoleGroup"
     ROLE = "Role"
     JOB = "Job"
+    NODE = "Node"
     MASTER = "Master"
 
 
@@ -24,6 +25,8 @@ class Reason(StrEnum):
     USER_ERROR = "UserError"
     IMPORT_ERROR = "ImportError"
     NODE_LOST = "NodeLost"
+    NODE_FROZEN = "NodeFrozen"
+    """Its node stopped answering, which no process of it survives: one that wakes up ends itself."""
     UNKNOWN = "Unknown"
     """Killed from outside, cause unknown: SIGKILL, OOM and a vanished process look alike to Ray."""
 

@@ -27,6 +27,7 @@ from dljob.runtime.executor import Executor
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
 from dljob.runtime.messages import Beacon, BeaconReply
+from dljob.runtime.node_watch import NodeWatch
 from dljob.runtime.setup import Setup
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
@@ -85,6 +86,10 @@ class Shell:
             self._trouble = error
             self._inbox.put_nowait((ev.Tick(), None))
 
+    def _stopped(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and (error := work.exception()):
+            self._troubled(error)
+
     # -- the life of a master
 
     async def run(self) -> None:
@@ -93,7 +98,9 @@ class Shell:
         try:
             replay = await self.journal.open()
             await self._recover(replay)
-            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish())]
+            watch = NodeWatch(self.setup.info, self.backend, self.offer, lambda: self.state)
+            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish(), watch.run())]
+            beside[-1].add_done_callback(self._stopped)
             while self._end is None:
                 await self._turn()
             await self._finish({})

@@ -24,6 +24,7 @@ from dljob.spec.cluster import (
 from dljob.spec.policy import (
     Backoff,
     FaultTolerance,
+    NodePolicy,
     RestartLevel,
     RestartPolicy,
     Rule,
@@ -75,6 +76,7 @@ __all__ = [
     "Model",
     "NodeAccelerator",
     "NodeGroup",
+    "NodePolicy",
     "ObjectRef",
     "RestartLevel",
     "RestartPolicy",

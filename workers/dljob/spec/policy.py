@@ -10,8 +10,10 @@ from dljob.spec import cel
 from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
 
 RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
-RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "Fail", "Ignore"]
-RuleReason = Literal["UserError", "ImportError", "NodeLost", "Unknown"]
+RuleAction = Literal[
+    "RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "ReplaceNode", "Fail", "Ignore"
+]
+RuleReason = Literal["UserError", "ImportError", "NodeLost", "NodeFrozen", "Unknown"]
 
 ExitStatus = Annotated[int, Field(ge=1, le=255)]
 Attempts = Annotated[int, Field(ge=0, le=100000)]
@@ -45,6 +47,22 @@ class Spares(Model):
     """Processes kept ready, with user code imported, per node and role that runs there."""
     nodes: Annotated[int, Field(ge=0, le=1024)] = 0
     """Machines per node group kept free of ranks."""
+
+
+class NodePolicy(Model):
+    """What becomes of a node that stops answering."""
+
+    action: Literal["Replace", "Ignore"] = "Replace"
+    """Replace: what lives on a frozen node starts elsewhere. Ignore: nobody looks; only a node that is gone is left."""
+    freeze_seconds: Annotated[int, Field(ge=1, le=3600)] = 3
+    """A node that answers nothing for so many seconds is frozen."""
+    unreachable_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """So long instead, where most nodes are silent at once: then it is rather PrimeMaster that nobody reaches."""
+    exclude_seconds: Annotated[int, Field(ge=0, le=31536000)] = 86400
+    """A node that was replaced gets no ranks for so many seconds, and never before leaseSeconds have passed."""
+    pending_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 300
+    """So long ranks of a replaced node wait for another one; then an excluded node that answers is taken back, and
+    where there is none the job fails."""
 
 
 class Rule(Model):
@@ -85,5 +103,7 @@ class FaultTolerance(Model):
     """Waits between restarts."""
     spares: Spares = Spares()
     """What is kept ready."""
+    node: NodePolicy = NodePolicy()
+    """Nodes that stop answering."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """What to do about which failure; the first rule that matches decides."""

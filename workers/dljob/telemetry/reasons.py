@@ -12,6 +12,10 @@ ADMITTED = "Admitted"  # all units are held
 RESERVATION_REFUSED = "ReservationRefused"  # a node would not hold a unit; everything was given back, tried again later
 UNIT_MOVED = "UnitMoved"  # a unit is held on another node after its own was lost
 NODE_LOST = "NodeLost"  # a node with units of the job is gone
+NODE_FROZEN = "NodeFrozen"  # a node stopped answering; its units go elsewhere, and it is excluded for a time
+NODE_THAWED = "NodeThawed"  # a node that was frozen answers again; it stays excluded for its time
+NODE_REPLACED = "NodeReplaced"  # a rule says to leave a node; its units go elsewhere, and it is excluded for a time
+NODE_READMITTED = "NodeReadmitted"  # a node is excluded no longer: its time is over, or nothing else is left
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up

@@ -1,0 +1,142 @@
+"""PrimeMaster's side of the node agents: one on each node, asked again and again; silence is told to the core.
+
+Silence is counted by a clock of our own, which stands still while this loop is late: a master that is starved, stopped
+or suspended would else take everybody for frozen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from dljob.errors import DLJobError, UsageError
+from dljob.master import events as ev
+from dljob.master.silence import frozen
+from dljob.master.state import JobState
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorSpec, Backend
+from dljob.runtime.messages import JobInfo
+
+AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
+TICK_S = 0.25
+"""How often silence is judged. The clock moves on by no more than twice this at a time."""
+BEATS = 6
+"""How many beats a node may miss before it counts as frozen."""
+RETRY_S = 0.5
+FIRST_S = 5.0
+"""How much longer an agent may take that this master hears for the first time."""
+SMALL = 32
+"""On so many nodes each has an agent, also one that holds no unit yet; on more, each that holds one."""
+LOOK_S = 1.0
+"""How long a fresh look at the nodes may take before the core decides without it."""
+
+Offer = Callable[..., Awaitable[None]]
+
+
+class NodeWatch:
+    """Hears one job's nodes while it runs; `run` never returns."""
+
+    def __init__(self, info: JobInfo, backend: Backend, offer: Offer, state: Callable[[], JobState]) -> None:
+        self._info = info
+        self._backend = backend
+        self._offer = offer
+        self._state = state
+        self._clock = 0.0
+        self._heard: dict[str, float] = {}
+        """Node -> when it was heard last, by our own clock."""
+        self._agents: dict[str, asyncio.Task[None]] = {}
+        self._why = ""
+
+    async def run(self) -> None:
+        """Keep an agent on each node, and judge their silence."""
+        policy = self._state().job.fault_tolerance.node
+        if policy.action == "Ignore":
+            return
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                now = loop.time()
+                self._clock += min(now - last, 2 * TICK_S)
+                last = now
+                state = self._state()
+                if state.running_at is not None and state.verdict is None:
+                    self._keep(wanted(state), policy.freeze_seconds)
+                    await self._judge(state)
+        finally:
+            for task in self._agents.values():
+                task.cancel()
+
+    def _keep(self, nodes: Iterable[str], freeze_s: float) -> None:
+        """An agent's task for each node, and for no other."""
+        there = set(nodes)
+        for node in there - self._agents.keys():
+            self._agents[node] = asyncio.create_task(self._follow(node, freeze_s / BEATS))
+        for node in self._agents.keys() - there:
+            self._agents.pop(node).cancel()
+            self._heard.pop(node, None)
+
+    async def _judge(self, state: JobState) -> None:
+        silences = {
+            node: self._clock - heard
+            for node, heard in self._heard.items()
+            if node not in state.exclusions or not state.exclusions[node].silent
+        }
+        found, why = frozen(silences, state.job.fault_tolerance.node)
+        if why and why != self._why:
+            _say(why)
+        self._why = why
+        if found:
+            # What is free where is known from long ago while a job runs.
+            with suppress(Exception):
+                async with asyncio.timeout(LOOK_S):
+                    await self._offer(ev.NodesSeen(await self._backend.nodes()))
+            await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
+
+    # -- one node's agent
+
+    async def _follow(self, node: str, pause_s: float) -> None:
+        """Ask the agent of a node for ever; one whose process died is made again."""
+        name = f"{self._info.uid[:8]}/agent/{node[:8]}"
+        while True:
+            try:
+                await self._ask(name, node, pause_s)
+            except ActorLostError as error:
+                if error.certain and not error.node_lost:
+                    self._heard.pop(node, None)
+            except (UsageError, ActorCallError) as error:
+                _say(f"the agent of node {node}: {error}")
+            except DLJobError:
+                pass
+            await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, name: str, node: str, pause_s: float) -> None:
+        agent = await self._backend.lookup(name)
+        if agent is not None:
+            self._heard.setdefault(node, self._clock + FIRST_S)
+        else:
+            agent = await self._backend.spawn(self._spec(name, node))
+        while True:
+            await self._backend.call(agent, "beat", pause_s)
+            self._heard[node] = self._clock
+            own = self._state().exclusions.get(node)
+            if own is not None and own.silent:
+                await self._offer(ev.NodeThawed(node))
+
+    def _spec(self, name: str, node: str) -> ActorSpec:
+        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s,), node=node)
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"[dljob] {words}\n".encode())
+
+
+def wanted(state: JobState) -> set[str]:
+    """The nodes that are to be heard: those with units, and where there are few, those that may get some."""
+    worth = [node.id for node in state.nodes if not node.head]
+    used = {unit.node for unit in state.units.values()}
+    few = state.job.own_nodes or len(worth) <= SMALL
+    return {node for node in worth if few or node in used or node in state.exclusions}
