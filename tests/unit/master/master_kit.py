@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
+from ledger_kit import check_ledger
+
 from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master.assign import would_be_nodes
@@ -410,6 +412,7 @@ def check(world: World):
     assert len(world.finished) == (1 if state.phase.final else 0) or state.epoch > 1
     if state.phase is Phase.RUNNING:
         assert not state.incidents
+    check_ledger(state, world.now)
     wake, times = next_wake(state), timer_times(state)
     assert not times or (wake is not None and wake <= min(times))
 

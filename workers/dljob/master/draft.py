@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from immutables import Map
 
 from dljob.master.actions import Action, Note
 from dljob.master.evolve import evolve
 from dljob.master.job import RoleFacts
+from dljob.master.ledger import Ledger
 from dljob.master.state import (
     ErrorMemory,
     Exclusion,
@@ -46,7 +47,7 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "exclusions",
+    "nodes", "restarts", "verdict", "search", "exclusions", "ledger",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -61,6 +62,15 @@ class Leaving:
     reason: str
     cause: str
     counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What the ledger looks at after a transition: whose account may be another one now."""
+
+    ranks: set[RankKey] = field(default_factory=set[RankKey])
+    roles: set[str] = field(default_factory=set[str])
+    spares: set[SpareKey] = field(default_factory=set[SpareKey])
 
 
 class Draft:
@@ -103,6 +113,8 @@ class Draft:
         self.result: str = state.result
         self.epoch: int = state.epoch
         self.wake: float | None = state.wake
+        self.ledger: Ledger = state.ledger
+        self.touched = Touched()
 
     def freeze(self) -> JobState:
         """The new state; the old object itself when nothing changed. A timer alone is no new version."""
@@ -141,6 +153,7 @@ class Draft:
             epoch=self.epoch,
             version=self.base.version + changed,
             wake=self.wake,
+            ledger=self.ledger,
         )
 
     def _changed(self) -> bool:
@@ -183,9 +196,13 @@ class Draft:
             self.roles = self.roles.set(key[0], evolve(role, **counts))
             self.live += new.phase.live - old.phase.live
         self.ranks = self.ranks.set(key, new)
+        self.touched.ranks.add(key)
 
     def set_host(self, host: HostId, new: HostState) -> None:
         """Replace a host, keeping its role's count of ready hosts."""
+        if host.index >= 0:
+            for rank in self.job.roles[host.role].ranks_of(host.index):
+                self.touched.ranks.add((host.role, rank))
         change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
         if change and host.index >= 0:
             role = self.roles[host.role]
@@ -196,10 +213,19 @@ class Draft:
         """Replace a unit, keeping the count of held ones."""
         self.held += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
         self.units = self.units.set(name, new)
+        if self.seats:
+            for role, group in self.job.plan.units[name].members:
+                self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 
     def set_role(self, role: str, new: RoleState) -> None:
         """Replace a role's own fields."""
+        self.touched.roles.add(role)
         self.roles = self.roles.set(role, new)
+
+    def set_spare(self, key: SpareKey, new: SpareState | None) -> None:
+        """Replace a spare, or forget it."""
+        self.spares = self.spares.delete(key) if new is None else self.spares.set(key, new)
+        self.touched.spares.add(key)
 
     def next_serial(self) -> int:
         """A number no incident and no fault had before."""

@@ -42,6 +42,8 @@ class NodesSeen:
     """The live nodes, sent when they differ from what was sent last."""
 
     nodes: tuple[NodeView, ...]
+    silent: tuple[tuple[str, float], ...] = ()
+    """(node, when something of the job there was last heard, unix seconds), of nodes that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class HostLost:
     host: HostId
     life: int
     outcome: Outcome
+    seen: float | None = None
+    """When it was last heard (unix seconds); None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,18 @@ class RankReady:
     rank: int
     incarnation: int
     pid: int
+    goal: int | None = None
+    """The highest step that earlier processes of the rank told; None: they told none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A restarted rank told its first step, or one that no earlier process of it had passed."""
+
+    role: str
+    rank: int
+    incarnation: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +196,7 @@ Event = (
     | SpareReady
     | SpareLost
     | RankReady
+    | Stepped
     | RankEnded
     | Commanded
     | Tick

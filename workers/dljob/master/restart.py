@@ -191,6 +191,7 @@ def launch(d: Draft, number: int) -> None:
     d.incidents = d.incidents.set(number, incident)
     d.wake_at(incident.deadline)
     _hold(d, incident, -1)
+    d.touched.ranks.update(incident.members)
     if incident.level is Level.JOB:
         starting.start_roles(d)
         return

@@ -45,12 +45,12 @@ def take(d: Draft, host: HostId, node: str) -> bool:
     for slot in range(per_node(d)):
         spare = d.spares.get((host.role, node, slot))
         if spare is not None and spare.phase is SparePhase.READY:
-            past = old.actor or old.past
             log = spare.log or old.log
             life = old.life + 1
+            past = old.actor or old.past
             new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
             d.set_host(host, new)
-            d.spares = d.spares.set((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
+            d.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
             return True
     return False
 
@@ -60,7 +60,7 @@ def dismiss(d: Draft, role: str) -> None:
     for key, spare in sorted(d.spares.items()):
         if key[0] == role and spare.phase in (SparePhase.SPAWNING, SparePhase.READY):
             d.do(KillSpare(*key, spare.life, spare.actor))
-            d.spares = d.spares.set(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+            d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
 
 
 def taker(d: Draft, event: SpareLost) -> HostId | None:
@@ -78,7 +78,7 @@ def forget_node(d: Draft, nodes: frozenset[str]) -> None:
         spare = d.spares[key]
         if spare.phase not in _GONE:
             d.do(KillSpare(*key, spare.life, spare.actor))
-        d.spares = d.spares.delete(key)
+        d.set_spare(key, None)
 
 
 def ready(d: Draft, event: SpareReady) -> None:
@@ -87,7 +87,7 @@ def ready(d: Draft, event: SpareReady) -> None:
     spare = d.spares.get(key)
     if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
         new = SpareState(SparePhase.READY, event.life, event.actor, event.pid, event.log)
-        d.spares = d.spares.set(key, new)
+        d.set_spare(key, new)
 
 
 def lost(d: Draft, event: SpareLost) -> None:
@@ -98,7 +98,7 @@ def lost(d: Draft, event: SpareLost) -> None:
         return
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:
-        d.spares = d.spares.set(key, evolve(spare, phase=SparePhase.LOST, failures=failures))
+        d.set_spare(key, evolve(spare, phase=SparePhase.LOST, failures=failures))
         message = f"spare {event.slot} on node {event.node} failed to come up {failures} times: given up"
         d.note(reasons.SPARE_GIVEN_UP, event.role, message)
         return
@@ -106,5 +106,5 @@ def lost(d: Draft, event: SpareLost) -> None:
 
 
 def _spawn(d: Draft, role: str, node: str, slot: int, spare: SpareState) -> None:
-    d.spares = d.spares.set((role, node, slot), spare)
+    d.set_spare((role, node, slot), spare)
     d.do(SpawnSpare(role, node, slot, spare.life))

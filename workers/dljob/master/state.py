@@ -14,6 +14,7 @@ from immutables import Map
 
 from dljob.master.actions import Action
 from dljob.master.job import Job
+from dljob.master.ledger import Ledger
 from dljob.master.views import HostId, Level, NodeView
 
 RankKey: TypeAlias = tuple[str, int]
@@ -98,6 +99,11 @@ class SparePhase(StrEnum):
     LOST = "Lost"
     """It could not be made, several times in a row: given up."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is a process that waits, or will be one."""
+        return self in (SparePhase.SPAWNING, SparePhase.READY)
+
 
 @dataclass(frozen=True, slots=True)
 class RankState:
@@ -111,6 +117,10 @@ class RankState:
     """Why it is started again; empty before the first start."""
     incident: int = 0
     """The incident that restarts it; 0: none."""
+    goal: int | None = None
+    """The step that an earlier process of it reached and this one has yet to reach; None: nothing is repeated."""
+    stepped: bool = False
+    """Whether it has told a step on its way there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +338,8 @@ class JobState:
     version: int = 0
     wake: float | None = None
     """No timer is due before this; None: there is no timer."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Where the time of all ranks went."""
 
 
 @dataclass(frozen=True, slots=True)

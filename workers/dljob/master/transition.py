@@ -11,7 +11,19 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master import admission, budget, carry, commands, ending, failover, nodes, spares, starting, timers
+from dljob.master import (
+    admission,
+    budget,
+    carry,
+    commands,
+    ending,
+    failover,
+    ledger_rules,
+    nodes,
+    spares,
+    starting,
+    timers,
+)
 from dljob.master.actions import KillHost
 from dljob.master.draft import Draft
 from dljob.master.events import (
@@ -29,12 +41,14 @@ from dljob.master.events import (
     Released,
     SpareLost,
     SpareReady,
+    Stepped,
     Tick,
     UnitRefused,
     UnitReserved,
 )
 from dljob.master.evolve import evolve
 from dljob.master.job import STORE, Job
+from dljob.master.ledger import opened
 from dljob.master.state import (
     HostPhase,
     HostState,
@@ -65,6 +79,7 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
         ranks=Map({(name, rank): RankState() for name, role in plan.roles.items() for rank in range(role.replicas)}),
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
         units=Map({name: UnitState() for name in plan.units}),
+        ledger=opened({name: role.replicas for name, role in plan.roles.items()}),
     )
     return evolve(state, wake=timers.earliest(state))
 
@@ -83,6 +98,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     nodes.leave_by_rule(d)
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
+    ledger_rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
 
 
@@ -171,9 +187,20 @@ def _rank_ready(d: Draft, event: RankReady) -> None:
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
     failover.settle(d, key)
-    d.set_rank(key, evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0))
+    new = evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0, goal=event.goal, stepped=False)
+    d.set_rank(key, new)
     if d.phase.active:
         ending.role_changed(d, event.role)
+
+
+def _stepped(d: Draft, event: Stepped) -> None:
+    key = (event.role, event.rank)
+    rank = d.ranks.get(key)
+    if rank is None or rank.incarnation != event.incarnation or rank.goal is None:
+        return
+    goal = None if event.step >= rank.goal else rank.goal
+    if rank.phase is RankPhase.READY and (goal is None or not rank.stepped):
+        d.set_rank(key, evolve(rank, goal=goal, stepped=True))
 
 
 def _rank_ended(d: Draft, event: RankEnded) -> None:
@@ -218,6 +245,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     SpareReady: spares.ready,
     SpareLost: _spare_lost,
     RankReady: _rank_ready,
+    Stepped: _stepped,
     RankEnded: _rank_ended,
     Commanded: commands.commanded,
     Tick: _tick,

@@ -1,0 +1,36 @@
+"""What the ledger must hold in every state."""
+
+from __future__ import annotations
+
+from dljob.master import ledger
+from dljob.master.ledger import Account
+from dljob.master.ledger_rules import account_of, micros
+
+
+def check_ledger(state, now):
+    """Every rank is in the account that its state says, and the sums are the time times the processes, exactly."""
+    book = state.ledger
+    at = max(book.at, micros(state, now))
+    counts = {}
+    for key in state.ranks:
+        account, since = book.clocks[key]
+        assert account is account_of(state, key), key
+        assert 0 <= since <= book.at
+        counts[key[0], account] = counts.get((key[0], account), 0) + 1
+    for (role, _node, _slot), spare in state.spares.items():
+        if spare.phase.alive:
+            counts[role, Account.SPARE] = counts.get((role, Account.SPARE), 0) + 1
+    assert {key: entry.count for key, entry in book.books.items() if entry.count} == counts
+    for role, facts in state.job.roles.items():
+        sums = ledger.totals(book, role, at)
+        assert all(total > 0 for total in sums.values()), sums
+        spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
+        assert spent == at * facts.plan.replicas
+        for account, lacking in ledger.owed(book, role, at).items():
+            assert lacking > 0
+            assert account is not Account.SPARE
+    productive = [entry for (_, account), entry in book.books.items() if account is Account.PRODUCTIVE]
+    assert book.productive.upto(at) == sum(entry.upto(at) for entry in productive)
+    share = ledger.goodput(book, len(state.ranks), at)
+    for value in (share.overall, share.recent):
+        assert value is None or 0 <= value <= 1
