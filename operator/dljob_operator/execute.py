@@ -94,7 +94,7 @@ class Hands:
                 await self._finalize(key, on=action.on)
             case Submit():
                 ray = self._heads.ray(memory.uid, action.cluster, action.address)
-                for name, content in action.carried.items():
+                for name, content in action.packages.items():
                     await ray.keep(name, content.encode())
                 await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
             case Command():

@@ -39,6 +39,7 @@ from dljob.control.model import (
     Watch,
 )
 from dljob.control.reconcile import reconcile
+from dljob.plan.pods import CARRIED_KEY
 
 __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot", "spec"]
 
@@ -79,6 +80,12 @@ class World:
     commands: list[Command] = field(default_factory=list)
     watch: Watch | None = None
     outcome: Outcome | None = None
+    counted: int = 0
+    """Restarts that the living PrimeMaster counts, with those that it was handed."""
+    worn: int = 0
+    """Restarts in the life of the job."""
+    handed: list[tuple[int, int]] = field(default_factory=list)
+    """Restarts that each PrimeMaster was handed, and those that the status told."""
     fuse: int | None = None
     """Calls until the operator crashes; None: it does not."""
 
@@ -171,6 +178,8 @@ class World:
                 if action.id not in self.ray:
                     self.submissions.append((action.id, self.session))
                     self.ray[action.id] = "RUNNING"
+                    self.counted = _handed({**self.maps, **action.packages}, action)
+                    self.handed.append((self.counted, self.status.get("restarts", {}).get("process", 0)))
             case Command():
                 self.commands.append(action)
                 self.sent += (action.id,)
@@ -304,10 +313,17 @@ class World:
 
     def master(self, phase: str = "Running", **more: Any) -> World:
         """PrimeMaster says something."""
-        self.view = MasterView(snapshot(phase, **more))
+        told = {"restarts": {"process": self.counted}, "carry": {"v": 1, "count": self.counted}} if self.counted else {}
+        self.view = MasterView(snapshot(phase, **{**told, **more}))
         if self.watch is not None:
             self.masters.add(self.watch.submission)
         return self
+
+    def wear(self) -> World:
+        """PrimeMaster restarts a process."""
+        self.worn += 1
+        self.counted += 1
+        return self.master("Running")
 
     def silent(self, seconds: float, error: str = "connection refused") -> World:
         """PrimeMaster does not answer for so long."""
@@ -357,3 +373,12 @@ class World:
 
     def reasons(self) -> list[str]:
         return [event.reason for event in self.events]
+
+
+def _handed(files: dict[str, Any], action: Submit) -> int:
+    """What the last attempt counted, as the launcher finds it."""
+    if "--carried" not in action.argv:
+        return 0
+    where = action.argv[action.argv.index("--carried") + 1]
+    text = files.get(where.removeprefix("gcs://")) or files[names.spec_map(action.cluster)]["data"][CARRIED_KEY]
+    return json.loads(text)["state"].get("count", 0)

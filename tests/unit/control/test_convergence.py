@@ -31,6 +31,7 @@ NATURE: dict[str, Happening] = {
     "head ready": (lambda w: bool(w.clusters) and not w.has_head, _anew),
     "workers ready": (lambda w: w.has_head, lambda w: w.workers_ready()),
     "running": (lambda w: w.lives, lambda w: w.master("Running")),
+    "restarted within": (lambda w: w.lives, lambda w: w.wear()),
     "recovering": (lambda w: w.lives, lambda w: w.master("Recovering")),
     "head pod replaced": (lambda w: w.has_head, lambda w: _anew(w.new_session())),
     "head container restarted": (lambda w: w.has_head, lambda w: w.new_session()),
@@ -61,6 +62,15 @@ def lawful(world: World) -> None:
     """What holds at every moment."""
     assert len(world.clusters) <= 1, "two RayClusters at a time"
     assert len(set(world.submissions)) == len(world.submissions), "one submission twice"
+    assert all(handed == told for handed, told in world.handed), "what was counted is handed on"
+
+
+def grown(world: World, before: dict[str, int]) -> dict[str, int]:
+    """Restarts only grow, and no more of them are told than there were."""
+    now = {"process": 0, **world.status.get("restarts", {})}
+    assert all(now.get(level, 0) >= count for level, count in before.items()), (before, now)
+    assert now["process"] <= world.worn
+    return now
 
 
 @pytest.mark.slow
@@ -68,7 +78,7 @@ def lawful(world: World) -> None:
 @given(STORY, st.sampled_from(["Succeeded", "Failed"]))
 def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[str, int | None]], end: str):
     world = World(dljob(faultTolerance={"maxClusterRestarts": 2}))
-    attempt = 1
+    attempt, restarts = 1, {}
     for what, fuse in story:
         if what == "pass":
             one_pass(world, fuse)
@@ -80,6 +90,7 @@ def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[s
         if "status" in world.job:
             assert world.status["attempt"] in (attempt, attempt + 1)
             attempt = world.status["attempt"]
+            restarts = grown(world, restarts)
     if world.clusters:
         world.cluster["spec"].pop("suspend", None)
     world.calm(end)
@@ -108,3 +119,45 @@ def test_a_crash_after_any_call_of_a_whole_life_changes_nothing_of_the_end(fuse:
     assert {key: broken.status.get(key) for key in kept} == {key: straight.status.get(key) for key in kept}
     assert broken.submissions == straight.submissions
     assert broken.maps.keys() == straight.maps.keys()
+
+
+LOST_HEAD: tuple[Callable[[World], object], ...] = (
+    lambda w: None,
+    lambda w: w.head_ready(),
+    lambda w: w.workers_ready(),
+    lambda w: w.wear(),
+    lambda w: w.new_session(),
+    lambda w: w.later(60),
+    lambda w: w.head_ready("pod-2"),
+    lambda w: w.workers_ready(),
+    lambda w: w.wear(),
+    lambda w: w.master("Succeeded"),
+)
+"""The life of a job that loses its head, with a restart before and after."""
+
+
+def live(world: World, fuse: int | None) -> World:
+    """A whole life; the operator dies once, after so many calls."""
+    world.fuse = fuse
+    for happen in LOST_HEAD:
+        happen(world)
+        try:
+            world.settle()
+        except CrashError:
+            world.restarted()
+            world.step()  # the head is asked again
+            if world.masters & {world.status.get("submissionId")}:
+                world.master("Succeeded" if happen is LOST_HEAD[-1] else "Running")
+            world.settle()
+    return world
+
+
+def test_a_crash_after_any_call_around_a_lost_head_costs_no_count() -> None:
+    straight = live(World(), None)
+    assert straight.handed == [(0, 0), (1, 1)]
+    for fuse in range(len(straight.log)):
+        broken = live(World(), fuse)
+        lawful(broken)
+        assert (broken.submissions, broken.handed) == (straight.submissions, straight.handed), fuse
+        assert broken.status["restarts"] == straight.status["restarts"], fuse
+        assert broken.clusters == {}

@@ -64,7 +64,7 @@ def test_the_launcher_is_given_the_spec_and_a_home() -> None:
         it.step()
     outcome = it.look()
     action = next(action for action in outcome.actions if isinstance(action, Submit))
-    ((name, text),) = action.carried.items()
+    ((name, text),) = action.packages.items()
     assert json.loads(text)["spec"]["config"] == {"lr": 1}
     argv = list(action.argv)
     assert argv[argv.index("--spec") + 1] == f"gcs://{name}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 
-from dljob.control import accept, names
+from dljob.control import accept, handover, names
 from dljob.control.accept import Blueprint, Refused
 from dljob.control.case import Case
 from dljob.control.model import Create, CreateToken, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
 from dljob.plan.dress import Dress, dressed
-from dljob.plan.pods import SPEC_KEY
+from dljob.plan.pods import CARRIED_KEY, SPEC_KEY
 
 
 def missing(case: Case) -> Step | None:
@@ -41,7 +41,8 @@ def labels(case: Case) -> dict[str, str]:
 
 
 def spec_map(case: Case, made: Blueprint) -> Object:
-    """The immutable ConfigMap with the spec that the attempt runs."""
+    """The immutable ConfigMap with the spec that the attempt runs, and what the last one handed on."""
+    carried = handover.handed(case)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -52,7 +53,7 @@ def spec_map(case: Case, made: Blueprint) -> Object:
             "ownerReferences": [case.owner],
         },
         "immutable": True,
-        "data": {SPEC_KEY: spec_text(made)},
+        "data": {SPEC_KEY: spec_text(made), **({CARRIED_KEY: carried} if carried else {})},
     }
 
 

@@ -70,6 +70,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         snapshot.get("reason"),
         snapshot.get("epoch"),
         snapshot.get("restarts"),
+        snapshot.get("carry"),
         snapshot.get("lastFault"),
         roles_state(items(snapshot, "roles")),
         placement_state(part(snapshot, "placement")),

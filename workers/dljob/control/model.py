@@ -191,7 +191,7 @@ class Submit:
     argv: tuple[str, ...]
     runtime_env: Object
     metadata: Mapping[str, str]
-    carried: Mapping[str, str] = field(default_factory=dict[str, str])
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
     """What Ray keeps for the launcher: name -> text. A RayCluster of the job's own has it in a volume."""
 
 

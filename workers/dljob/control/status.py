@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.control import conditions, names, phases
+from dljob.control import conditions, handover, names, phases
 from dljob.control.accept import Refused
 from dljob.control.attempts import clearing
 from dljob.control.case import Case, bounded, seconds, stamp
@@ -18,7 +18,7 @@ from dljob.control.follow import MAX_FAULTS, pieces, placement_state, ready_text
 from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Noted, Order, Verdict
 
-KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators")
+KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
 """What outlives an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
@@ -110,7 +110,8 @@ def _beginning(case: Case) -> dict[str, Any]:
         found["effective"] = part(case.old, "effective") or usual
     if not case.told:
         roles = [_blank(name, desired) for name, desired in case.terms.roles]
-        found |= {"roles": roles, "rolesReady": ready_text(roles), "restartsTotal": case.restarted}
+        found |= {"roles": roles, "rolesReady": ready_text(roles)}
+        found["restartsTotal"] = sum(handover.restarts(case, {}).values())
     return found
 
 
@@ -147,7 +148,8 @@ def _spoken(case: Case) -> dict[str, Any]:
     state = "Unreachable" if case.silent else "Ready"
     found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
-    return {**found, **_faults(case, found)}
+    found |= handover.written(handover.restarts(case, found["restarts"]))
+    return {**found, **_faults(case, found), "carried": handover.kept(case)}
 
 
 def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
         case Order():
             return {"submissionId": case.submission, "master": None}
         case Verdict():
-            return {"completionTime": stamp(change.at)}
+            return {"completionTime": stamp(change.at), "carried": None}
         case Noted() | Intent():
             commands = [*items(case.old, "lastCommands"), *change.commands]
             return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
@@ -185,8 +187,8 @@ def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:
         **gone,
         "attempt": case.attempt + 1,
         "rayCluster": {key: case.recorded[key] for key in kept if key in case.recorded},
-        "restarts": {"cluster": clusters},
-        "restartsTotal": clusters,
+        **handover.written(handover.restarts(case, {"cluster": clusters})),
+        "carried": handover.closed(case),
     }
     if not change.fault:
         return made

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 
-from dljob.control import accept, children, names
+from dljob.control import accept, children, handover, names
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import part, text
 from dljob.control.model import Submit, Watch
 from dljob.control.steps import Order, Step
-from dljob.plan.pods import HOME_THERE, PACKAGES, SPEC_FILE
+from dljob.plan.pods import CARRIED_FILE, HOME_THERE, PACKAGES, SPEC_FILE
 
 
 def submission(case: Case) -> Step | None:
@@ -33,23 +33,36 @@ def submission(case: Case) -> Step | None:
 def launcher(case: Case) -> Submit:
     """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
     version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
-    carried = _carried(case) if case.ref else {}
-    spec = (f"{PACKAGES}{next(iter(carried))}", "--home", HOME_THERE) if carried else (SPEC_FILE,)
+    files, packages = _packed(case) if case.ref else _mounted(case)
     argv = (
-        *("python", "-m", "dljob.runtime.launcher", "--spec", *spec),
+        *("python", "-m", "dljob.runtime.launcher", *files),
         *("--uid", names.job_uid(case.uid), "--attempt", str(case.attempt)),
         *("--ray", version, "--version", case.settings.version),
     )
     env = part(case.observed.job, "spec", "runtimeEnv")
     metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}
-    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, carried)
+    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, packages)
 
 
-def _carried(case: Case) -> dict[str, str]:
-    """The spec, for pods that mount nothing of ours; its name says what is in it."""
-    text = children.spec_text(accept.blueprint(case.source, case.settings))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return {f"dljob-{case.submission}-{digest}.json": text}
+def _mounted(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What the launcher reads from the ConfigMap of the attempt; Ray keeps nothing."""
+    carried = ("--carried", CARRIED_FILE) if handover.handed(case) else ()
+    return ("--spec", SPEC_FILE, *carried), {}
+
+
+def _packed(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The same for pods that mount nothing of ours: Ray keeps it, under names that say what is in it."""
+    texts = {"--spec": children.spec_text(accept.blueprint(case.source, case.settings))}
+    if carried := handover.handed(case):
+        texts["--carried"] = carried
+    packages: dict[str, str] = {}
+    files: list[str] = []
+    for flag, content in texts.items():
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        name = f"dljob-{case.submission}-{digest}.json"
+        packages[name] = content
+        files += [flag, f"{PACKAGES}{name}"]
+    return (*files, "--home", HOME_THERE), packages
 
 
 def watch(case: Case) -> Watch | None:

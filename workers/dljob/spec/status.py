@@ -161,6 +161,12 @@ def _history() -> dict[str, Schema]:
     return {
         "roles": _list("The roles.", 32, role, key="name"),
         "restarts": _object("Restarts by level.", **restarts),
+        "carried": _object(
+            "What PrimeMaster hands on to the next attempt, so that budgets hold over attempts.",
+            attempt=_count("The attempt that said it."),
+            step=_count("Its last step, when the attempt was lost."),
+            state=_object("PrimeMaster's own: how often it restarted whom, and when."),
+        ),
         "lastFault": _fault("The last failure."),
         "recentFaults": _list("The last failures, the newest last.", 10, _fault("One failure.")),
         "progress": _object(

@@ -1,0 +1,150 @@
+"""What PrimeMaster hands on: kept while it changes, given to the next attempt once, and counts that only grow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from control_kit import NOW, UID, World, dljob
+from test_reference import world as on_shared
+
+from dljob.control import names
+from dljob.control.children import CARRIED_KEY
+from dljob.control.handover import SIZE
+from dljob.control.model import Submit
+from dljob.plan.pods import CARRIED_FILE
+
+WORN = {"v": 1, "restarts": {"Process": 2, "Role": 1}, "marks": {"worker": [NOW + 5.0]}}
+COUNTS = {"process": 2, "role_group": 0, "role": 1, "job": 0, "master": 0}
+
+
+def worn(world: World) -> World:
+    """A job that runs and was restarted within."""
+    return world.running().later(60).master(restarts=COUNTS, carry=WORN, progress={"step": 120}).settle()
+
+
+def again(world: World) -> World:
+    """The head is lost, and the next attempt's is ready."""
+    world.new_session().settle().later(60).settle()
+    return world.head_ready("pod-2")
+
+
+def submitted(world: World) -> Submit:
+    """The next submission, before it is made."""
+    for _ in range(10):
+        for action in world.look().actions:
+            if isinstance(action, Submit):
+                return action
+        world.step()
+    raise AssertionError(world.log)
+
+
+def spec_map(world: World) -> dict[str, str]:
+    return world.maps[names.spec_map(names.cluster_name("hello", UID, world.status["attempt"]))]["data"]
+
+
+def handed(world: World) -> Any:
+    return json.loads(spec_map(world)[CARRIED_KEY])
+
+
+def test_it_is_kept_as_it_was_said():
+    world = worn(World())
+    assert world.status["carried"] == {"attempt": 1, "state": WORN}
+    assert CARRIED_KEY not in spec_map(world)
+    world.master(restarts=COUNTS, carry=WORN, progress={"step": 121}).later(1)
+    assert world.look().status is None, "nothing new is nothing to write"
+
+
+def test_a_job_without_restarts_has_nothing_to_hand_on():
+    world = again(World().running().later(60))
+    assert "carried" not in world.status
+    assert "--carried" not in submitted(world).argv
+    assert CARRIED_KEY not in spec_map(world)
+
+
+def test_the_next_attempt_gets_it_beside_its_spec():
+    world = again(worn(World()))
+    argv = submitted(world).argv
+    assert argv[argv.index("--carried") + 1] == CARRIED_FILE
+    assert handed(world) == {"job": names.job_uid(UID), "attempt": 1, "step": 120, "state": WORN}
+    assert world.status["restarts"] == {"process": 2, "role": 1, "cluster": 1}
+    assert world.status["restartsTotal"] == 4
+
+
+def test_the_attempt_after_that_gets_what_was_said_last():
+    world = again(worn(World(dljob(faultTolerance={"maxClusterRestarts": 5}))))
+    world.settle()
+    more = {**WORN, "restarts": {"Process": 3, "Role": 1}}
+    world.master(restarts={**COUNTS, "process": 3}, carry=more, progress={"step": 130}).settle()
+    assert world.status["carried"] == {"attempt": 2, "state": more}
+    assert world.status["restartsTotal"] == 5
+    again(world).settle()
+    assert handed(world) == {"job": names.job_uid(UID), "attempt": 2, "step": 130, "state": more}
+
+
+def test_an_attempt_that_never_spoke_hands_on_what_it_was_given():
+    world = again(worn(World(dljob(faultTolerance={"maxClusterRestarts": 5}))))
+    world.settle()
+    assert world.status["attempt"] == 2
+    again(world).settle()
+    assert (world.status["attempt"], handed(world)["attempt"]) == (3, 1)
+
+
+def test_counts_never_shrink_though_primemaster_counts_anew():
+    world = again(worn(World()))
+    world.settle().master(restarts={**COUNTS, "process": 1, "role": 0}).settle()
+    assert {key: world.status["restarts"][key] for key in ("process", "role", "job")} == {
+        "process": 2,
+        "role": 1,
+        "job": 0,
+    }
+    assert world.status["restartsTotal"] == 4
+    assert world.status["carried"]["attempt"] == 1
+
+
+@pytest.mark.parametrize("carry", [None, [], "x", {"big": "x" * SIZE}])
+def test_what_is_none_or_too_large_is_not_kept(carry: Any):
+    world = worn(World()).master(restarts=COUNTS, carry=carry).settle()
+    assert world.status["carried"] == {"attempt": 1, "state": WORN}
+
+
+@pytest.mark.parametrize("kept", [None, {}, {"state": WORN}, {"attempt": "1"}, {"attempt": 2, "state": WORN}, [1]])
+def test_what_somebody_damaged_in_the_status_is_not_handed_on(kept: Any):
+    world = worn(World())
+    world.new_session().step()
+    world.status["carried"] = kept
+    world.settle().later(60).settle().head_ready("pod-2")
+    assert "--carried" not in submitted(world).argv
+    assert CARRIED_KEY not in spec_map(world)
+
+
+def test_without_a_step_none_is_told():
+    world = World().running().master(carry=WORN).settle()
+    world.status["progress"].pop("step", None)
+    again(world)
+    assert "step" not in handed(world)
+
+
+def test_the_last_step_may_be_the_statuss():
+    """The operator died, and came back when the head was lost."""
+    world = worn(World()).restarted()
+    world.head_ready("pod-2").settle().later(60).settle()
+    assert handed(world)["step"] == 120
+
+
+def test_it_goes_when_the_job_is_over():
+    world = worn(World()).master("Succeeded").settle()
+    assert "carried" not in world.status
+
+
+def test_on_a_raycluster_that_is_there_ray_keeps_it_beside_the_spec():
+    world = on_shared()
+    world.settle().head_ready().settle().workers_ready()
+    world.master(restarts=COUNTS, carry=WORN, progress={"step": 120}).settle().later(60)
+    world.head_ready("pod-2").new_session().settle().later(60)
+    submit = submitted(world)
+    names_of = {flag: submit.argv[submit.argv.index(flag) + 1] for flag in ("--spec", "--carried")}
+    assert [f"gcs://{name}" for name in submit.packages] == list(names_of.values())
+    told = json.loads(submit.packages[names_of["--carried"].removeprefix("gcs://")])
+    assert told == {"job": names.job_uid(UID), "attempt": 1, "step": 120, "state": WORN}

@@ -1,0 +1,55 @@
+"""What PrimeMaster hands on to the next attempt: kept in the status as it was said, and given to the next launcher.
+
+It is PrimeMaster's own: nothing here reads it. What is kept is what was heard last, so it may be stale, which is safe.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dljob.control import names
+from dljob.control.case import Case
+from dljob.control.fields import field, number, part
+from dljob.control.follow import LEVELS
+from dljob.control.model import Object
+
+SIZE = 16384
+"""Characters of JSON that are kept at most: every write and read of the status carries them."""
+
+
+def kept(case: Case) -> Object:
+    """What is to be handed on: what PrimeMaster says in this attempt, else what was kept before; empty: nothing."""
+    old, state = part(case.old, "carried"), part(case.snapshot, "carry")
+    told = {"attempt": case.attempt, "state": state}
+    if not state or told == old or len(json.dumps(state)) > SIZE:
+        return old
+    return told
+
+
+def closed(case: Case) -> Object:
+    """The same at the end of the attempt, with the last step that was heard of."""
+    carried = kept(case)
+    step = field(case.snapshot or case.old, "progress", "step")
+    last = carried and number(carried, "attempt") == case.attempt and isinstance(step, int)
+    return {**carried, "step": step} if last else carried
+
+
+def handed(case: Case) -> str:
+    """What the launcher of this attempt is given; empty: nothing. The same until PrimeMaster speaks."""
+    carried = part(case.old, "carried")
+    if not 0 < number(carried, "attempt") < case.attempt:
+        return ""
+    return json.dumps({"job": names.job_uid(case.uid), **carried}, sort_keys=True, separators=(",", ":"))
+
+
+def restarts(case: Case, told: Object) -> dict[str, int]:
+    """Restarts by level, which never shrink: PrimeMaster counts on from what was handed on, if it could be read."""
+    levels = (*LEVELS, "cluster")
+    counts = {level: max(number(told, level), number(case.old, "restarts", level)) for level in levels}
+    return {level: count for level, count in counts.items() if count or level in told}
+
+
+def written(counts: dict[str, int]) -> dict[str, Any]:
+    """The fields of the status that say so."""
+    return {"restarts": counts, "restartsTotal": sum(counts.values())}
