@@ -91,6 +91,8 @@ async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
     last = max(events, key=_when, default=None)
     bad = last is not None and last.get("type") == "Warning"  # else it got on meanwhile
     hang.reason, hang.words = (text(last, "reason"), text(last, "message").strip()) if bad else ("", "")
+    if hang.reason == "Failed" and "pull image" in hang.words:
+        hang.reason = "ErrImagePull"  # as the container's status says in a moment
 
 
 def _when(event: Object) -> tuple[str, bool]:

@@ -109,7 +109,16 @@ def test_placement_that_waits_for_machines_says_what_the_scheduler_says():
     world.pods[world.name].append(pod)
     world.master("Scheduling", placement={"units": 4, "ready": 0}).settle()
     assert world.cond("PlacementReady") == ("False", "Unschedulable")
-    assert world.message("PlacementReady") == "0 of 4 units; pod w9: 0/3 nodes"
+    assert world.message("PlacementReady") == (
+        "0 of 4 units; pod w9: 0/3 nodes; make room, or ask for less; the pod then goes on by itself"
+    )
+
+
+def test_what_primemaster_says_of_a_unit_and_of_the_job_is_told_once():
+    why = "one process of role worker needs a machine; there is none"
+    waiting = {"units": 1, "ready": 0, "notReady": [{"name": "worker/0", "why": why}]}
+    world = World().running().master("Scheduling", reason="NoRoom", message=why, placement=waiting).settle()
+    assert world.message("PlacementReady") == f"0 of 1 units; worker/0: {why}"
 
 
 def test_roles():

@@ -62,7 +62,9 @@ def test_the_launcher_refuses():
     world = submitted().launcher("FAILED", exit_code=2, refusal=REFUSAL)
     world.step()
     assert (world.phase, world.status["reason"]) == ("Failed", "RayVersionMismatch")
-    assert world.status["message"] == "Ray is 2.59.0, not 2.60.0; set rayVersion"
+    assert (
+        world.status["message"] == "Ray is 2.59.0, not 2.60.0; set rayVersion; then delete this job and apply it again"
+    )
     assert "SaveLogs" not in world.settle().log
 
 
@@ -76,12 +78,14 @@ def test_a_refusal_of_few_words():
     [
         "Error while finding module specification for 'dljob.runtime.launcher' (No module named 'dljob')",
         "No module named dljob.runtime.launcher",
+        "Error while finding module specification for 'dljob.runtime.launcher' (No module named 'dljob.runtime')",
     ],
 )
 def test_an_image_without_dljob(said: str):
     world = submitted().launcher("FAILED", exit_code=1, tail=f"/usr/bin/python: {said}").settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "ImageWithoutDLJob")
     assert "image example.org/ray:2.60.0 has no dljob" in world.status["message"]
+    assert world.status["message"].endswith("; then delete this job and apply it again")
 
 
 @pytest.mark.parametrize(

@@ -30,5 +30,20 @@ def test_the_words_come_first_and_the_step_behind_them(reason: str, words: str, 
     assert step in advice
 
 
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        (
+            "0/1 nodes are available: 1 x. no new claims to deallocate, preemption: 0/1 nodes are available: 1 y.",
+            "0/1 nodes are available: 1 x",
+        ),
+        ("0/2 nodes are available: 2 x. preemption: 0/2 nodes are available: 2 y.", "0/2 nodes are available: 2 x"),
+        ("preemption: of nobody", "preemption: of nobody"),
+    ],
+)
+def test_what_the_scheduler_says_of_preemption_is_left_out(words: str, rest: str):
+    assert advised("Unschedulable", words) == f"{rest}; make room, or ask for less; the pod then goes on by itself"
+
+
 def test_words_that_nobody_knows_stand_alone():
     assert advised("Evicted", "The node was low on memory.") == "The node was low on memory."

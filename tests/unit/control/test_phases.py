@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from control_kit import World, dljob
 
@@ -20,6 +22,18 @@ from control_kit import World, dljob
 def test_primemasters_phase(said: str, phase: str):
     world = World().settle().head_ready().settle().master(said, reason="Why", message="because").settle()
     assert (world.phase, world.status["reason"], world.status["message"]) == (phase, "Why", "because")
+
+
+def test_why_there_is_no_machine_is_told_by_its_pod():
+    world = World().settle().head_ready().settle().workers_ready(0, 1)
+    head, worker = world.pods[world.name]
+    trouble = "ErrImagePull: container ray-worker: no such image"
+    world.pods[world.name] = [head, replace(worker, trouble=trouble, trouble_reason="ErrImagePull")]
+    world.master("Scheduling", reason="NoRoom", message="role worker needs a machine").settle()
+    assert (world.phase, world.status["reason"]) == ("Scheduling", "ErrImagePull")
+    assert world.status["message"].startswith(f"pod {worker.name}: {trouble}; ")
+    world.workers_ready().master("Recovering", reason="NodeLost", message="gone").settle()
+    assert (world.phase, world.status["reason"]) == ("Recovering", "NodeLost")
 
 
 def test_a_snapshot_without_a_reason():

@@ -13,6 +13,7 @@ from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case, Held, bounded, stamp
 from dljob.control.fields import items, number, part, text
+from dljob.control.hints import advised
 from dljob.control.model import Object
 from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
 from dljob.plan.pods import GATEWAY_PORT
@@ -166,10 +167,16 @@ def _placement(case: Case, snapshot: Object) -> Said:
         return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")
     waiting = items(snapshot, "placement", "notReady")
     whys = [f"{text(unit, 'name')}: {text(unit, 'why')}" for unit in waiting[:3] if text(unit, "why")]
-    nowhere = [f"pod {pod.name}: {pod.trouble}" for pod in case.observed.pods if pod.trouble_reason == "Unschedulable"]
+    nowhere = [
+        advised("Unschedulable", f"pod {pod.name}: {pod.trouble}")
+        for pod in case.observed.pods
+        if pod.trouble_reason == "Unschedulable"
+    ]
     no_room = text(snapshot, "reason") == NO_ROOM
     reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
-    words = [*whys, *nowhere[:1], *([text(snapshot, "message")] if no_room else [])]
+    words = [*whys, *nowhere[:1]]
+    said = text(snapshot, "message")
+    words += [said] if no_room and not any(said in word for word in words) else []
     return Said("PlacementReady", "False", reason, "; ".join([f"{ready} of {units} units", *words]))
 
 

@@ -11,8 +11,9 @@ from dljob.control.fields import text
 from dljob.control.model import Delete, Event, SaveLogs
 from dljob.control.steps import Step, Verdict
 
-NO_DLJOB = ("No module named 'dljob'", "No module named dljob")
+NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module named dljob")
 """What Python says in an image without dljob, and with one that has no launcher. Source: CPython, Lib/runpy.py."""
+ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
 """The RayCluster waits for its logs to be saved for so long after the end."""
 LOGS_TRIES = 5
@@ -47,7 +48,8 @@ def _launchers(case: Case) -> Verdict | None:
     if view is None or view.status not in ENDED:
         return None
     if view.refusal:
-        message = "; ".join(part for part in (view.refusal.get("message"), view.refusal.get("hint")) if part)
+        message, hint = view.refusal.get("message", ""), view.refusal.get("hint")
+        message = f"{message}; {hint}; {ANEW}" if hint else message
         return Verdict(
             success=False, reason=view.refusal.get("reason", reasons.JOB_FAILED), message=message, at=case.now
         )
@@ -58,7 +60,7 @@ def _launchers(case: Case) -> Verdict | None:
             message = (
                 f"RayCluster {case.ref} has pods without dljob: install dljob=={case.settings.version} in its image"
             )
-        return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=message, at=case.now)
+        return Verdict(success=False, reason=reasons.IMAGE_WITHOUT_DLJOB, message=f"{message}; {ANEW}", at=case.now)
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 AGAIN = "the pod then goes on by itself"
 IMAGE = "correct the image, or its imagePullSecrets"
 LOGS = "`kubectl logs` of that container, with --previous, says more"
@@ -38,7 +40,14 @@ BY_WORDS = (
 """Words that say more than the reason, from the scheduler (1.36), the attach-detach controller and admission."""
 
 
+_PREEMPTION = re.compile(
+    r"[.,;]? *(no new claims to deallocate, )?preemption: \d+/\d+ nodes are available: .*", re.DOTALL
+)
+"""What the scheduler (1.36) says behind the reason: that nobody can be put out of the way."""
+
+
 def advised(reason: str, words: str) -> str:
     """The words, and behind them what to do next, when that is known."""
+    words = _PREEMPTION.sub("", words)
     found = next((step for said, step in BY_WORDS if said in words), "") or BY_REASON.get(reason, "")
     return f"{words.rstrip('.')}; {found}" if found else words

@@ -8,7 +8,7 @@ from dljob.control import cluster, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import text
-from dljob.control.steps import Change, Intent, NewAttempt, Order, Verdict
+from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
 
 OF_MASTER = {
     "Pending": "Scheduling",
@@ -53,7 +53,8 @@ def _standing(case: Case) -> Place:
         return Place("Stopping", failing.reason, failing.message)
     if case.snapshot:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
-        return Place(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
+        stuck = _stuck(case) if phase == "Scheduling" else None
+        return stuck or Place(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
     if case.told:
         return _as_it_was(case)
     if case.suspended:
@@ -72,12 +73,23 @@ def _before(case: Case) -> Place:
     """Before PrimeMaster speaks: what the RayCluster waits for."""
     if isinstance(case.terms, Refused) and case.cluster is None:
         return Place("Pending", case.terms.reason, case.terms.message)
-    waits = next((said for said in cluster.ready(case) if said.status != "True"), None)
     if case.submitted:
-        stuck = waits is not None and waits.reason not in (reasons.WORKERS_PENDING, reasons.HEAD_PENDING)
-        return Place("Scheduling", waits.reason, waits.message) if waits and stuck else STARTING
+        return _stuck(case) or STARTING
+    waits = _waits(case)
     phase = "Pending" if case.cluster is None else "Provisioning"
     return Place(phase, waits.reason, waits.message) if waits else Place(phase, reasons.PROVISIONING)
+
+
+def _waits(case: Case) -> Said | None:
+    return next((said for said in cluster.ready(case) if said.status != "True"), None)
+
+
+def _stuck(case: Case) -> Place | None:
+    """Pods that do not get on by themselves: PrimeMaster only sees that machines are missing."""
+    waits = _waits(case)
+    if waits is None or waits.reason in (reasons.WORKERS_PENDING, reasons.HEAD_PENDING):
+        return None
+    return Place("Scheduling", waits.reason, waits.message)
 
 
 def _ran(case: Case) -> bool:
