@@ -38,6 +38,7 @@ def everything() -> DLJobManifest:
         .spares(processes_per_node=1, nodes=1)
         .rule("r", action="RestartRole", roles=("A",), on_reasons=("Unknown",), on_exit_codes=(3,), max_attempts=2,
               escalate_to="RestartJob", counts_towards_limit=False)
+        .known_cause("fabric", on_log="EFA: * unreachable", reason="Network")
         .cleanup_policy("Retain").ttl_after_finished(60)
         .active_deadline(3600).pre_running_deadline(60)
     )  # fmt: skip

@@ -15,10 +15,11 @@ from dljob.master import codec
 from dljob.master import events as ev
 from dljob.master.state import JobState
 from dljob.master.transition import initial
-from dljob.master.views import HostId, NodeView, Outcome, Reason
+from dljob.master.views import Clue, HostId, NodeView, Outcome, Reason
 
 text = st.text(max_size=12)
 small = st.integers(0, 10**6)
+clues = st.lists(st.builds(Clue, text, text), max_size=2).map(tuple)
 outcomes = st.builds(
     Outcome,
     ok=st.booleans(),
@@ -31,6 +32,7 @@ outcomes = st.builds(
     fatal=st.booleans(),
     step=st.none() | small,
     result=text,
+    clues=clues,
 )
 hosts = st.builds(HostId, text, st.integers(-1, 99))
 pairs = st.tuples(text, small)
@@ -72,6 +74,7 @@ EVENTS = st.one_of(
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),
+    st.builds(ev.CauseLearned, text, clues, small),
     st.builds(ev.Commanded, text, text, text, text),
     st.builds(ev.Tick),
     st.builds(ev.Released),
@@ -106,6 +109,7 @@ def a_busy_job():
     world.end("t", 0, Outcome(ok=False, reason=Reason.USER_ERROR, error_type="E", frame="f", step=3))
     world.settle()
     world.send(ev.Commanded("c", "restart", "w/0"))
+    world.send(ev.CauseLearned("node/n0", (Clue("notice", "it is taken back"),)))
     world.send(ev.Carried(1, restarts=(("Job", 2),)))
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()

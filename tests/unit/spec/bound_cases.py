@@ -81,6 +81,7 @@ WHOLE: Json = {
                 "escalateTo": "Fail",
             }
         ],
+        "causes": [{"name": "c", "onLog": "a", "reason": "Unknown"}],
     },
     "checkpoint": {"path": "/ckpt", "claimName": "ckpt"},
     "scheduling": {"queueName": "q", "priorityClassName": "p", "labels": {"volcano.sh/queue-name": "q"}},

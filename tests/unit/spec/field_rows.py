@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+CAUSES = "tests/unit/master/test_causes.py"
 FAILOVER = "tests/unit/master/test_failover.py"
 NODES = "tests/unit/master/test_nodes.py"
 
@@ -275,6 +276,15 @@ ROWS: dict[str, Plan | Code] = {
         "dljob.master.policy",
         "rule.counts_towards_limit",
         f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
+    ),
+    "spec.faultTolerance.causes[].name": Code(
+        "dljob.master.causes", "user.name", f"{CAUSES}::test_users_name_causes_of_their_own"
+    ),
+    "spec.faultTolerance.causes[].onLog": Code(
+        "dljob.master.causes", "user.on_log", f"{CAUSES}::test_users_name_causes_of_their_own"
+    ),
+    "spec.faultTolerance.causes[].reason": Code(
+        "dljob.master.causes", "user.reason", f"{CAUSES}::test_users_name_causes_of_their_own"
     ),
     "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
     "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),

@@ -184,6 +184,12 @@ class SpecSetters:
         self._spec.setdefault("faultTolerance", {}).setdefault("rules", []).append(pruned(rule))
         return self
 
+    def known_cause(self, name: str, *, on_log: str, reason: str) -> Self:
+        """What a text in an error or a log means; asked before the causes that dljob knows itself."""
+        cause = {"name": name, "onLog": on_log, "reason": reason}
+        self._spec.setdefault("faultTolerance", {}).setdefault("causes", []).append(cause)
+        return self
+
     def cleanup_policy(self, policy: str) -> Self:
         """What becomes of the RayCluster at the end: DeleteCluster or Retain."""
         return self._put("cleanupPolicy", policy)

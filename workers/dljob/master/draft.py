@@ -20,6 +20,7 @@ from dljob.master.state import (
     Incident,
     JobState,
     Mark,
+    Notice,
     Phase,
     RankKey,
     RankPhase,
@@ -47,7 +48,7 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "exclusions", "ledger",
+    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -104,6 +105,7 @@ class Draft:
         self.errors: Map[RankKey, ErrorMemory] = state.errors
         self.commands: Map[str, str] = state.commands
         self.restarts: Map[str, int] = state.restarts
+        self.notices: Map[str, Notice] = state.notices
         self.faults: tuple[Fault, ...] = state.faults
         self.serial: int = state.serial
         self.carried: bool = state.carried
@@ -143,6 +145,7 @@ class Draft:
             errors=self.errors,
             commands=self.commands,
             restarts=self.restarts,
+            notices=self.notices,
             faults=self.faults,
             serial=self.serial,
             carried=self.carried,
@@ -235,9 +238,12 @@ class Draft:
     def add_fault(self, level: Level, reason: str, target: str, cause: str) -> int:
         """Remember a fault; gives its number."""
         number = self.next_serial()
-        fault = Fault(number, level.value, reason, target, cause, self.now)
-        self.faults = (*self.faults, fault)[-_RECENT_FAULTS:]
+        self.append_fault(Fault(number, level.value, reason, target, cause, self.now))
         return number
+
+    def append_fault(self, fault: Fault) -> None:
+        """Remember a fault, and forget the oldest."""
+        self.faults = (*self.faults, fault)[-_RECENT_FAULTS:]
 
     def recover_faults(self, numbers: Iterable[int]) -> None:
         """Mark faults as made good now."""

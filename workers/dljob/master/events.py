@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.master.views import HostId, NodeView, Outcome
+from dljob.master.views import Clue, HostId, NodeView, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,16 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CauseLearned:
+    """Evidence that came by another way than the end itself. `target`: "<role>/<rank>" or "node/<Ray's node id>"."""
+
+    target: str
+    clues: tuple[Clue, ...]
+    incarnation: int = 0
+    """Of the rank's process that it is about; 0: its last."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commanded:
     """Somebody outside ordered something; `id` makes it happen once. `target` follows the grammar of targets."""
 
@@ -198,6 +208,7 @@ Event = (
     | RankReady
     | Stepped
     | RankEnded
+    | CauseLearned
     | Commanded
     | Tick
     | Released

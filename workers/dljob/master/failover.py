@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dljob.master import budget, ending, limits, spares
+from dljob.master import budget, causes_first, ending, limits, spares
 from dljob.master.draft import Draft, Leaving
 from dljob.master.evolve import evolve
 from dljob.master.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
 from dljob.master.restart import Order, begin
-from dljob.master.state import Incident, RankKey, RankPhase
+from dljob.master.state import Heard, Incident, RankKey, RankPhase
 from dljob.master.views import Level, Outcome, Reason
 from dljob.telemetry import reasons
 
@@ -30,7 +30,9 @@ def failed(
     done, where no rule need be asked any more.
     """
     first = ranks[0]
-    cause = describe(f"{role}/{first}", outcome)
+    heard = causes_first.judge(d, role, first, outcome)
+    outcome = heard.outcome
+    cause = describe(heard.name, outcome)
     decision = decided or decide(d, role, first, outcome)
     if isinstance(decision, Replace):
         node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
@@ -41,12 +43,13 @@ def failed(
         # It is being moved already.
         decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
     if isinstance(decision, Fail):
+        causes_first.ends(d, heard, cause)
         ending.fail(d, decision.reason, f"{cause}; {decision.why}")
     elif isinstance(decision, Ignore):
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, role, ranks, outcome, evolve(decision, level=level))
+        _restart(d, heard, ranks, evolve(decision, level=level))
 
 
 def _lifted(d: Draft, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
@@ -70,9 +73,9 @@ def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
     ending.role_changed(d, role)
 
 
-def _restart(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, decision: Restart) -> None:
+def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart) -> None:
     """Charge a budget, climb while there is none, and begin."""
-    first = ranks[0]
+    role, first, outcome = heard.role, heard.rank, heard.outcome
     node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(f"{role}/{first}", outcome)
@@ -86,7 +89,8 @@ def _restart(d: Draft, role: str, ranks: tuple[int, ...], outcome: Outcome, deci
             if charged is None:
                 return
             level = charged
-    begin(d, Order(level, role, ranks, reason, cause, wait=wait, fresh=level is not decision.level))
+    fresh = level is not decision.level
+    begin(d, Order(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
 
 
 def charge(d: Draft, role: str, level: Level, cause: str) -> Level | None:

@@ -18,6 +18,10 @@ RELEASE_S = 30.0
 """After so long without an answer everything is ordered to be released again."""
 JOIN_S = 5.0
 """Failures of one role on one node within this time, of processes older than the first, are one failure."""
+NOTICE_S = 150.0
+"""So long after something was announced of a node the ends of processes there are put down to it."""
+LEARN_S = 60.0
+"""So long after a failure what becomes known of its node is put down as its cause."""
 ADMIT_BACKOFF_S = 1.0
 """The first wait after a refused reservation; doubles up to the next."""
 ADMIT_BACKOFF_MAX_S = 30.0

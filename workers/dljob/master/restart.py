@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from dljob.master import limits, starting
+from dljob.master import causes_first, limits, starting
 from dljob.master.actions import KillHost, StopRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.job import STORE
-from dljob.master.state import HostPhase, Incident, RankKey, RankPhase
+from dljob.master.state import Heard, HostPhase, Incident, RankKey, RankPhase
 from dljob.master.views import HostId, Level
 from dljob.telemetry import reasons
 
@@ -28,6 +28,8 @@ class Order:
     """Seconds of backoff."""
     fresh: bool = False
     """Replace hosts whose process lives as well."""
+    heard: Heard | None = None
+    """The failure that it is for."""
 
 
 def begin(d: Draft, order: Order) -> None:
@@ -37,6 +39,7 @@ def begin(d: Draft, order: Order) -> None:
     number = d.next_serial()
     target = _target(d, order)
     fault = d.add_fault(order.level, order.reason, target, order.cause)
+    follows = causes_first.enter(d, fault, order.heard)
     later = _later_ranks(d) if order.level is Level.JOB else ()
     inherited = _take_over(d, (*members, *later))
     if order.level is Level.JOB:
@@ -60,7 +63,9 @@ def begin(d: Draft, order: Order) -> None:
     )
     d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
     wait = f" in {order.wait:g} s" if order.wait else ""
-    d.note(reasons.RESTARTING, target, f"{order.cause}; restarting {len(members)}{wait}", level=order.level.value)
+    d.note(
+        reasons.RESTARTING, target, f"{order.cause}{follows}; restarting {len(members)}{wait}", level=order.level.value
+    )
     _hold(d, d.incidents[number], 1)
     _take_down(d, number)
     if order.wait:

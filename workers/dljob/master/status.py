@@ -12,6 +12,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from dljob.master.carry import carry
+from dljob.master.causes import evidence
+from dljob.master.causes_first import root_of
 from dljob.master.state import Fault, HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level
 from dljob.telemetry import reasons
@@ -175,8 +177,8 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "roles": [_role(state, name) for name in state.job.roles],
         "restarts": {name: state.restarts.get(level.value, 0) for level, name in _LEVELS.items()},
         "nodes": nodes(state),
-        "lastFault": _fault(state.faults[-1]) if state.faults else None,
-        "recentFaults": [_fault(fault) for fault in state.faults],
+        "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
+        "recentFaults": [_fault(state, fault) for fault in state.faults],
         "progress": _progress(state, progress),
         "carry": carry(state),
         "result": state.result,
@@ -253,13 +255,17 @@ def nodes(state: JobState) -> dict[str, Any]:
     }
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
+def _fault(state: JobState, fault: Fault) -> dict[str, Any]:
+    """A fault, under its first cause: what failed first, the evidence for it, and what followed from it."""
     recovered = fault.recovered
+    root = root_of(state.faults, fault)
     return {
         "level": fault.level,
         "reason": fault.reason,
         "target": fault.target,
-        "firstCause": fault.cause,
+        "firstCause": root.cause,
+        "evidence": list(evidence(root.outcome)) if root.outcome else [],
+        "followed": [follower.cause for follower in root.followed],
         "detectedAt": _time(fault.detected),
         "recoveredAt": _time(recovered),
         "seconds": None if recovered is None else round(recovered - fault.detected, 3),

@@ -15,6 +15,7 @@ from dljob.master import (
     admission,
     budget,
     carry,
+    causes_first,
     commands,
     ending,
     failover,
@@ -28,6 +29,7 @@ from dljob.master.actions import KillHost
 from dljob.master.draft import Draft
 from dljob.master.events import (
     Carried,
+    CauseLearned,
     Commanded,
     Event,
     HostLost,
@@ -146,6 +148,9 @@ def _host_lost(d: Draft, event: HostLost) -> None:
     """A host's process is gone: with it go the ranks that had not ended."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
+        if state is not None and event.host.index != STORE and event.life >= state.life - 1:
+            ranks = d.facts(event.host.role).ranks_of(event.host.index)
+            causes_first.lost_late(d, event.host.role, ranks, event.outcome)
         return
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
     d.do(KillHost(event.host, state.life, state.actor))
@@ -206,13 +211,17 @@ def _stepped(d: Draft, event: Stepped) -> None:
 def _rank_ended(d: Draft, event: RankEnded) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
-    if rank is None or rank.incarnation != event.incarnation or not rank.phase.live:
+    if rank is None:
         return
-    if not d.phase.active:
+    if rank.incarnation != event.incarnation or not rank.phase.live:
+        causes_first.late(d, *key, event.incarnation, event.outcome)
+    elif not d.phase.active:
+        causes_first.late(d, *key, event.incarnation, event.outcome)
         ending.rank_left(d, key)
     elif rank.phase is RankPhase.STOPPING:
         ending.process_gone(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
+        causes_first.late(d, *key, event.incarnation, event.outcome)
     elif event.outcome.ok:
         failover.settle(d, key)
         d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0))
@@ -247,6 +256,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     RankReady: _rank_ready,
     Stepped: _stepped,
     RankEnded: _rank_ended,
+    CauseLearned: causes_first.learned,
     Commanded: commands.commanded,
     Tick: _tick,
     Released: _released,

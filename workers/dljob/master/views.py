@@ -27,8 +27,25 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     NODE_FROZEN = "NodeFrozen"
     """Its node stopped answering, which no process of it survives: one that wakes up ends itself."""
+    OOM_KILLED = "OOMKilled"
+    """No memory was left: for the kernel, a container, Ray's monitor, or a device."""
+    DEVICE_ERROR = "DeviceError"
+    PREEMPTED = "Preempted"
+    """Its machine, or its pod, was taken away on purpose."""
+    NETWORK = "Network"
+    """A connection to a peer broke, and nobody knows of a peer that failed."""
+    HANG = "Hang"
+    IMAGE_PULL = "ImagePull"
     UNKNOWN = "Unknown"
     """Killed from outside, cause unknown: SIGKILL, OOM and a vanished process look alike to Ray."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """A line of evidence beside what a process said itself. `source` is one of `telemetry.causes.Source`."""
+
+    source: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,8 @@ class Outcome:
     """What came with that step."""
     result: str = ""
     """What user code returned, as JSON of at most 8 KiB; rank 0 of the first driver role makes the job's result."""
+    clues: tuple[Clue, ...] = ()
+    """What others saw of the end: the kernel, the container, the pod."""
 
 
 @dataclass(frozen=True, slots=True)

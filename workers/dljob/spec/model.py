@@ -24,6 +24,7 @@ from dljob.spec.cluster import (
 from dljob.spec.policy import (
     Backoff,
     FaultTolerance,
+    KnownCause,
     NodePolicy,
     RestartLevel,
     RestartPolicy,
@@ -71,6 +72,7 @@ __all__ = [
     "FaultTolerance",
     "Head",
     "Journal",
+    "KnownCause",
     "Master",
     "Metadata",
     "Model",

@@ -10,10 +10,10 @@ from dljob.spec import cel
 from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
 
 RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
-RuleAction = Literal[
-    "RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "ReplaceNode", "Fail", "Ignore"
+RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "ReplaceNode", "Fail", "Ignore"]
+RuleReason = Literal[
+    "UserError", "ImportError", "NodeLost", "NodeFrozen", "OOMKilled", "DeviceError", "Preempted", "Network", "Unknown"
 ]
-RuleReason = Literal["UserError", "ImportError", "NodeLost", "NodeFrozen", "Unknown"]
 
 ExitStatus = Annotated[int, Field(ge=1, le=255)]
 Attempts = Annotated[int, Field(ge=0, le=100000)]
@@ -88,6 +88,18 @@ class Rule(Model):
     """Whether its restarts use up the budgets of role and job."""
 
 
+class KnownCause(Model):
+    """What a line says of a failure; asked before the causes that dljob knows itself, the first that fits decides."""
+
+    name: Name
+    """Name of the cause."""
+    on_log: Annotated[str, Field(min_length=1, max_length=256)]
+    """A text in the error, or in the last lines of the log of a process without one; capitals do not matter, * stands
+    for anything."""
+    reason: RuleReason
+    """What it is called; rules ask for it by onReasons."""
+
+
 class FaultTolerance(Model):
     """Budgets and rules of restarts."""
 
@@ -107,3 +119,5 @@ class FaultTolerance(Model):
     """Nodes that stop answering."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """What to do about which failure; the first rule that matches decides."""
+    causes: Annotated[tuple[KnownCause, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    """What lines in logs and errors mean, in addition to what dljob knows."""

@@ -27,6 +27,7 @@ SPARE_GIVEN_UP = "SpareGivenUp"  # a process spare could not be made three times
 RESTARTING = "Restarting"  # ranks are being restarted; the level says how many
 ESCALATED = "Escalated"  # a level did not help or may not be used again; the next one is tried
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
+CAUSE_LEARNED = "CauseLearned"  # what was taken for the cause of a failure followed from another, or is known better
 IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
 MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster came back and took the job in hand again
 CARRIED = "Carried"  # a new attempt on Kubernetes counts restarts on from where the last one was

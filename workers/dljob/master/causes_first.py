@@ -1,0 +1,214 @@
+"""Which failure of several was the first cause: by kind first, then by time.
+
+A failure that only tells that somebody else is gone never is the cause while one is known that it can follow from.
+Whatever is told too late to be acted upon (the rank was taken down already, the kernel's or the pod's words came after
+the restart) still corrects what is said of a fault, and ends the job where it must repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dljob.master import causes, ending, limits, policy
+from dljob.master.draft import Draft
+from dljob.master.events import CauseLearned
+from dljob.master.evolve import evolve
+from dljob.master.state import Fault, Follower, Heard, Notice, RankKey, RankPhase
+from dljob.master.views import Outcome, Reason
+from dljob.telemetry import reasons
+
+FOLLOWERS = 16
+"""So many errors are listed under one cause."""
+DETAIL = 2048
+"""So many of the last characters of a log or traceback are kept with a fault."""
+_VAGUE = frozenset({Reason.UNKNOWN.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
+_NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
+
+
+def judge(d: Draft, role: str, rank: int, outcome: Outcome) -> Heard:
+    """A failure with its cause, after what was announced of its node."""
+    node = _node(d, role, rank)
+    notice = d.notices.get(node)
+    if notice is not None and d.now - notice.at <= limits.NOTICE_S:
+        outcome = causes.told(outcome, notice.clues)
+    return _judged(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
+
+
+def enter(d: Draft, number: int, heard: Heard | None) -> str:
+    """Write down who a fault was heard of, and under which it belongs; gives what is to be said of that."""
+    if heard is None:
+        return ""
+    fault = _fault(d, number)
+    kept = evolve(heard.outcome, detail=heard.outcome.detail[-DETAIL:])
+    fault = evolve(fault, rank=heard.name, incarnation=heard.incarnation, node=heard.node, outcome=kept)
+    fault = evolve(fault, reason=_value(heard.outcome), secondary=heard.secondary)
+    _put(d, fault)
+    root = _follows(d, fault)
+    if root is None:
+        _gather(d, fault)
+        return ""
+    _put(d, evolve(fault, root=root.id))
+    _list(d, root, (Follower(fault.rank, fault.incarnation, fault.cause),))
+    return f" (follows from {root.cause})"
+
+
+def ends(d: Draft, heard: Heard, cause: str) -> None:
+    """Remember the failure that ends the job."""
+    number = d.next_serial()
+    d.append_fault(Fault(number, "Fail", _value(heard.outcome), heard.name, cause, d.now))
+    enter(d, number, heard)
+
+
+def late(d: Draft, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
+    """A rank that was taken down already told how it ended: is it the first cause of why it was taken down?"""
+    name, now = f"{role}/{rank}", d.ranks[role, rank].incarnation
+    if outcome.ok or not now - 1 <= incarnation <= now or _known(d, name, incarnation):
+        return
+    mine = [f for f in d.faults if f.rank.startswith(f"{role}/") and d.now - f.detected <= limits.JOIN_S]
+    if not mine:
+        return
+    heard = _judged(d, (role, rank), incarnation, outcome, _node(d, role, rank))
+    if heard.ordered:
+        return
+    fault, cause = _root(d, mine[-1]), policy.describe(name, heard.outcome)
+    if heard.secondary or not fault.secondary:
+        _list(d, fault, (Follower(name, incarnation, cause),))
+        return
+    before = Follower(fault.rank, fault.incarnation, fault.cause)
+    new = evolve(fault, rank=name, incarnation=incarnation, node=heard.node, outcome=heard.outcome, cause=cause)
+    _put(d, evolve(new, reason=_value(heard.outcome), secondary=False))
+    _list(d, _fault(d, fault.id), (before,))
+    _corrected(d, fault, cause)
+    if not d.ending:
+        decision = policy.decide(d, role, rank, heard.outcome)
+        if isinstance(decision, policy.Fail):
+            ending.fail(d, decision.reason, f"{cause}; {decision.why}")
+
+
+def lost_late(d: Draft, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
+    """A host that was ended had been dead before. Only Ray's word for it counts: our own kill looks alike."""
+    for rank in ranks:
+        own = d.ranks[role, rank]
+        down = own.phase in (RankPhase.WAITING, RankPhase.STOPPING)
+        if outcome.detail:
+            late(d, role, rank, own.incarnation if down else own.incarnation - 1, outcome)
+
+
+def learned(d: Draft, event: CauseLearned) -> None:
+    """More is known of why a rank, or what lived on a node, went."""
+    kind, _, name = event.target.partition("/")
+    if kind == "node":
+        d.notices = d.notices.set(name, Notice(d.now, event.clues))
+        told = [f for f in d.faults if f.node == name and f.reason in _VAGUE and d.now - f.detected <= limits.LEARN_S]
+    else:
+        told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
+    for fault in told:
+        _reconsider(d, fault, causes.told(fault.outcome or Outcome(ok=False), event.clues))
+
+
+def root_of(faults: Iterable[Fault], fault: Fault) -> Fault:
+    """The fault that another follows from; itself when it follows from none that is still known."""
+    return next((f for f in faults if f.id == fault.root), fault)
+
+
+def _judged(d: Draft, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Heard:
+    cause = causes.classify(outcome, d.job.fault_tolerance.causes)
+    return Heard(*key, incarnation, node, causes.judged(outcome, cause), cause.secondary, cause.ordered)
+
+
+def _reconsider(d: Draft, fault: Fault, outcome: Outcome) -> None:
+    """Judge a fault again with more evidence; the end that it was heard with stays what it is."""
+    if outcome is fault.outcome:
+        return
+    cause = causes.classify(outcome, d.job.fault_tolerance.causes)
+    new = causes.judged(outcome, cause)
+    said = policy.describe(fault.rank, new)
+    again = evolve(fault, outcome=new, reason=_value(new), secondary=cause.secondary, cause=said)
+    _put(d, again)
+    if new.reason is not outcome.reason:
+        _corrected(d, fault, said)
+    if not fault.root:
+        _gather(d, _fault(d, fault.id))
+
+
+def _corrected(d: Draft, before: Fault, cause: str) -> None:
+    """Say what the first cause really was, also where it ended the job."""
+    d.note(reasons.CAUSE_LEARNED, before.target, f"first cause: {cause}; before: {before.cause}")
+    if d.verdict is not None and d.verdict.message.startswith(before.cause):
+        d.verdict = evolve(d.verdict, message=cause + d.verdict.message[len(before.cause) :])
+
+
+def _follows(d: Draft, fault: Fault) -> Fault | None:
+    """The fault that a new one follows from."""
+    for other in reversed(_recent(d, fault)):
+        root = _root(d, other)
+        if root.id != fault.id and _is_under(fault, other) and (not root.secondary or fault.secondary):
+            return root
+    return None
+
+
+def _gather(d: Draft, fault: Fault) -> None:
+    """Put under a fault what was taken for a cause before it was known."""
+    if fault.secondary:
+        return
+    for other in _recent(d, fault):
+        vague = other.reason == Reason.UNKNOWN.value and _same_node(fault, other)
+        if other.root or not (vague or (other.secondary and _is_under(other, fault))):
+            continue
+        _put(d, evolve(other, root=fault.id, followed=()))
+        own = () if other.rank == fault.rank else (Follower(other.rank, other.incarnation, other.cause),)
+        _list(d, _fault(d, fault.id), (*own, *other.followed))
+        _corrected(d, other, fault.cause)
+
+
+def _is_under(fault: Fault, other: Fault) -> bool:
+    """Whether a fault can follow from another: it names it, meets it in one world of ranks, or fell with its node."""
+    if not fault.secondary:
+        return _same_node(fault, other) and fault.reason == Reason.NODE_LOST.value
+    named = _NAME.findall(fault.cause)[1:]
+    same_role = fault.rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
+    return other.rank in named or (same_role and not named)
+
+
+def _same_node(fault: Fault, other: Fault) -> bool:
+    lost = Reason.NODE_LOST.value
+    return bool(fault.node) and fault.node == other.node and lost in (fault.reason, other.reason)
+
+
+def _recent(d: Draft, fault: Fault) -> list[Fault]:
+    return [f for f in d.faults if f.id != fault.id and f.rank and d.now - f.detected <= limits.JOIN_S]
+
+
+def _known(d: Draft, name: str, incarnation: int) -> bool:
+    key = (name, incarnation)
+    return any(
+        (f.rank, f.incarnation) == key or any((o.rank, o.incarnation) == key for o in f.followed) for f in d.faults
+    )
+
+
+def _list(d: Draft, fault: Fault, more: tuple[Follower, ...]) -> None:
+    if more:
+        _put(d, evolve(fault, followed=(*fault.followed, *more)[:FOLLOWERS]))
+
+
+def _put(d: Draft, fault: Fault) -> None:
+    d.faults = tuple(fault if f.id == fault.id else f for f in d.faults)
+
+
+def _fault(d: Draft, number: int) -> Fault:
+    return next(f for f in d.faults if f.id == number)
+
+
+def _root(d: Draft, fault: Fault) -> Fault:
+    return root_of(d.faults, fault)
+
+
+def _node(d: Draft, role: str, rank: int) -> str:
+    facts = d.facts(role)
+    host = facts.host_of(rank)
+    return d.hosts[host].node or d.units[facts.unit_of(host)].node
+
+
+def _value(outcome: Outcome) -> str:
+    return (outcome.reason or Reason.UNKNOWN).value
