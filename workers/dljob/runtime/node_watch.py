@@ -43,6 +43,7 @@ class NodeWatch:
         self._offer = offer
         self._state = state
         self._clock = 0.0
+        self._last = 0.0
         self._heard: dict[str, float] = {}
         """Node -> when it was heard last, by our own clock."""
         self._agents: dict[str, asyncio.Task[None]] = {}
@@ -50,24 +51,30 @@ class NodeWatch:
 
     async def run(self) -> None:
         """Keep an agent on each node, and judge their silence."""
-        policy = self._state().job.fault_tolerance.node
-        if policy.action == "Ignore":
+        if self._state().job.fault_tolerance.node.action == "Ignore":
             return
         loop = asyncio.get_running_loop()
-        last = loop.time()
+        self._last = loop.time()
         try:
             while True:
                 await asyncio.sleep(TICK_S)
-                now = loop.time()
-                self._clock += min(now - last, 2 * TICK_S)
-                last = now
-                state = self._state()
-                if state.running_at is not None and state.verdict is None:
-                    self._keep(wanted(state), policy.freeze_seconds)
-                    await self._judge(state)
+                await self.turn(loop.time())
         finally:
-            for task in self._agents.values():
-                task.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        for task in self._agents.values():
+            task.cancel()
+
+    async def turn(self, now: float) -> None:
+        """Move the clock on, and look at everybody; `now` is the loop's time."""
+        self._clock += min(now - self._last, 2 * TICK_S)
+        self._last = now
+        state = self._state()
+        if state.running_at is not None and state.verdict is None:
+            self._keep(wanted(state), state.job.fault_tolerance.node.freeze_seconds)
+            await self._judge(state)
 
     def _keep(self, nodes: Iterable[str], freeze_s: float) -> None:
         """An agent's task for each node, and for no other."""

@@ -1,0 +1,253 @@
+"""PrimeMaster's ear for nodes: an agent on each, silence by a clock that stands still while nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.errors import UsageError
+from dljob.master import events as ev
+from dljob.master.state import Exclusion
+from dljob.master.views import NodeView
+from dljob.runtime import node_watch
+from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec
+from dljob.runtime.messages import JobInfo
+from dljob.runtime.node_watch import SMALL, NodeWatch, wanted
+from dljob.spec.policy import FaultTolerance
+
+INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 1),))
+
+
+def name_of(node: str) -> str:
+    return f"01234567/agent/{node}"
+
+
+class Pulse(MemoryHost):
+    """An agent whose beats the test gives."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, name[-2:])
+        self.beats: asyncio.Queue[int | Exception] = asyncio.Queue()
+
+    async def beat(self, pause_s: float) -> int:
+        del pause_s
+        answer = await self.beats.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Nodes(MemoryBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs: list[ActorSpec] = []
+        self.taken = False
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        if self.taken:
+            self.taken = False
+            raise UsageError(f"an actor named {spec.name} is there already")
+        self.specs.append(spec)
+        self.hosts[spec.name] = made = Pulse(spec.name)
+        return ActorRef(spec.name, made)
+
+
+class Listener:
+    """A watch over nodes n0, n1, n2, and what it told the core."""
+
+    def __init__(self) -> None:
+        self.backend = Nodes()
+        self.told: list[ev.Event] = []
+        views = tuple(NodeView(f"n{i}", (), (), ()) for i in range(3))
+        self.state = SimpleNamespace(
+            nodes=views,
+            units={"w/0": SimpleNamespace(node="n0")},
+            exclusions={},
+            running_at=1.0,
+            verdict=None,
+            job=SimpleNamespace(own_nodes=False, fault_tolerance=FaultTolerance()),
+        )
+        self.now = 0.0
+        self.watch = NodeWatch(INFO, self.backend, self._offer, lambda: self.state)  # type: ignore[arg-type]
+
+    async def _offer(self, *events: ev.Event) -> None:
+        self.told += events
+
+    async def pass_time(self, seconds: float, *beating: str) -> None:
+        """Time goes by on a loop that is never late; these nodes beat."""
+        for _ in range(round(seconds / node_watch.TICK_S)):
+            self.now += node_watch.TICK_S
+            await self.beat(*beating)
+            await self.watch.turn(self.now)
+            await breathe()
+
+    async def beat(self, *nodes: str, answer: int | Exception = 1) -> None:
+        await breathe()
+        for node in nodes:
+            self.backend.hosts[name_of(node)].beats.put_nowait(answer)  # type: ignore[attr-defined]
+        await breathe()
+
+    def frozen(self) -> list[str]:
+        return [event.node for event in self.told if isinstance(event, ev.NodeFrozen)]
+
+
+async def breathe() -> None:
+    """Let everything that can go on do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def here(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    monkeypatch.setattr(node_watch, "RETRY_S", 0)
+    made = Listener()
+    yield made
+    made.watch.close()
+
+
+ALL = ("n0", "n1", "n2")
+
+
+async def up(here: Listener) -> None:
+    await here.watch.turn(0.0)
+    await here.beat(*ALL)
+
+
+async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here: Listener) -> None:
+    here.state.running_at = None
+    await up_or_not(here)
+    assert here.backend.specs == []
+    here.state.running_at = 1.0
+    await up(here)
+    assert [(spec.name, spec.node, spec.resources) for spec in sorted(here.backend.specs, key=lambda s: s.name)] == [
+        (name_of(node), node, ()) for node in ALL
+    ]
+    await here.pass_time(60, *ALL)
+    assert here.told == []
+
+
+async def up_or_not(here: Listener) -> None:
+    await here.watch.turn(0.0)
+    await breathe()
+
+
+async def test_a_silent_node_is_frozen_after_its_time_and_told_once_more_only_while_the_core_does_not_know(
+    here: Listener,
+) -> None:
+    await up(here)
+    await here.pass_time(2.75, "n0", "n2")
+    assert here.told == []
+    await here.pass_time(0.25, "n0", "n2")
+    assert [type(event) for event in here.told] == [ev.NodesSeen, ev.NodeFrozen]
+    assert here.frozen() == ["n1"]
+    here.state.exclusions = {"n1": Exclusion("NodeFrozen", 0, 9e9, None, silent=True)}
+    await here.pass_time(10, "n0", "n2")
+    assert here.frozen() == ["n1"]
+    await here.beat("n1")
+    assert here.told[-1] == ev.NodeThawed("n1")
+    here.state.exclusions = {"n1": replace(here.state.exclusions["n1"], silent=False)}
+    await here.pass_time(10, *ALL)
+    assert here.told[-1] == ev.NodeThawed("n1")
+
+
+async def test_a_node_that_freezes_again_while_it_is_excluded_is_told_of(here: Listener) -> None:
+    here.state.exclusions = {"n1": Exclusion("NodeFrozen", 0, 9e9, None)}
+    await up(here)
+    await here.pass_time(3, "n0", "n2")
+    assert here.frozen() == ["n1"]
+
+
+async def test_a_loop_that_was_late_takes_nobody_for_frozen(here: Listener) -> None:
+    await up(here)
+    for _ in range(5):
+        here.now += 1000
+        await here.watch.turn(here.now)
+    assert here.told == []
+    await here.pass_time(0.5, "n0", "n2")
+    assert here.frozen() == ["n1"], "five turns count for half a second each"
+
+
+async def test_when_most_are_silent_it_waits_and_says_so(here: Listener, capfd: pytest.CaptureFixture[str]) -> None:
+    await up(here)
+    await here.pass_time(29.75, "n0")
+    assert here.told == []
+    await here.pass_time(0.25, "n0")
+    assert sorted(here.frozen()) == ["n1", "n2"]
+    assert capfd.readouterr().err == "[dljob] 2 of 3 nodes are silent; 2 wait for 30 s\n"
+
+
+async def test_an_agent_that_dies_is_made_again_and_its_node_is_not_frozen(here: Listener) -> None:
+    await up(here)
+    lost = here.backend.hosts.pop(name_of("n1"))
+    here.backend.taken = True  # the name is free a moment later
+    lost.beats.put_nowait(ActorLostError("killed"))  # type: ignore[attr-defined]
+    await here.pass_time(60, "n0", "n2")
+    assert [spec.name for spec in here.backend.specs].count(name_of("n1")) == 2
+    assert here.told == [], "it is heard for the first time, however long that takes"
+
+
+async def test_an_agent_that_cannot_be_reached_is_silent(here: Listener) -> None:
+    await up(here)
+    await here.beat("n1", answer=ActorLostError("unavailable", certain=False))
+    await here.pass_time(3, "n0", "n2")
+    assert here.frozen() == ["n1"]
+
+
+async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_longer_at_first(here: Listener) -> None:
+    for node in ALL:
+        here.backend.hosts[name_of(node)] = Pulse(name_of(node))
+    await up_or_not(here)
+    await here.beat("n0", "n2")
+    assert here.backend.specs == []
+    await here.pass_time(7.75, "n0", "n2")
+    assert here.told == []
+    await here.pass_time(0.25, "n0", "n2")
+    assert here.frozen() == ["n1"]
+
+
+async def test_a_node_that_is_gone_is_heard_no_more(here: Listener) -> None:
+    await up(here)
+    here.state.nodes = here.state.nodes[:2]
+    await here.pass_time(60, "n0", "n1")
+    assert here.told == []
+
+
+async def test_nobody_is_judged_when_the_job_ends(here: Listener) -> None:
+    await up(here)
+    here.state.verdict = object()
+    await here.pass_time(60)
+    assert here.told == []
+
+
+async def test_the_core_is_told_even_if_the_nodes_cannot_be_looked_at(here: Listener) -> None:
+    async def broken() -> Any:
+        raise OSError("the GCS is away")
+
+    here.backend.nodes = broken  # type: ignore[method-assign]
+    await up(here)
+    await here.pass_time(3, "n0", "n2")
+    assert [type(event) for event in here.told] == [ev.NodeFrozen]
+
+
+async def test_a_policy_that_ignores_makes_no_agents(here: Listener) -> None:
+    here.state.job.fault_tolerance = FaultTolerance.model_validate({"node": {"action": "Ignore"}})
+    await here.watch.run()
+    assert here.backend.specs == []
+
+
+def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Listener) -> None:
+    many = tuple(NodeView(f"n{i}", (), (), (), head=i == 0) for i in range(SMALL + 2))
+    state = here.state
+    state.nodes, state.units = many, {"w/0": SimpleNamespace(node="n7"), "w/1": SimpleNamespace(node="")}
+    state.exclusions = {"n9": Exclusion("NodeFrozen", 0, 9, None)}
+    assert wanted(state) == {"n7", "n9"}  # type: ignore[arg-type]
+    state.nodes = many[:-1]
+    assert len(wanted(state)) == SMALL  # type: ignore[arg-type]
+    state.nodes, state.job.own_nodes = many, True
+    assert len(wanted(state)) == SMALL + 1  # type: ignore[arg-type]
