@@ -1,13 +1,18 @@
 """Records the journals beside it from the model in tests/unit/master: `python tests/replay/record.py NAME...`.
 
+A name of cases/NAME.json is a case that the simulator found: its journal is what PrimeMaster writes down in it.
+
 A recorded journal is kept as it is: record a new one for a new incident, never an old one again, unless the format's
 version changes.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "unit" / "master"), str(HERE)]
@@ -16,8 +21,13 @@ from master_kit import UID, World, error, host, nodes  # noqa: E402
 from replay_kit import summary  # noqa: E402
 
 from dljob.master import events as ev  # noqa: E402
+from dljob.master.codec import event_record  # noqa: E402
 from dljob.master.views import Outcome  # noqa: E402
 from dljob.plan.plan import plan  # noqa: E402
+from dljob.sim import report  # noqa: E402
+from dljob.sim.drive import simulate  # noqa: E402
+from dljob.sim.world import EPOCH_S  # noqa: E402
+from dljob.sim.world import UID as SIM_UID  # noqa: E402
 from dljob.spec.model import DLJobManifest  # noqa: E402
 from dljob.telemetry.records import Header, encode_header, encode_line  # noqa: E402
 
@@ -117,11 +127,27 @@ def record(name: str) -> None:
     state = world.state
     expected = summary(state)
     begin = {"k": "begin", "at": world.start, "uid": UID, "manifest": document}
-    records = [begin, *world.journal, {"k": "expected", **expected}]
+    write(name, [begin, *world.journal, {"k": "expected", **expected}])
+
+
+def record_case(name: str) -> None:
+    """Write the journal of a simulated case."""
+    case = report.load(json.loads((HERE / "cases" / f"{name}.json").read_text()))
+    world = simulate(case).world
+    begin = {"k": "begin", "at": EPOCH_S, "uid": SIM_UID, "manifest": case.manifest, "ownNodes": case.own_nodes}
+    events = (event_record(event, at) for at, event in world.journal)
+    write(name, [begin, *events, {"k": "expected", **summary(world.known)}])
+
+
+def write(name: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write records as a journal."""
     lines = (encode_line(number + 1, item) for number, item in enumerate(records))
     (HERE / f"{name}.jsonl").write_bytes(encode_header(Header(1)) + b"".join(lines))
 
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or JOURNALS:
-        record(wanted)
+        if wanted in JOURNALS:
+            record(wanted)
+        else:
+            record_case(wanted)

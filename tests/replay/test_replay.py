@@ -24,5 +24,6 @@ def test_a_recorded_journal_leads_where_it_led(path):
     records = scan(path.read_bytes(), name=path.name).records
     begin, expected = records[0], {key: value for key, value in records[-1].items() if key != "k"}
     manifest = DLJobManifest.model_validate(begin["manifest"])
-    state = replay(plan(manifest), manifest.spec, begin["uid"], records, start=begin["at"])
+    own = begin.get("ownNodes", False)
+    state = replay(plan(manifest), manifest.spec, begin["uid"], records, start=begin["at"], own_nodes=own)
     assert summary(state) == expected

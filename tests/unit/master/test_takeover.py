@@ -145,3 +145,18 @@ def test_too_many_masters_do_not_change_a_verdict_that_is_known():
     world.send(ev.Commanded("s", "stop"))
     world.send(ev.MasterStarted(2))
     assert world.state.verdict.reason == reasons.STOPPED
+
+
+def test_a_host_that_was_still_being_made_is_ended_under_its_own_name():
+    world = World(
+        job({"name": "w", "type": "Elastic", "replicas": 2}, faultTolerance={"backoff": {"initialSeconds": 0}})
+    )
+    world.boot()
+    world.kill("w", 1)
+    world.deliver()
+    assert world.state.hosts[host("w", 1)].life == 2
+    world.pending.clear()
+    world.send(ev.Commanded("c", "restart", "w"))
+    assert world.state.hosts[host("w", 1)].life == 3
+    kills = {a for a in reissue(world.state, world.now) if isinstance(a, act.KillHost)}
+    assert act.KillHost(host("w", 1), 2, "") in kills  # the executor knows the name of life 2; life 1 is long gone

@@ -43,13 +43,15 @@ def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
     return tuple({"k": "snapshot", "at": at, "i": i, "of": len(chunks), "d": chunk} for i, chunk in enumerate(chunks))
 
 
-def replay(plan: JobPlan, spec: DLJobSpec, uid: str, records: Iterable[Record], *, start: float) -> JobState:
+def replay(
+    plan: JobPlan, spec: DLJobSpec, uid: str, records: Iterable[Record], *, start: float, own_nodes: bool = False
+) -> JobState:
     """The state that a journal leads to. `start` is the job's start (unix seconds), for a journal without a snapshot.
 
     A snapshot takes the place of everything before it; one that was cut short counts for nothing. Records of kinds that
     are none of the core's are passed over.
     """
-    state = initial(plan, spec, uid, start)
+    state = initial(plan, spec, uid, start, own_nodes=own_nodes)
     chunks: list[str] = []
     for record in records:
         if record["k"] == "event":

@@ -76,8 +76,7 @@ def ensure_host(d: Draft, host: HostId) -> None:
         try_start(d, host)
         return
     devices = state.devices if state.node == unit.node else ()
-    past = state.actor or state.past
-    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices)
+    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=state.actor, devices=devices)
     d.set_host(host, new)
     d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from dljob.errors import DLJobError
 from dljob.master import actions as ac
 from dljob.master import events as ev
+from dljob.master.lasting import lasting
 from dljob.master.views import HostId
 from dljob.plan.model import HostKind, JobPlan, RolePlan
 from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
-from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder
+from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder, is_saver
 
 HOST_CLASSES = {
     HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
@@ -59,9 +61,9 @@ class Executor:
         self.failed: Callable[[BaseException], None] = lambda _: None
         self._pump = asyncio.create_task(self._run())
 
-    def execute(self, actions: Iterable[object]) -> None:
-        """Take the actions of a step."""
-        todo = tuple(action for action in actions if not isinstance(action, (ac.Note, ac.Finish)))
+    def execute(self, actions: Iterable[Any]) -> None:
+        """Take the actions of a batch of steps."""
+        todo = tuple(action for action in lasting(actions) if not isinstance(action, (ac.Note, ac.Finish)))
         if todo:
             self._queue.put_nowait(todo)
 
@@ -208,6 +210,7 @@ class Executor:
         self.hosts.close()
         for task in self._reserving.values():
             task.cancel()
+        await self._save()
         loop = asyncio.get_running_loop()
         end = loop.time() + LEFT_S
         while loop.time() < end:
@@ -218,6 +221,22 @@ class Executor:
             if not actors and not groups:
                 return
             await asyncio.sleep(LOOK_S)
+
+    async def _save(self) -> None:
+        """End all ranks, then let the savers bring to disk what is in memory."""
+        actors = await self._backend.actors(self._prefix)
+        savers = [name for name in actors if is_saver(name)]
+        if savers:
+            ranks = [name for name in actors if name not in savers and not name.endswith("/master")]
+            await asyncio.gather(*(self._kill(name) for name in ranks))
+            await asyncio.gather(*(self._flush(name) for name in savers))
+
+    async def _flush(self, name: str) -> None:
+        grace = self.job.save_grace_s
+        with suppress(DLJobError, TimeoutError):
+            async with asyncio.timeout(grace + 2.0):
+                if ref := await self._backend.lookup(name):
+                    await self._backend.call(ref, "flush", grace, True)
 
     async def _kill(self, name: str) -> None:
         if ref := await self._backend.lookup(name):

@@ -49,6 +49,8 @@ _SECONDS: Mapping[type, tuple[float, float]] = {
     Beacon: (0.0, 1.0),
 }
 """How long things take, from and to."""
+BATCHED = 0.3
+"""So often events that are on their way together arrive in one batch."""
 LATE = 0.04
 """So often an event or an order is late, by up to a few seconds."""
 
@@ -83,7 +85,12 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     """The case of a seed: a small job of its own where none is given, and up to a dozen faults."""
     rng = faults.chance(f"case {seed}")
     made = manifest if manifest is not None else jobs.small(rng)
-    return Case(seed, made, faults.draw(rng, rng.choice((2, 6, 16)), HORIZON_S), own_nodes=rng.random() < 0.3)
+    return Case(
+        seed,
+        made,
+        faults.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
+        own_nodes=rng.random() < 0.3,
+    )
 
 
 def simulate(case: Case, *, trace: bool = False) -> Result:
@@ -149,8 +156,22 @@ class _Driver:
             if isinstance(move, Happen) and move.number not in w.pending:
                 continue
             w.now = max(w.now, at)
-            self._make(move)
+            self._make(self._together(move))
         w.now = max(w.now, min(end, w.now) if w.finished or w.problems else end)
+
+    def _together(self, move: Move) -> Move:
+        """Events that arrive shortly after one another may be one batch."""
+        w = self.world
+        if not isinstance(move, Happen) or not isinstance(w.pending[move.number].item, Arrive):
+            return move
+        if self.rng.random() > BATCHED:
+            return move
+        more = [
+            number
+            for number, pending in w.pending.items()
+            if number != move.number and isinstance(pending.item, Arrive) and pending.least <= w.now
+        ]
+        return Happen(move.number, tuple(more[: self.rng.randint(0, 3)]))
 
     def _make(self, move: Move) -> None:
         w = self.world
@@ -203,7 +224,9 @@ class _Driver:
 
 
 def _line(w: World, move: Move) -> str:
-    what: object = w.pending[move.number].item if isinstance(move, Happen) else move
+    what: object = move
+    if isinstance(move, Happen):
+        what = "; ".join(str(w.pending[number].item) for number in (move.number, *move.more))
     return f"{w.now - EPOCH_S:12.3f} {what}"
 
 

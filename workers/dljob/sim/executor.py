@@ -20,6 +20,7 @@ from dljob.master.actions import (
 )
 from dljob.master.events import HostLost, RankEnded, Released, SpareLost, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
+from dljob.master.lasting import lasting
 from dljob.master.views import HostId, Outcome, Reason
 from dljob.sim import laws
 from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who
@@ -35,7 +36,7 @@ _ENDINGS = (KillHost, KillSpare, Unreserve)
 
 def in_order(actions: Iterable[Action]) -> list[Action]:
     """As the executor takes them: what ends things comes first."""
-    todo = list(actions)
+    todo = lasting(actions)
     return [a for a in todo if isinstance(a, _ENDINGS)] + [a for a in todo if not isinstance(a, _ENDINGS)]
 
 
@@ -124,8 +125,17 @@ def kill(w: World, actor: str) -> None:
 
 
 def effect(w: World, action: Action) -> None:
-    """An order takes effect."""
+    """An order takes effect; one to a process on a silent node waits until it answers again."""
+    if isinstance(action, StartRanks | StopRanks) and _silent(w, action):
+        w.later(Carry(action), 0.25)
+        return
     _EFFECTS[type(action)](w, action)
+
+
+def _silent(w: World, action: StartRanks | StopRanks) -> bool:
+    actor = action.actor if isinstance(action, StartRanks) else w.owner.get(action.host, "")
+    process = w.processes.get(actor)
+    return process is not None and not w.reachable(process.node)
 
 
 def _reserve(w: World, a: Reserve) -> None:
@@ -224,6 +234,7 @@ def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Pro
 
 def _release(w: World, _a: Release) -> None:
     w.watched.clear()
+    drop(w, lambda _: True)
     for actor in list(w.processes):
         kill(w, actor)
     for key in list(w.groups):

@@ -53,7 +53,7 @@ def _moments(rng: Random, count: int, horizon: float) -> list[float]:
     found: list[float] = []
     for _ in range(count):
         near = found and rng.random() < 0.5
-        found.append(round(found[-1] + rng.random() * 5 if near else rng.random() ** 2 * horizon, 3))
+        found.append(round(found[-1] + rng.random() ** 3 * 5 if near else rng.random() ** 2 * horizon, 3))
     return found
 
 

@@ -48,13 +48,16 @@ ERRORS = (
 """How user code may end badly; the last one ends the job."""
 
 
-def happen(w: World, item: Item) -> None:
-    """An item that was on its way happens."""
-    _HAPPEN[type(item)](w, item)
+def happen(w: World, item: Item, *more: Item) -> None:
+    """An item that was on its way happens; events may arrive together."""
+    if more:
+        w.tell([each for each in (item, *more) if isinstance(each, Arrive)])
+    else:
+        _HAPPEN[type(item)](w, item)
 
 
 def _arrive(w: World, i: Arrive) -> None:
-    w.tell((i.event,), i.actor)
+    w.tell((i,))
 
 
 def _carry(w: World, i: Carry) -> None:
@@ -119,7 +122,7 @@ def _look(w: World, _i: Look) -> None:
     seen = w.seen()
     if w.state is not None and seen != w.told_nodes:
         w.told_nodes = seen
-        w.tell((NodesSeen(seen),))
+        w.tell((Arrive(NodesSeen(seen)),))
 
 
 def _boot(w: World, _i: Boot) -> None:
@@ -245,6 +248,7 @@ def _end_rank(w: World, f: Fault) -> None:
     process = w.processes[actor]
     running = next(r for r in process.ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
     if w.reachable(process.node):
+        w.ended.add(key)
         executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
 
 

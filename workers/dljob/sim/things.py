@@ -186,9 +186,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Happen:
-    """The pending item of this number happens."""
+    """The pending item of this number happens; `more` are arrivals that PrimeMaster takes in with it, in one batch."""
 
     number: int
+    more: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

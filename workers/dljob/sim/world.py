@@ -12,7 +12,7 @@ its way is in `pending`: whoever drives the world says when each item happens; a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dljob.master.actions import Action, Finish, Note
@@ -127,13 +127,13 @@ class World:
     def apply(self, move: Move) -> None:
         """Make a move. Time only goes on when an item or a timer is later than now."""
         match move:
-            case Happen(number):
-                what = self.pending.pop(number)
-                self.now = max(self.now, what.least)
-                happenings.happen(self, what.item)
+            case Happen(number, more):
+                what = [self.pending.pop(each) for each in (number, *more)]
+                self.now = max(self.now, *(each.least for each in what)) if more else max(self.now, what[0].least)
+                happenings.happen(self, what[0].item, *(each.item for each in what[1:]))
             case Wake():
                 self.now = max(self.now, (self.wake_at() or self.now))
-                self.tell((Tick(),))
+                self.tell((Arrive(Tick()),))
             case Fault():
                 happenings.fault(self, move)
 
@@ -164,7 +164,7 @@ class World:
         wake = next_wake(self.state) if self.state is not None else None
         return None if wake is None else max(self.now, wake - self.offset)
 
-    def tell(self, events: tuple[Event, ...], actor: str = "") -> None:
+    def tell(self, batch: Sequence[Arrive]) -> None:
         """PrimeMaster takes in a batch of events: journal, transitions, orders."""
         if self.state is None:
             return
@@ -174,17 +174,18 @@ class World:
             return
         now = self.clock()
         actions: list[Action] = []
-        for event in events:
-            self.journal.append((now, event))
-            step = transition(self.state, event, now)
+        for arrival in batch:
+            self.journal.append((now, arrival.event))
+            step = transition(self.state, arrival.event, now)
             self.state = self.known = step.state
             actions.extend(step.actions)
-            self.acknowledge(event, actor)
-        self.events += len(events)
+            self.acknowledge(arrival)
+        self.events += len(batch)
         self.carry_out(actions, doomed)
 
-    def acknowledge(self, event: Event, actor: str) -> None:
+    def acknowledge(self, arrival: Arrive) -> None:
         """A report that is in the journal need not be kept by who made it."""
+        event, actor = arrival.event, arrival.actor
         process = self.processes.get(actor)
         if process is not None and isinstance(event, RankReady | RankEnded):
             left = tuple(report for report in process.reports if report != event)
@@ -229,10 +230,11 @@ class World:
             self.carry_out(reissue(self.state, self.clock()))
             return
         if first:
-            self.tell((MasterStarted(1),))
+            self.tell((Arrive(MasterStarted(1)),))
         else:
             self.told_nodes = self.seen()
-            self.tell((MasterStarted(self.epoch, "PrimeMaster was lost"), NodesSeen(self.told_nodes)))
+            started = MasterStarted(self.epoch, "PrimeMaster was lost")
+            self.tell((Arrive(started), Arrive(NodesSeen(self.told_nodes))))
             self.reattach()
         self.look()
 
