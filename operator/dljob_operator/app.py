@@ -35,7 +35,7 @@ from dljob_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN = 30.0
+LOOK_AGAIN = 10.0
 """Seconds between two looks for KubeRay while it is missing or old."""
 STUCK_SECONDS = 600.0
 """A pass that takes longer hangs: the liveness probe fails."""

@@ -22,6 +22,8 @@ AFTER = 5.0
 EVERY = 10.0
 """Seconds to the second look; twice as long each time."""
 LONGEST = 60.0
+OF_CONTAINERS = ("Failed", "BackOff")
+"""Reasons of Events that say nothing by themselves; the container's status has a better one in a moment."""
 GROUPS = 4
 """So many groups of pods are asked about, the head's first."""
 
@@ -89,10 +91,9 @@ async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
         log.warning("%s: cannot read the Events of %s: %s", namespace, uid, error.message)
         return
     last = max(events, key=_when, default=None)
-    bad = last is not None and last.get("type") == "Warning"  # else it got on meanwhile
+    # Else it got on meanwhile.
+    bad = last is not None and last.get("type") == "Warning" and last.get("reason") not in OF_CONTAINERS
     hang.reason, hang.words = (text(last, "reason"), text(last, "message").strip()) if bad else ("", "")
-    if hang.reason == "Failed" and "pull image" in hang.words:
-        hang.reason = "ErrImagePull"  # as the container's status says in a moment
 
 
 def _when(event: Object) -> tuple[str, bool]:
