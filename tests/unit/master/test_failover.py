@@ -190,6 +190,20 @@ def test_a_fork_host_that_does_not_end_its_ranks_in_time_is_killed_and_made_anew
     assert restarts(world) == {"RoleGroup": 1}
 
 
+def test_who_lives_in_a_host_that_is_killed_for_another_rank_restarts_with_it():
+    world = World(job({"name": "a", "replicas": 3, "replicasPerGroup": 3, **FORK})).boot()
+    world.end("a", 2)
+    world.settle()
+    world.send(ev.Commanded("c", "restart", "a/0"))
+    world.pending.clear()
+    world.tick()
+    (incident,) = world.state.incidents.values()
+    assert (incident.members, incident.pending) == ((("a", 0), ("a", 1)), 2)
+    world.settle()
+    assert [world.state.ranks["a", r].incarnation for r in range(3)] == [2, 2, 1]
+    assert world.state.phase is Phase.RUNNING
+
+
 def test_one_rank_of_an_actor_role_in_a_fork_host_restarts_alone_in_it():
     world = World(job({"name": "a", "replicas": 4, "replicasPerGroup": 2, **FORK})).boot()
     seen = len(world.all_actions)

@@ -212,17 +212,31 @@ def launch(d: Draft, number: int) -> None:
 
 
 def stop_overdue(d: Draft, number: int) -> None:
-    """Hosts that did not end their ranks in time are killed, and made anew."""
+    """Hosts that did not end their ranks in time are killed, and made anew; who else lived there comes along."""
     incident = evolve(d.incidents[number], stop_by=None)
     d.incidents = d.incidents.set(number, incident)
     late = [key for key in incident.members if _is_stopping(d, key, number)]
     hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in late)
     for host in hosts:
         kill(d, host)
-    for key in late:
-        _wait(d, key, number)
+        for rank in d.facts(host.role).ranks_of(host.index):
+            _swept_along(d, (host.role, rank), number)
     for host in hosts:
         starting.ensure_host(d, host)
+
+
+def _swept_along(d: Draft, key: RankKey, number: int) -> None:
+    """A rank whose host was killed for another's sake joins that restart, unless it is in one already."""
+    rank = d.ranks[key]
+    if not rank.phase.live:
+        return
+    if rank.incident in d.incidents:
+        _wait(d, key, rank.incident)
+        return
+    incident = d.incidents[number]
+    joined = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
+    d.incidents = d.incidents.set(number, joined)
+    _wait(d, key, number)
 
 
 def _is_stopping(d: Draft, key: RankKey, number: int) -> bool:
