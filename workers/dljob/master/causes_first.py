@@ -165,7 +165,7 @@ def _gather(d: Draft, fault: Fault) -> None:
 def _is_under(fault: Fault, other: Fault) -> bool:
     """Whether a fault can follow from another: it names it, meets it in one world of ranks, or fell with its node."""
     if not fault.secondary:
-        return _same_node(fault, other) and fault.reason == Reason.NODE_LOST.value
+        return fault.reason == other.reason and _same_node(fault, other)
     named = _NAME.findall(fault.cause)[1:]
     same_role = fault.rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
     return other.rank in named or (same_role and not named)

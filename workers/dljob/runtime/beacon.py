@@ -41,6 +41,7 @@ class BeaconThread:
         pause = self._host.spec.job.beacon_s
         while True:
             started = time.monotonic()
+            self._host.evidence.sample()
             try:
                 self._beat()
             except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone

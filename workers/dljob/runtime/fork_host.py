@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import UsageError
+from dljob.master import causes
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
 from dljob.plan.model import GRAIN, RolePlan
@@ -165,6 +166,8 @@ class ForkHost(Host):
         if words and not bare.ok:
             said = Outcome(**words)
             bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
+        if not bare.ok and not rank.why:
+            bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
         if rank.why and not bare.ok:
             return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
         return bare

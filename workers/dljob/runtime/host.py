@@ -18,7 +18,8 @@ import ray
 from ray import actor as ray_actor
 
 from dljob.errors import UsageError
-from dljob.runtime import descendants
+from dljob.master.views import Clue
+from dljob.runtime import descendants, evidence
 from dljob.runtime.beacon import BeaconThread
 from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
 from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
@@ -48,6 +49,7 @@ class Host:
         _keep_ray_connected()
         lease = Lease(spec.job.lease_s)
         self.guard = Guard(lease, self._sigterm)
+        self.evidence = evidence.Watch()
         self.beacon = BeaconThread(self, lease)
 
     # -- what PrimeMaster calls
@@ -93,6 +95,11 @@ class Host:
     def invoke(self, call: Call, payload: bytes) -> Reply:
         """Run a call from another role."""
         return self.answer(call, payload)
+
+    @ray.method(concurrency_group="ctl")
+    def clues(self, pid: int) -> tuple[Clue, ...]:
+        """What can be known here of the end of another process of this machine, which went without a word."""
+        return self.evidence.clues(pid, killed=True)
 
     # -- what a kind of host says
 

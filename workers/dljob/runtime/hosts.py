@@ -10,15 +10,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from dljob.errors import DLJobError
+from dljob.master import causes
 from dljob.master import events as ev
 from dljob.master.views import HostId, Outcome, Reason
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.device_probe import Devices, together
+from dljob.runtime.evidence_inquiry import Inquiry
 from dljob.runtime.messages import Hello, Report
 
 Offer = Callable[..., Awaitable[None]]
 RETRIES = 4
 RETRY_S = 0.25
+BLAME_S = 0.05
+"""How long a failure that only blames a peer waits for that peer's own: Ray tells of a death within 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Watched:
     who: HostId | SpareId
     life: int
     ref: ActorRef | None = None
+    node: str = ""
+    pid: int = 0
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -60,6 +66,7 @@ class Hosts:
         self._on_loss = on_loss
         self._watched: dict[str, Watched] = {}
         self._actors: dict[HostId | SpareId, str] = {}
+        self._inquiry = Inquiry(backend, offer)
 
     def knows(self, actor: str) -> bool:
         """Whether an actor is somebody's host or a spare; one that is not must end itself."""
@@ -128,6 +135,7 @@ class Hosts:
             if watched.task:
                 watched.task.cancel()
         self._watched.clear()
+        self._inquiry.close()
 
     # -- one actor's life
 
@@ -146,6 +154,7 @@ class Hosts:
         except (DLJobError, ValueError) as error:
             await self._gone(watched, await self._outcome(error))
             return
+        watched.node, watched.pid = hello.node, hello.pid
         await self._offer(_ready(watched, hello))
         await self._listen(watched, watched.ref)
 
@@ -182,6 +191,8 @@ class Hosts:
                 return
             failures = 0
             if reports:
+                if all(report.outcome is None or _blames(report.outcome) for report in reports):
+                    await asyncio.sleep(BLAME_S if any(report.outcome for report in reports) else 0)
                 await self._offer(*(_event(watched.who.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
 
@@ -193,11 +204,17 @@ class Hosts:
         self._on_loss()
         who = watched.who
         if isinstance(who, HostId):
+            if watched.pid and outcome.reason is Reason.UNKNOWN and outcome.code is None and not outcome.error_type:
+                self._inquiry.begin(who, watched.node, watched.pid, self._beside(watched.node))
             await self._offer(ev.HostLost(who, watched.life, outcome))
             return
         if watched.ref is not None:
             await self._backend.kill(watched.ref)
         await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
+
+    def _beside(self, node: str) -> ActorRef | None:
+        """A host or spare that lives on a node."""
+        return next((w.ref for w in self._watched.values() if w.node == node and w.pid and w.ref is not None), None)
 
     async def _outcome(self, error: Exception) -> Outcome:
         if isinstance(error, ActorLostError):
@@ -217,6 +234,10 @@ def _failed(error: ActorCallError) -> Outcome:
         message=f"its host failed: {error.message}",
         detail=error.remote_traceback[-8000:],
     )
+
+
+def _blames(outcome: Outcome) -> bool:
+    return not outcome.ok and causes.classify(outcome).secondary
 
 
 def _ready(watched: Watched, hello: Hello) -> ev.HostReady | ev.SpareReady:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -261,6 +261,8 @@ class RayBackend:
                 error_type=type(cause).__name__,
                 remote_traceback=str(error),
             ) from None
+        except OutOfMemoryError as error:  # Ray's memory monitor ended the process
+            raise ActorLostError(_first_words(error)) from None
         except RayActorError as error:
             raise await self._lost(ref, error) from None
 
@@ -316,4 +318,4 @@ def _why_not(row: Mapping[str, Any]) -> str:
 
 def _first_words(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:500] or type(error).__name__
+    return " ".join(lines)[:1000] or type(error).__name__

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from dljob.errors import UsageError
@@ -157,6 +158,8 @@ class ThreadHost(Host):
         with self._lock:
             if not self._done.is_set():
                 said = self._progress.told_by(outcome)
+                if not said.ok:
+                    said = replace(said, clues=self.evidence.clues(os.getpid(), killed=False))
                 self._callee.close(outcome)
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
                 self._done.set()
