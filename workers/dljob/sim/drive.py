@@ -43,7 +43,6 @@ _SECONDS: Mapping[type, tuple[float, float]] = {
     Carry: (0.001, 0.05),
     Up: (0.05, 2.0),
     SetUp: (0.01, 3.0),
-    Done: (20.0, 800.0),
     Look: (0.05, 1.0),
     Boot: (0.2, 5.0),
     Beacon: (0.0, 1.0),
@@ -63,6 +62,14 @@ class Case:
     manifest: Mapping[str, Any]
     faults: tuple[Timed, ...]
     own_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long user code works, from and to, in seconds; and until when, at least, nothing is mended."""
+
+    work: tuple[float, float] = (20.0, 800.0)
+    whole: float = 0.0
 
 
 @dataclass(slots=True)
@@ -95,29 +102,34 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
 
 def simulate(case: Case, *, trace: bool = False) -> Result:
     """Drive a case to its end."""
-    return _Driver(case, trace=trace).run()
+    return Driver(case, trace=trace).run()
 
 
-class _Driver:
-    def __init__(self, case: Case, *, trace: bool) -> None:
+class Driver:
+    """Drives one case. `world` is where it stands."""
+
+    def __init__(self, case: Case, *, trace: bool = False, pace: Pace | None = None) -> None:
         manifest = DLJobManifest.model_validate(case.manifest)
         made = plan(manifest)
         self.world = World(made, manifest.spec, would_be_nodes(made), own_nodes=case.own_nodes)
         self.case = case
+        self.pace = pace or Pace()
         self.rng = faults.chance(f"delays {case.seed}")
         self.agenda: list[tuple[float, int, Move]] = []
         self.given = 0
         self.order = 0
         self.trace: list[str] | None = [] if trace else None
         self.swept = 0
+        self.most = MOST_EVENTS + 100 * len(self.world.begin.ranks)
         for timed in case.faults:
             self._at(EPOCH_S + timed.at, timed.fault)
 
     def run(self) -> Result:
+        """Everything that goes wrong, then peace, until the job is over."""
         w = self.world
         self._schedule()
         calm = max((t.at for t in self.case.faults), default=0.0)
-        self._until(EPOCH_S + calm + 1.0)
+        self._until(EPOCH_S + max(calm, self.pace.whole) + 1.0)
         self._mend()
         jumps = sum(abs(t.fault.value) for t in self.case.faults if t.fault.kind == "clock")
         self._until(w.now + PATIENCE_S + 2 * jumps)
@@ -142,7 +154,7 @@ class _Driver:
     def _until(self, end: float) -> None:
         """Make the next move, again and again, until a time, the end of the job, or a broken law."""
         w = self.world
-        while w.finished is None and not w.problems and w.events < MOST_EVENTS:
+        while w.finished is None and not w.problems and w.events < self.most:
             wake = w.wake_at()
             due = self.agenda[0][0] if self.agenda else None
             if wake is not None and (due is None or wake < due):
@@ -181,7 +193,7 @@ class _Driver:
         self._schedule()
         if w.events - self.swept >= SWEEP_EVERY:
             self.swept = w.events
-            w.problems.extend([*laws.sweep(w), *laws.replayed(w)])
+            w.problems.extend(laws.sweep(w))
 
     def _schedule(self) -> None:
         """Say when what is newly on its way happens."""
@@ -197,7 +209,7 @@ class _Driver:
         heappush(self.agenda, (when, self.order, move))
 
     def _delay(self, item: Item) -> float:
-        span = _SECONDS.get(type(item))
+        span = self.pace.work if isinstance(item, Done) else _SECONDS.get(type(item))
         if span is None:
             return 0.0
         rng = self.rng

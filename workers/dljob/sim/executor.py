@@ -48,8 +48,11 @@ def order(w: World, action: Action) -> None:
         case KillSpare():
             end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.life))
         case Unreserve():
-            drop(w, lambda a: isinstance(a, Reserve) and (a.unit, a.token) == (action.unit, action.token))
-            w.release_group((action.unit, action.token))
+            key = (action.unit, action.token)
+            if key in w.reserving:
+                w.reserving.discard(key)
+                drop(w, lambda a: isinstance(a, Reserve) and (a.unit, a.token) == key)
+            w.release_group(key)
         case Finish():
             finish(w, action)
         case Reserve() | SpawnHost() | SpawnSpare():
@@ -71,8 +74,11 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
         if actor in w.watched:
             return
         w.watched[actor] = Watched(SpareId(action.role, action.node, action.slot), action.life, action.node)
-    elif any(isinstance(p.item, Carry) and p.item.action == action for p in w.pending.values()):
+    elif (action.unit, action.token) in w.reserving:
         return
+    else:
+        laws.may_reserve(w, action)
+        w.reserving.add((action.unit, action.token))
     w.later(Carry(action))
 
 
@@ -140,6 +146,7 @@ def _silent(w: World, action: StartRanks | StopRanks) -> bool:
 
 def _reserve(w: World, a: Reserve) -> None:
     key = (a.unit, a.token)
+    w.reserving.discard(key)
     if key not in w.groups:
         if w.refusing or not w.reachable(a.node) or not w.take(a.node, a.unit, 1):
             w.refusing = max(0, w.refusing - 1)
@@ -235,6 +242,7 @@ def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Pro
 def _release(w: World, _a: Release) -> None:
     w.watched.clear()
     drop(w, lambda _: True)
+    w.reserving.clear()
     for actor in list(w.processes):
         kill(w, actor)
     for key in list(w.groups):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dljob.master.events import Commanded, HostReady, NodesSeen, RankReady, SpareReady
+from dljob.master.events import Commanded, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.evolve import evolve
-from dljob.master.views import NodeView, Outcome, Reason
+from dljob.master.views import HostId, NodeView, Outcome, Reason
 from dljob.sim import executor
 from dljob.sim.things import (
     Arrive,
@@ -22,6 +22,7 @@ from dljob.sim.things import (
     Lapse,
     Look,
     Node,
+    Notice,
     Process,
     SetUp,
     Silence,
@@ -134,6 +135,17 @@ def _on(w: World, node: str) -> list[Process]:
     return [process for process in w.processes.values() if process.node == node]
 
 
+def _notice(w: World, i: Notice) -> None:
+    node = w.nodes.get(i.node)
+    if w.state is None or node is None or node.silence is Silence.NONE or not node.listed or w.state.verdict:
+        return
+    if w.state.running_at is None:
+        w.later(i, 0.5)  # while a job starts, nobody looks
+        return
+    w.later(Arrive(NodesSeen(w.seen())))
+    w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
+
+
 def _heard_on(w: World, node: str) -> list[str]:
     """The actors of a node that PrimeMaster hears: those whose making is under way are not there yet."""
     coming = {executor.made_by(p.item.action) for p in w.pending.values() if isinstance(p.item, Carry)}
@@ -180,7 +192,9 @@ def _heal(w: World, i: Heal) -> None:
     for actor in _heard_on(w, i.node):
         if actor not in w.processes:
             w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN))
-    if not node.listed:
+    if node.listed:
+        w.later(Arrive(NodeThawed(i.node)))
+    else:
         del w.nodes[i.node]
 
 
@@ -218,6 +232,7 @@ _HAPPEN: dict[type, Callable[[World, Any], None]] = {
     Look: _look,
     Boot: _boot,
     Break: _break,
+    Notice: _notice,
     StrikeOff: _strike_off,
     Heal: _heal,
     Lapse: _lapse,
@@ -234,13 +249,27 @@ def fault(w: World, f: Fault) -> None:
 
 
 def _kill_process(w: World, f: Fault) -> None:
-    live = sorted(w.processes)
-    if live:
-        w.die(live[f.pick % len(live)])
+    actor = w.owner.get(_host_named(w, f.text), "") if f.text else _picked(w.processes, f.pick)
+    w.die(actor)
+
+
+def _picked(of: Iterable[str], pick: int) -> str:
+    """One of these; empty where there is none."""
+    there = sorted(of)
+    return there[pick % len(there)] if there else ""
+
+
+def _host_named(w: World, rank: str) -> HostId:
+    role, _, number = rank.partition("/")
+    return w.job.roles[role].host_of(int(number))
 
 
 def _end_rank(w: World, f: Fault) -> None:
-    live = sorted(w.running)
+    if f.text:
+        role, _, number = f.text.partition("/")
+        live = [key for key in ((role, int(number)),) if key in w.running]
+    else:
+        live = sorted(w.running)
     if not live:
         return
     key = live[f.pick % len(live)]
@@ -252,13 +281,15 @@ def _end_rank(w: World, f: Fault) -> None:
         executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
 
 
-def _speaking(w: World) -> list[str]:
+def _speaking(w: World, f: Fault) -> list[str]:
+    if f.text:
+        return [f.text] if w.reachable(f.text) else []
     return sorted(name for name, node in w.nodes.items() if node.silence is Silence.NONE)
 
 
 def _lose_node(w: World, f: Fault) -> None:
     """A machine is switched off: the cluster finds out later."""
-    there = _speaking(w)
+    there = _speaking(w, f)
     if not there:
         return
     name = there[f.pick % len(there)]
@@ -267,10 +298,11 @@ def _lose_node(w: World, f: Fault) -> None:
         w.die(process.actor)
     w.later(StrikeOff(name), STRIKE_OFF_S)
     w.later(Break(name), BREAK_S)
+    w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
 
 
 def _silence(w: World, f: Fault, how: Silence) -> None:
-    there = _speaking(w)
+    there = _speaking(w, f)
     if not there:
         return
     name = there[f.pick % len(there)]
@@ -278,6 +310,7 @@ def _silence(w: World, f: Fault, how: Silence) -> None:
     if how is Silence.CUT:
         w.later(Break(name), BREAK_S)
         w.later(Lapse(name, 0), w.job.fault_tolerance.lease_seconds)
+    w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
     if f.value > STRIKE_OFF_S:
         w.later(StrikeOff(name), STRIKE_OFF_S)
     w.later(Heal(name), f.value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dljob.master import timers
-from dljob.master.actions import SpawnHost
+from dljob.master.actions import Reserve, SpawnHost
 from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.transition import transition
@@ -39,6 +39,13 @@ def replayed(w: World) -> list[str]:
 # -- when something begins
 
 
+def may_reserve(w: World, a: Reserve) -> None:
+    """A unit may be reserved: its node is not one that PrimeMaster has excluded."""
+    own = w.known.exclusions.get(a.node)
+    if own is not None:
+        w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {own.reason}")
+
+
 def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
     """A host may be made: the whole gang is held, and no former process of it lives within reach."""
     if not w.admitted:
@@ -63,7 +70,8 @@ def may_start(w: World, running: Running) -> None:
         w.problems.extend(_mixed(w, running))
     for other, kind in w.job.roles[running.role].plan.depends_on:
         there = w.was_ready if kind == "Ready" else w.ended
-        lacking = [rank for rank in range(w.job.roles[other].plan.replicas) if (other, rank) not in there | w.ended]
+        everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))
+        lacking = [key[1] for key in everybody if key not in there and key not in w.ended]
         if lacking:
             w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
 

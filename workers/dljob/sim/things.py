@@ -142,6 +142,13 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """PrimeMaster has heard nothing of a node for too long."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class StrikeOff:
     """The cluster gives a silent node up."""
 
@@ -170,7 +177,7 @@ class Lapse:
     epoch: int
 
 
-Item: TypeAlias = Arrive | Carry | Up | SetUp | Done | Look | Boot | Break | StrikeOff | Heal | Lapse | Beacon
+Item: TypeAlias = Arrive | Carry | Up | SetUp | Done | Look | Boot | Break | Notice | StrikeOff | Heal | Lapse | Beacon
 
 
 @dataclass(frozen=True, slots=True)

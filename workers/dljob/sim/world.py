@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dljob.master.actions import Action, Finish, Note
-from dljob.master.events import Event, MasterStarted, NodesSeen, RankEnded, RankReady, Tick
+from dljob.master.events import Event, MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady, Tick
 from dljob.master.evolve import evolve
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, RankKey
@@ -36,6 +36,7 @@ from dljob.sim.things import (
     Look,
     Move,
     Node,
+    Notice,
     Pending,
     Process,
     Running,
@@ -105,6 +106,7 @@ class World:
         """Live ranks by role and generation."""
         self.started: dict[RankKey, int] = {}
         """The latest incarnation that was ever started."""
+        self.reserving: set[tuple[str, int]] = set()
         self.looking = False
         self.told_nodes: tuple[NodeView, ...] | None = None
         self.refusing = 0
@@ -211,6 +213,7 @@ class World:
             return
         self.state = None
         self.watched.clear()
+        self.reserving.clear()
         self.looking = False
         mine = [n for n, p in self.pending.items() if isinstance(p.item, Arrive | Carry | Look)]
         for number in mine:
@@ -236,6 +239,7 @@ class World:
             started = MasterStarted(self.epoch, "PrimeMaster was lost")
             self.tell((Arrive(started), Arrive(NodesSeen(self.told_nodes))))
             self.reattach()
+            self.listen()
         self.look()
 
     def reattach(self) -> None:
@@ -251,6 +255,14 @@ class World:
         for actor in self.processes:
             if actor not in self.watched:
                 self.later(Beacon(actor), BEACON_S)
+
+    def listen(self) -> None:
+        """Find out anew which nodes answer."""
+        for name, node in self.nodes.items():
+            if node.silence is not Silence.NONE:
+                self.later(Notice(name), self.job.fault_tolerance.node.freeze_seconds)
+            elif (own := self.known.exclusions.get(name)) is not None and own.silent:
+                self.later(Arrive(NodeThawed(name)))
 
     def attach(self, actor: str, watched: Watched) -> None:
         """Hear an actor: what it said before, or that it is dead."""
