@@ -125,7 +125,8 @@ def test_a_change_that_the_running_attempt_does_not_take_up_is_said():
     world.job["metadata"]["generation"] = 2
     world.settle()
     assert world.cond("Accepted") == ("True", "ChangeWaits")
-    assert "attempt 1 goes on" in world.message("Accepted")
+    words = "attempt 1 goes on with the spec it began with; the change waits for the next attempt"
+    assert world.message("Accepted") == f"{words}, which begins when RayCluster {world.name} is deleted"
     assert world.phase == "Running"
     world.new_session().calm()
     assert world.status["attempt"] == 2

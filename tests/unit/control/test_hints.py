@@ -11,6 +11,9 @@ from dljob.control.hints import advised
     ("reason", "words", "step"),
     [
         ("ErrImageNeverPull", "image is not present with pull policy of Never", "imagePullPolicy"),
+        ("ErrImagePull", "ErrImagePull: container ray-head: not found", "correct the image, or its imagePullSecrets"),
+        ("ErrImagePull", "ErrImagePull: container dljob-init: not found", "the operator's --init-image"),
+        ("CrashLoopBackOff", "CrashLoopBackOff: container dljob-init: back-off", "kubectl logs"),
         ("CreateContainerConfigError", 'secret "keys" not found', "create what is missing"),
         ("Unschedulable", '0/1 nodes are available: persistentvolumeclaim "x" not found.', "create the claim"),
         ("Unschedulable", "pod has unbound immediate PersistentVolumeClaims", "a volume or a provisioner"),

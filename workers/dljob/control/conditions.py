@@ -123,6 +123,8 @@ def accepted(case: Case, *, running: bool) -> Said:
         return Said("Accepted", "False", terms.reason, terms.message)
     if running and text(case.old, "attemptSpecHash") != terms.hash:
         message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
+        if not case.ref:
+            message += f", which begins when RayCluster {case.cluster_name} is deleted"
         return Said("Accepted", "True", reasons.CHANGE_WAITS, message)
     ranks = sum(replicas for _, replicas in terms.roles)
     return Said("Accepted", "True", reasons.SPEC_ACCEPTED, f"roles: {len(terms.roles)}, ranks: {ranks}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 
+from dljob.plan.pods import INIT_CONTAINER
+
 AGAIN = "the pod then goes on by itself"
 IMAGE = "correct the image, or its imagePullSecrets"
+INIT_IMAGE = "correct the operator's --init-image, or spec.image where it has none, or imagePullSecrets"
 LOGS = "`kubectl logs` of that container, with --previous, says more"
 KUBERAY_AGAIN = "KubeRay tries again by itself"
 ANEW = "the job then begins anew by itself"
 ROOM = f"make room, or ask for less; {AGAIN}"
 
+OF_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 BY_REASON = {
-    "ErrImagePull": IMAGE,
-    "ImagePullBackOff": IMAGE,
-    "InvalidImageName": IMAGE,
+    **dict.fromkeys(OF_IMAGES, IMAGE),
     "ErrImageNeverPull": "bring the image to the node, or let it be pulled: imagePullPolicy",
     "CreateContainerConfigError": f"create what is missing; {AGAIN}",
     "CreateContainerError": "correct the container's command or mounts",
@@ -31,6 +33,7 @@ BY_REASON = {
     "FailedCreateWorkerPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
 }
 BY_WORDS = (
+    *((f"{reason}: container {INIT_CONTAINER}", INIT_IMAGE) for reason in OF_IMAGES),
     ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),
     ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
     ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
