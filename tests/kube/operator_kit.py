@@ -129,12 +129,12 @@ def running(cluster: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
 
 
 @contextlib.contextmanager
-def with_images(node: Cluster, folder: Path) -> Iterator[Operator]:
+def with_images(node: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
     """An operator whose jobs run in the project's own images; a skip where these were not built."""
     lacking = [name for name in IMAGES if not (cache.home() / "images" / f"{name}.tar").exists()]
     if lacking:
         pytest.skip(f"no image of {' and '.join(lacking)}: python tests/kube/images/build.py builds them")
-    with running(node, folder, "--image", IMAGES["runtime"], "--init-image", IMAGES["operator"]) as operator:
+    with running(node, folder, "--image", IMAGES["runtime"], "--init-image", IMAGES["operator"], *flags) as operator:
         yield operator
 
 
@@ -206,6 +206,33 @@ def found(cluster: Cluster, kind: str, name: str, namespace: str = "default") ->
 def condition(body: dict[str, Any], kind: str) -> dict[str, Any]:
     """A condition of a DLJob; empty when it has none of the type."""
     return next((one for one in body.get("status", {}).get("conditions", []) if one["type"] == kind), {})
+
+
+def said(
+    cluster: Cluster, namespace: str, name: str, reason: str, kind: str = "ClusterReady", *, seconds: float = 40
+) -> str:
+    """The message of a condition once it is not True for this reason."""
+
+    def look() -> str:
+        one = condition(found(cluster, "dljob", name, namespace), kind)
+        return one["message"] if (one.get("status"), one.get("reason")) == ("False", reason) else ""
+
+    return until(look, f"{kind} of {name} is False for {reason}", seconds)
+
+
+def warned(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
+    """The note of the Warning about a job with this reason, as `kubectl describe` shows it."""
+
+    def look() -> str:
+        events = cluster.get("events.events.k8s.io", "-n", namespace)["items"]
+        notes = [
+            event["note"]
+            for event in events
+            if (event["type"], event["reason"], event["regarding"]["name"]) == ("Warning", reason, name)
+        ]
+        return notes[0] if notes else ""
+
+    return until(look, f"a Warning {reason} about {name}", 20)
 
 
 def namespaced(cluster: Cluster, test: str) -> Iterator[str]:
