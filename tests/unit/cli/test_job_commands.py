@@ -24,6 +24,14 @@ ENDED: dict[str, Any] = {
     "seconds": 12.0,
     "restarts": {"process": 2, "role_group": 0, "role": 1, "job": 0, "master": 0},
     "progress": {"step": 7, "metrics": {"reward": 0.25}},
+    "ledger": {
+        "seconds": 50.0,
+        "processes": 2,
+        "goodput": 0.83,
+        "recentGoodput": 0.9,
+        "accounts": {"queue": 0.04, "init": 5.0, "productive": 83.0, "replace": 11.96},
+        "roles": [],
+    },
     "roles": [{"name": "actor", "desired": 2, "ready": 0, "running": 0, "succeeded": 1, "failed": 1, "restarts": 2}],
     "ranks": [
         {"role": "actor", "rank": 0, "phase": "Failed", "incarnation": 3, "node": "n1", "pid": 11, "step": 7},
@@ -94,10 +102,11 @@ def test_one_job_that_has_ended(home: Path, capsys: pytest.CaptureFixture[str]) 
     record = ended(home)
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
-    assert shown.splitlines()[:6] == [
+    assert shown.splitlines()[:7] == [
         "ppo (01234567): Failed",
         "  UserErrorRepeats: actor/0: ValueError: bad",
         "  step 7  reward 0.25",
+        "  goodput: 83.0%, last 10 min 90.0%; replace 12.0%, init 5.0%",
         "  restarts: 2 process, 1 role",
         "  fault: actor/0 [Process] killed; recovered in 0.40 s",
         "  fault: actor/0 [Role] ValueError: bad; not yet recovered",

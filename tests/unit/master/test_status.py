@@ -56,7 +56,7 @@ def test_a_running_job_shows_roles_ranks_units_and_progress():
         "step": 7,
         "log": "w/1/1.log",
     }
-    assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}}
+    assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None}
     assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}
     assert seen["restarts"] == {"process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
     assert seen["version"] == world.state.version
@@ -148,7 +148,7 @@ def test_placement_shows_gaps_between_ranks_and_leaves_out_what_is_not_held():
 
 def test_no_progress_is_no_step():
     world = World(job({"name": "w"}))
-    assert show(world)["progress"] == {"step": None, "metrics": {}}
+    assert show(world)["progress"] == {"step": None, "metrics": {}, "goodputPermille": None}
 
 
 def test_peers_are_addressed_by_their_present_process():

@@ -39,6 +39,7 @@ def snapshot(phase: str = "Running", version: int = 1) -> dict[str, Any]:
         "lastFault": None,
         "recentFaults": [],
         "progress": {"step": 3, "metrics": {}},
+        "ledger": {"roles": [{"name": "a", "accounts": {"productive": 3.0}}]},
         "result": "",
         "ranks": [{"role": "a", "rank": rank, "phase": "Ready", "node": "n"} for rank in range(2)],
         "units": [{"name": "a/0", "node": "n", "phase": "Held"}],

@@ -6,11 +6,14 @@ import pytest
 from master_kit import World, job, nodes
 from prometheus_client.parser import text_string_to_metric_families
 
+from dljob.master.ledger import Account
 from dljob.master.state import Phase
 from dljob.master.status import status
 from dljob.telemetry.catalog import CATALOG, GATEWAY
 from dljob.telemetry.exposition import exposition, sample
-from dljob.telemetry.job_samples import MASTER_PHASES, samples
+from dljob.telemetry.job_samples import ACCOUNTS, MASTER_PHASES, samples
+
+SPENT = "dljob_role_seconds_total"
 
 
 def snapshot(world, progress=None):
@@ -63,6 +66,28 @@ def test_a_running_job_is_told_whole():
     assert value(values, "dljob_master_epoch") == world.state.epoch
     assert value(values, "dljob_running_seconds") == whole["seconds"]
     assert {name for name, _ in values} | {"dljob_last_recovery_seconds"} == {m.name for m in GATEWAY}
+
+
+def test_the_accounts_of_a_role_add_up_and_never_fall():
+    world = running()
+    world.kill("w", 1)
+    lost = world.pending.pop()
+    world.now += 10
+    before = parsed(exposition(samples(snapshot(world), "ns")))
+    assert {value(before, SPENT, role="w", account=account) for account in set(ACCOUNTS) - {"productive"}} == {0}
+    assert value(before, SPENT, role="w", account="productive") == 20
+    world.send(type(lost)(lost.host, lost.life, lost.outcome, seen=world.now - 1))
+    after = parsed(exposition(samples(snapshot(world), "ns")))
+    assert value(after, SPENT, role="w", account="detect") == 1
+    assert value(after, SPENT, role="w", account="productive") == 20, "one of these seconds is owed"
+    world.now += 5
+    later = parsed(exposition(samples(snapshot(world), "ns")))
+    assert value(later, SPENT, role="w", account="productive") == 24
+    assert sum(v for (name, _), v in later.items() if name == SPENT) == 30
+
+
+def test_the_accounts_are_those_of_the_ledger():
+    assert tuple(Account) == ACCOUNTS
 
 
 def test_states_of_workers_part_all_ranks():

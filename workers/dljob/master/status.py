@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
+from dljob.master import ledger_view
 from dljob.master.carry import carry
 from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
@@ -179,7 +180,8 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
-        "progress": _progress(state, progress),
+        "progress": {**_progress(state, progress), "goodputPermille": ledger_view.permille(state, now)},
+        "ledger": ledger_view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
     }

@@ -21,6 +21,7 @@ from dljob.master.codec import decode_event, decode_state, event_record, snapsho
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
+from dljob.runtime.accounts import Evidence
 from dljob.runtime.backend import Backend
 from dljob.runtime.entries import forget
 from dljob.runtime.executor import Executor
@@ -50,12 +51,13 @@ class Shell:
         self.recovered = False
         self.final: dict[str, Any] | None = None
         self.changed = asyncio.Condition()
-        self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
+        self.evidence = Evidence()
+        self.progress = self.evidence.progress
         self._alert_until = 0.0
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._trouble: BaseException | None = None
         self._count = 0
-        self._last = 0.0
+        self._last, self._writing = 0.0, False
         self._dirty = asyncio.Event()
         self._look = asyncio.Event()
         self._progressed = False
@@ -69,6 +71,7 @@ class Shell:
 
     async def offer(self, *events: ev.Event) -> None:
         """Hand in events; returns when they are in the journal."""
+        events = tuple(self.evidence.told(self.state, event) for event in events)
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for event in events[:-1]:
             self._inbox.put_nowait((event, None))
@@ -164,7 +167,7 @@ class Shell:
                 case "event":
                     step = transition(state, event := decode_event(record["e"]), record["at"])
                     state = step.state
-                    self._last_step(event)
+                    self.evidence.ended(event)
                     self._note(step.actions, record["at"])
                 case _:
                     pass
@@ -185,14 +188,15 @@ class Shell:
         if self._trouble is not None:
             raise self._trouble
         now = self._now()
-        events = [event for event, _ in batch]
+        events, self._writing = [event for event, _ in batch], True
         await self.journal.commit([event_record(event, now) for event in events])
         before, actions = self.state, list[object]()
         for event in events:
             step = transition(self.state, event, now)
             self.state = step.state
             actions.extend(step.actions)
-            self._last_step(event)
+            self.evidence.ended(event)
+        self._writing = False
         for _, heard in batch:
             if heard is not None and not heard.done():
                 heard.set_result(None)
@@ -221,6 +225,10 @@ class Shell:
         self._last = max(self._last, time.time())
         return self._last
 
+    def _shown_at(self) -> float:
+        """The time of what is shown; what is being written happens at its own time, and nothing was shown after it."""
+        return self._last if self._writing else self._now()
+
     def _note(self, actions: Iterable[object], now: float) -> None:
         for action in actions:
             if isinstance(action, ac.Note):
@@ -240,13 +248,13 @@ class Shell:
 
     def status(self) -> dict[str, Any]:
         """The status now; the final one when the job is over."""
-        return self.final or {**snapshots.status(self.state, time.time(), self.progress), "version": self.version}
+        return self.final or {**snapshots.status(self.state, self._shown_at(), self.progress), "version": self.version}
 
     def brief(self) -> dict[str, Any]:
         """The status without ranks and units."""
         if self.final is not None:
             return snapshots.brief_of(self.final)
-        return {**snapshots.brief(self.state, time.time(), self.progress), "version": self.version}
+        return {**snapshots.brief(self.state, self._shown_at(), self.progress), "version": self.version}
 
     async def _show(self) -> None:
         self._count += 1
@@ -275,18 +283,13 @@ class Shell:
 
     def heard(self, beacon: Beacon) -> BeaconReply:
         """Take a beacon: progress in, lease out."""
-        for rank, seen in beacon.steps.items():
-            self.progress[beacon.role, rank] = seen[1:]
+        for event in self.evidence.heard(self.state, beacon, time.time()):
+            self._inbox.put_nowait((event, None))
         if beacon.steps:
             self._progressed = True
             self._dirty.set()
         known = not self.recovered or self.executor.hosts.knows(beacon.actor)
         return BeaconReply(self.journal.epoch, known)
-
-    def _last_step(self, event: ev.Event) -> None:
-        """A rank that ends tells its last step, which no beacon may have told yet."""
-        if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
-            self.progress[event.role, event.rank] = event.outcome.step, dict(event.outcome.metrics)
 
     # -- nodes
 

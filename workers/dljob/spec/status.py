@@ -24,6 +24,7 @@ COLUMNS: tuple[Schema, ...] = (
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Cluster", "type": "string", "jsonPath": ".status.rayCluster.name", "priority": 1},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt", "priority": 1},
+    {"name": "Goodput", "type": "integer", "jsonPath": ".status.progress.goodputPermille", "priority": 1},
     {"name": "LastFault", "type": "string", "jsonPath": ".status.lastFault.reason", "priority": 1},
     {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1},
 )
@@ -177,7 +178,9 @@ def _history() -> dict[str, Schema]:
             etaSeconds=_count("Seconds that it will still take."),
             lastCheckpointStep=_count("The step that was saved last."),
             lastCheckpointTime=_time("When it was saved."),
-            goodputPermille=_count("Share of the time that made steps which count, in thousandths."),
+            goodputPermille=_count(
+                "Productive share of the time of all ranks since the start of the attempt, in thousandths."
+            ),
             metrics=_list("What came with the step.", 16, metric),
         ),
         "lastCommands": _list("Commands that are settled, the newest last.", 16, command, key="id"),

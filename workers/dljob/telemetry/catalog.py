@@ -152,6 +152,14 @@ GATEWAY = (
         "From detection to all ranks ready again, of the last failure that was recovered, by the level that did it.",
         (*_JOB, "level"),
     ),
+    Metric(
+        "dljob_role_seconds_total",
+        "counter",
+        "gateway",
+        "Time of a role's ranks, by the account that it went to: queue, schedule, init, productive, detect, decide,"
+        " replace, rendezvous, recompute, wait, idle; and spare, the time of its process spares, on top of that.",
+        (*_JOB, "role", "account"),
+    ),
     Metric("dljob_step", "gauge", "gateway", "The last step that the first driver role reported.", _JOB),
     Metric(
         "dljob_units",

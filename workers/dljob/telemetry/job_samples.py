@@ -7,6 +7,11 @@ from typing import Any
 
 from dljob.telemetry.exposition import Sample, sample
 
+ACCOUNTS = (
+    *("queue", "schedule", "init", "productive", "detect", "decide", "replace", "rendezvous", "recompute", "wait"),
+    *("idle", "spare"),
+)
+"""Of the ledger, in its order."""
 MASTER_PHASES = ("Pending", "Scheduling", "Running", "Recovering", "Stopping", "Succeeded", "Failed")
 """Of PrimeMaster, in their order."""
 
@@ -23,6 +28,8 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
         yield sample("dljob_restarts_total", (*of, _level(level)), count)
     for level, seconds in _recoveries(snapshot["recentFaults"]).items():
         yield sample("dljob_last_recovery_seconds", (*of, level), seconds)
+    for role in snapshot["ledger"]["roles"]:
+        yield from _accounts(of, role)
     if (step := snapshot["progress"]["step"]) is not None:
         yield sample("dljob_step", of, step)
     for state, count in _units(snapshot).items():
@@ -42,6 +49,14 @@ def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
     }
     for state, count in states.items():
         yield sample("dljob_workers", (*of, str(role["name"]), state), count)
+
+
+def _accounts(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
+    """All accounts of a role, those that hold nothing as well. A counter never falls: what it showed before is owed."""
+    holds, owed = role["accounts"], role.get("owed", {})
+    for account in ACCOUNTS:
+        value = round(holds.get(account, 0.0) + owed.get(account, 0.0), 6)
+        yield sample("dljob_role_seconds_total", (*of, str(role["name"]), account), value)
 
 
 def _recoveries(faults: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -13,6 +14,8 @@ from dljob.cli.where import HERE, Where, elsewhere
 from dljob.errors import UsageError
 
 Row = tuple[str, ...]
+LEAST = 0.0005
+"""The share of the ranks' time from which an account is named: less is 0.0 %."""
 
 
 def status(
@@ -123,6 +126,7 @@ def describe(record: registry.JobRecord, status: dict[str, Any]) -> list[str]:
         metrics = "  ".join(f"{k} {v:g}" for k, v in progress.get("metrics", {}).items())
         lines.append(f"  step {progress['step']}  {metrics}".rstrip())
     restarts = {k: v for k, v in status.get("restarts", {}).items() if v}
+    lines += [f"  {line}" for line in spent(status.get("ledger", {}))]
     lines.append("  restarts: " + (", ".join(f"{v} {k.replace('_', ' ')}" for k, v in restarts.items()) or "none"))
     for fault in status.get("recentFaults", []):
         took = (
@@ -134,6 +138,17 @@ def describe(record: registry.JobRecord, status: dict[str, Any]) -> list[str]:
     if ranks:
         lines += ["", *_ranks(ranks)]
     return lines
+
+
+def spent(ledger: Mapping[str, Any]) -> list[str]:
+    """Goodput, and where the rest of the ranks' time went, in one line; nothing before any time has passed."""
+    if ledger.get("goodput") is None:
+        return []
+    ranks, recent = ledger["seconds"] * ledger["processes"], ledger["recentGoodput"]
+    held = [(name, seconds) for name, seconds in ledger["accounts"].items() if name != "productive"]
+    most = sorted(held, key=lambda item: -item[1])
+    rest = ", ".join(f"{name} {seconds / ranks:.1%}" for name, seconds in most if seconds / ranks >= LEAST)
+    return [f"goodput: {ledger['goodput']:.1%}, last 10 min {recent:.1%}" + (f"; {rest}" if rest else "")]
 
 
 def _ranks(ranks: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,56 @@
+"""The ledger as the snapshot shows it, in seconds and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.master.ledger import Account, goodput, owed, totals
+from dljob.master.ledger_rules import micros
+from dljob.master.state import JobState
+
+
+def shown(state: JobState, now: float) -> dict[str, Any]:
+    """Wall time, processes, goodput, and the accounts of the job and of each role, in process-seconds.
+
+    Accounts that hold nothing are left out. `owed` is what a counter of an account adds so that it does not fall.
+    """
+    at = _until(state, now)
+    rows: list[dict[str, Any]] = []
+    whole = dict.fromkeys(Account, 0)
+    for role in state.job.roles:
+        own = totals(state.ledger, role, at)
+        for account, total in own.items():
+            whole[account] += total
+        row = {"name": role, "accounts": _seconds(own)}
+        lacking = owed(state.ledger, role, at)
+        rows.append({**row, "owed": _seconds(lacking)} if lacking else row)
+    share = goodput(state.ledger, len(state.ranks), at)
+    return {
+        "seconds": at / 1e6,
+        "processes": len(state.ranks),
+        "goodput": _rounded(share.overall),
+        "recentGoodput": _rounded(share.recent),
+        "accounts": _seconds({account: total for account, total in whole.items() if total}),
+        "roles": rows,
+    }
+
+
+def permille(state: JobState, now: float) -> int | None:
+    """The job's goodput in thousandths; None before any time has passed."""
+    share = goodput(state.ledger, len(state.ranks), _until(state, now)).overall
+    return None if share is None else int(share * 1000)
+
+
+def _until(state: JobState, now: float) -> int:
+    """Now, or the job's end, in microseconds since its start."""
+    at = now if state.ended_at is None else state.ended_at
+    return max(state.ledger.at, micros(state, at))
+
+
+def _seconds(accounts: Mapping[Account, int]) -> dict[str, float]:
+    return {account.value: total / 1e6 for account, total in accounts.items()}
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

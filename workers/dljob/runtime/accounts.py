@@ -1,0 +1,69 @@
+"""What the ledger needs to know and no event of a rank tells: when a host was last heard, and how far its ranks were.
+
+Beacons tell it, and they are not journaled; so it is written into the events that are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from dljob.master import events as ev
+from dljob.master.state import JobState, RankPhase
+from dljob.runtime.messages import Beacon
+
+
+class Evidence:
+    """What one master heard. A later one begins without it, and hears of what lives again."""
+
+    def __init__(self) -> None:
+        self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
+        """The last step of each rank that told one, and its metrics."""
+        self._highest: dict[tuple[str, int], int] = {}
+        self._heard: dict[str, float] = {}
+
+    def heard(self, state: JobState, beacon: Beacon, now: float) -> Iterator[ev.Event]:
+        """Take a beacon; gives what the core should know of it."""
+        self._heard[beacon.actor] = now
+        for rank, (incarnation, step, metrics) in beacon.steps.items():
+            key = beacon.role, rank
+            self._step(key, step, metrics)
+            own = state.ranks.get(key)
+            if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
+                continue
+            if step >= own.goal or not own.stepped:
+                yield ev.Stepped(beacon.role, rank, incarnation, step)
+
+    def ended(self, event: ev.Event) -> None:
+        """A rank that ends tells its last step, which no beacon may have told yet."""
+        if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
+            self._step((event.role, event.rank), event.outcome.step, dict(event.outcome.metrics))
+
+    def _step(self, key: tuple[str, int], step: int, metrics: Mapping[str, float]) -> None:
+        self.progress[key] = step, metrics
+        self._highest[key] = max(step, self._highest.get(key, step))
+
+    def told(self, state: JobState, event: ev.Event) -> ev.Event:
+        """An event with what is known beside it."""
+        match event:
+            case ev.HostLost():
+                host = state.hosts.get(event.host)
+                actor = host.actor if host is not None and host.life == event.life else ""
+                return dataclasses.replace(event, seen=self._heard.pop(actor, None))
+            case ev.RankReady() if event.incarnation > 1:
+                return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
+            case ev.NodesSeen():
+                return dataclasses.replace(event, silent=self._silent(state, {node.id for node in event.nodes}))
+            case _:
+                return event
+
+    def _silent(self, state: JobState, nodes: set[str]) -> tuple[tuple[str, float], ...]:
+        """When nodes that are gone were last heard."""
+        if all(node.id in nodes for node in state.nodes):
+            return ()
+        last: dict[str, float] = {}
+        for own in state.hosts.values():
+            at = self._heard.get(own.actor)
+            if at is not None and own.node and own.node not in nodes:
+                last[own.node] = max(at, last.get(own.node, at))
+        return tuple(sorted(last.items()))
