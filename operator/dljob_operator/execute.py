@@ -27,12 +27,14 @@ from dljob.control.model import (
 from dljob.errors import UnreachableError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, SECRETS, ApiError, Json, Kube, NotThereError
 from dljob.kube.gateway import Tails
+from dljob.kube.head import HeadError
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.objects import Objects
 from dljob.plan.pods import TOKEN_KEY
 from dljob_operator.cache import Cache
 from dljob_operator.heads import Heads
 from dljob_operator.observe import Memory
+from dljob_operator.pods import digest
 from dljob_operator.workqueue import Key
 
 LOG_BYTES = 600 * 1024
@@ -93,10 +95,7 @@ class Hands:
             case Finalize():
                 await self._finalize(key, on=action.on)
             case Submit():
-                ray = self._heads.ray(memory.uid, action.cluster, action.address)
-                for name, content in action.packages.items():
-                    await ray.keep(name, content.encode())
-                await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
+                await self._submit(key, memory, action)
             case Command():
                 gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
                 job = names.job_uid(memory.uid)
@@ -195,6 +194,21 @@ class Hands:
             self._cache.drop_job(key)  # it is gone; the answer is what it was
         else:
             self._cache.put_job(made)
+
+    async def _submit(self, key: Key, memory: Memory, action: Submit) -> None:
+        pod, container = action.head
+        if container:
+            await self._same_head(key, pod, container)
+        ray = self._heads.ray(memory.uid, action.cluster, action.address)
+        for name, content in action.packages.items():
+            await ray.keep(name, content.encode())
+        await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
+
+    async def _same_head(self, key: Key, pod: str, container: str) -> None:
+        """Look at the head as it is, not as a watch told: a head that restarted would take a known id once more."""
+        found = await self._kube.list(PODS, key.namespace, fields=f"metadata.name={pod}")
+        if not any(digest(body).container == container for body in found):
+            raise HeadError(0, f"head pod {pod} is another one than the submission was ordered for, or restarted since")
 
     async def _save_logs(self, key: Key, memory: Memory, action: SaveLogs) -> None:
         gateway = self._heads.gateway(memory.uid, action.cluster, action.address)

@@ -12,7 +12,8 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
-from dljob.control.fields import part
+from dljob.control import names
+from dljob.control.fields import part, text
 from dljob.control.follow import significant
 from dljob.control.model import MasterView, Object, RayJobView, Watch
 from dljob.kube.gateway import Gateway
@@ -197,6 +198,7 @@ class Pollers:
             str(said.get("status") or ""),
             message=str(said.get("message") or ""),
             exit_code=said.get("driver_exit_code"),
+            spec=text(said, "metadata", names.SPEC_HASH),
             session=session,
         )
         if view.status not in _ENDED:

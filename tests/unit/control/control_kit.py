@@ -77,6 +77,8 @@ class World:
     """Every call that changed something, in words."""
     submissions: list[tuple[str, str]] = field(default_factory=list)
     """(id, session of Ray that took it)."""
+    posted: dict[str, Submit] = field(default_factory=dict)
+    """What Ray took, by id."""
     commands: list[Command] = field(default_factory=list)
     watch: Watch | None = None
     outcome: Outcome | None = None
@@ -175,8 +177,11 @@ class World:
         assert action.cluster in self.clusters
         match action:
             case Submit():
+                pods = {pod.name: pod.container for pod in self.pods[action.cluster] if pod.head}
+                assert not action.head[1] or pods[action.head[0]] == action.head[1], "a head that restarted"
                 if action.id not in self.ray:
                     self.submissions.append((action.id, self.session))
+                    self.posted[action.id] = action
                     self.ray[action.id] = "RUNNING"
                     self.counted = _handed({**self.maps, **action.packages}, action)
                     self.handed.append((self.counted, self.status.get("restarts", {}).get("process", 0)))
@@ -226,7 +231,8 @@ class World:
         if watch is not None:
             known = self.ray.get(watch.submission, "MISSING")
             if self.said is None or self.said.status in ("", "MISSING"):
-                self.said = RayJobView(watch.submission, known, session=self.session)
+                spec = self.posted[watch.submission].metadata[names.SPEC_HASH] if known != "MISSING" else ""
+                self.said = RayJobView(watch.submission, known, session=self.session, spec=spec)
 
     # -- what happens in the world
 
@@ -242,6 +248,7 @@ class World:
     def head_ready(self, uid: str = "pod-1") -> World:
         """KubeRay made the head, and it is ready."""
         head = Pod(f"{self.name}-head", uid, True, "headgroup", "Running", True, ip="10.0.0.1", node="node-a")
+        head = replace(head, container=f"containerd://{uid}-{self.session}")
         self.pods[self.name] = [head]
         return self.condition("HeadPodReady", "True")
 
@@ -280,6 +287,8 @@ class World:
         self.ray.clear()
         self.masters.clear()
         self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
+        for name, pods in self.pods.items():
+            self.pods[name] = [replace(pod, container=f"{pod.container}+") if pod.head else pod for pod in pods]
         if self.said is not None:
             self.said = replace(self.said, status="MISSING", session=self.session)
         if self.view is not None:
@@ -334,6 +343,13 @@ class World:
         """Ray says something of the submission."""
         self.ray[self.watch.submission] = status
         self.said = RayJobView(self.watch.submission, status, session=self.session, **more)
+        return self
+
+    def edit(self, **spec: Any) -> World:
+        """Somebody changes the DLJob."""
+        assert self.job is not None
+        self.job["spec"] |= spec
+        self.job["metadata"]["generation"] += 1
         return self
 
     def later(self, seconds: float) -> World:

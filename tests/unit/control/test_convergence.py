@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from control_kit import CrashError, World, dljob
@@ -40,6 +41,7 @@ NATURE: dict[str, Happening] = {
     "launcher dies": (lambda w: w.lives, lambda w: w.launcher("FAILED", exit_code=137, message="killed")),
     "later": (lambda w: True, lambda w: w.later(45)),
     "restart ordered": (lambda w: True, _order_restart),
+    "spec changed": (lambda w: True, lambda w: w.edit(runtimeEnv={"env_vars": {"AT": str(len(w.log))}})),
     "suspended": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=True)),
     "resumed": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=False)),
     "operator restarted": (lambda w: True, lambda w: w.restarted()),
@@ -47,6 +49,10 @@ NATURE: dict[str, Happening] = {
 """What happens -> (when it can, how)."""
 PASS = st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 5)))
 STORY = st.lists(st.one_of(PASS, PASS, st.tuples(st.sampled_from(sorted(NATURE)), st.none())), max_size=60)
+
+
+RUNS: dict[str, object] = {}
+"""Digest of a spec -> its runtime environment."""
 
 
 def one_pass(world: World, fuse: int | None) -> None:
@@ -61,8 +67,11 @@ def one_pass(world: World, fuse: int | None) -> None:
 def lawful(world: World) -> None:
     """What holds at every moment."""
     assert len(world.clusters) <= 1, "two RayClusters at a time"
-    assert len(set(world.submissions)) == len(world.submissions), "one submission twice"
+    assert len({id_ for id_, _ in world.submissions}) == len(world.submissions), "one submission twice"
     assert all(handed == told for handed, told in world.handed), "what was counted is handed on"
+    for submit in world.posted.values():
+        digest = submit.metadata[names.SPEC_HASH]
+        assert RUNS.setdefault(digest, submit.runtime_env) == submit.runtime_env, "an environment of another spec"
 
 
 def grown(world: World, before: dict[str, int]) -> dict[str, int]:
@@ -95,6 +104,8 @@ def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[s
         world.cluster["spec"].pop("suspend", None)
     world.calm(end)
     lawful(world)
+    if world.status.get("submissionId") in world.posted:
+        assert world.posted[world.status["submissionId"]].metadata[names.SPEC_HASH] == world.status["attemptSpecHash"]
     over = {one["type"] for one in world.status["conditions"] if one["type"] in ("Complete", "Failed")}
     assert over == {"Complete" if world.phase == "Succeeded" else "Failed"}
     assert world.phase == end or world.status["reason"] == "ClusterRestartsExhausted"
@@ -161,3 +172,52 @@ def test_a_crash_after_any_call_around_a_lost_head_costs_no_count() -> None:
         assert (broken.submissions, broken.handed) == (straight.submissions, straight.handed), fuse
         assert broken.status["restarts"] == straight.status["restarts"], fuse
         assert broken.clusters == {}
+
+
+def crashed(world: World, fuse: int) -> World:
+    """A job whose head became ready, and whose operator died after so many calls."""
+    world.settle().head_ready()
+    world.fuse = fuse
+    with suppress(CrashError):
+        world.settle()
+    world.fuse = None
+    return world.restarted()
+
+
+def begun(kind: str) -> World:
+    """A job with a RayCluster of its own, or on one that is there."""
+    if kind == "own":
+        return World()
+    world = World(dljob(rayClusterRef={"name": "shared"}))
+    meta = {"name": "shared", "namespace": "team", "uid": "uid-shared", "generation": 3, "labels": {}}
+    world.clusters["shared"] = {"metadata": meta, "spec": {"rayVersion": "2.60.1"}, "status": {}}
+    world.pods["shared"] = []
+    return world
+
+
+@pytest.mark.parametrize("fuse", range(7))
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_head_that_restarts_while_the_operator_is_dead_gets_no_id_twice(kind: str, fuse: int) -> None:
+    """Whether the submission was made is not known to the next operator: the head that it was ordered for is."""
+    world = crashed(begun(kind), fuse)
+    ordered = "submissionId" in world.status
+    world.new_session().calm()
+    lawful(world)
+    assert (world.phase, world.status["attempt"]) == ("Succeeded", 2 if ordered else 1)
+    assert len({session for _, session in world.submissions}) == len(world.submissions)
+
+
+@pytest.mark.parametrize("fuse", range(7))
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_spec_that_changes_around_the_submission_runs_whole_and_is_told_of(kind: str, fuse: int) -> None:
+    world = crashed(begun(kind), fuse)
+    world.edit(runtimeEnv={"env_vars": {"A": "1"}}).settle()
+    if not world.has_head:
+        world.head_ready("pod-2").settle()
+    runs = world.posted[world.status["submissionId"]]
+    changed = runs.runtime_env == {"env_vars": {"A": "1"}}
+    lawful(world)
+    assert runs.metadata[names.SPEC_HASH] == world.status["attemptSpecHash"]
+    assert world.cond("Accepted") == ("True", "SpecAccepted" if changed else "ChangeWaits")
+    assert world.status.get("restarts", {}).get("cluster", 0) == 0
+    assert world.calm().phase == "Succeeded"

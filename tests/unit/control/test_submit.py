@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from control_kit import UID, World, dljob
+from test_reference import world as on_shared
 
 from dljob.control.model import RayJobView, Submit, Trouble, Watch
 
@@ -30,7 +33,13 @@ def test_before_the_workers_are_ready():
     assert isinstance(submit, Submit)
     assert submit.address == "10.0.0.1"
     assert submit.runtime_env == {}
-    assert submit.metadata == {"dljob.io/name": "hello", "dljob.io/namespace": "team", "dljob.io/uid": UID}
+    assert submit.metadata == {
+        "dljob.io/name": "hello",
+        "dljob.io/namespace": "team",
+        "dljob.io/uid": UID,
+        "dljob.io/spec-hash": world.status["attemptSpecHash"],
+    }
+    assert submit.head == (f"{world.name}-head", "containerd://pod-1-session-1")
 
 
 def test_the_runtime_environment_and_version_are_the_specs():
@@ -108,3 +117,76 @@ def test_another_head_before_the_submission_is_no_loss():
     world.head_ready("pod-2").settle()
     assert world.status["rayCluster"]["headPodUID"] == "pod-2"
     assert world.status["attempt"] == 1
+
+
+def test_not_before_the_heads_pod_is_seen():
+    """Whom the submission is meant for is written with the order."""
+    world = World().settle().head_ready()
+    pods, world.pods[world.name] = world.pods[world.name], []
+    assert world.look().reason == "the head is ready, and its pod is not seen yet"
+    world.settle()
+    assert "submissionId" not in world.status
+    world.pods[world.name] = pods
+    world.settle()
+    assert world.status["rayCluster"]["headContainer"] == "containerd://pod-1-session-1"
+
+
+def test_a_kubelet_that_names_no_container_is_no_other_head():
+    world = World().settle().head_ready()
+    (head,) = world.pods[world.name]
+    world.pods[world.name] = [replace(head, container="")]
+    world.settle()
+    assert "headContainer" not in world.status["rayCluster"]
+    assert len(world.submissions) == 1
+    world.pods[world.name] = [head]
+    world.settle()
+    assert world.status["attempt"] == 1
+    world.workers_ready().master("Running").settle()
+    world.pods[world.name] = [replace(head, container="")]
+    assert world.settle().status["attempt"] == 1
+
+
+def test_a_restart_of_the_head_is_seen_before_ray_answers_again():
+    world = World().running()
+    (head, *workers) = world.pods[world.name]
+    world.pods[world.name] = [replace(head, container="containerd://b", trouble="OOMKilled"), *workers]
+    world.step()
+    why = "the head restarted: the container of pod hello-ed4f5-head is another one now; OOMKilled"
+    assert (world.status["attempt"], world.status["reason"], world.status["message"]) == (2, "HeadLost", why)
+
+
+def test_a_spec_that_was_broken_after_the_order_posts_nothing():
+    world = ordered()
+    whole = world.job["spec"]["roles"]
+    world.edit(roles=[])
+    assert world.look().reason == "waits for a better spec: InvalidSpec"
+    assert world.settle().submissions == []
+    world.edit(roles=whole).settle()
+    assert len(world.submissions) == 1
+
+
+def test_a_spec_that_was_changed_after_the_order_waits_for_rays_word():
+    world = ordered()
+    world.watch = world.said = None
+    world.edit(runtimeEnv={"env_vars": {"A": "1"}})
+    outcome = world.look()
+    assert outcome.actions == ()
+    assert "Ray is asked whether it has taken that one" in outcome.reason
+    world.settle()
+    assert (world.status["attempt"], world.submissions) == (2, [])
+    assert "SpecChanged" in world.reasons()
+
+
+def test_on_a_raycluster_that_is_there_ray_says_which_spec_runs():
+    world = on_shared()
+    world.settle().head_ready().settle()
+    runs = world.status["attemptSpecHash"]
+    world.edit(runtimeEnv={"env_vars": {"A": "1"}}).restarted()
+    world.step()
+    assert world.status["attemptSpecHash"] != runs, "nobody has said that it was posted, so it is posted now"
+    assert len(world.submissions) == 1, "Ray has that id, and keeps what it has"
+    world.settle()
+    assert world.status["attemptSpecHash"] == runs
+    assert world.cond("Accepted") == ("True", "ChangeWaits")
+    world.restarted().workers_ready().master("Running").step()
+    assert world.status["attemptSpecHash"] == runs

@@ -225,6 +225,9 @@ class FakeCluster:
     def _selected(self, request: web.Request, matched: re.Match[str], plural: str, body: dict[str, Any]) -> bool:
         wanted = [part for part in request.query.get("labelSelector", "").split(",") if part]
         labels = body["metadata"].get("labels") or {}
+        _, _, named = request.query.get("fieldSelector", "").partition("metadata.name=")
+        if named and body["metadata"]["name"] != named:
+            return False
         _, _, about = request.query.get("fieldSelector", "").partition("involvedObject.uid=")
         if about and (body.get("involvedObject") or {}).get("uid") != about:
             return False

@@ -35,6 +35,8 @@ class StubHead:
     """The gateway answers 500."""
     ray_down: bool = False
     asked: list[str] = field(default_factory=list)
+    taken: int = 500
+    """What a submission id that is there already is answered with: by Ray's head; its agent says 400 (2.60)."""
     accept: bool = True
     """Whether a new submission is taken."""
 
@@ -93,11 +95,13 @@ class StubHead:
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["submission_id"] in self.jobs:
-            return web.Response(status=500, text=f"Job with submission_id {body['submission_id']} already exists.")
+            said = f"Job with submission_id {body['submission_id']} already exists."
+            return web.Response(status=self.taken, text=said)
         if not self.accept:
             return web.Response(status=500, text="No available agent to submit job, please try again later.")
         self.posted.append(body)
-        self.jobs[body["submission_id"]] = {"status": "PENDING", "message": "queued", "driver_exit_code": None}
+        made = {"status": "PENDING", "message": "queued", "driver_exit_code": None, "metadata": body["metadata"]}
+        self.jobs[body["submission_id"]] = made
         return web.json_response({"submission_id": body["submission_id"], "job_id": body["submission_id"]})
 
     async def _package(self, request: web.Request) -> web.Response:

@@ -58,7 +58,9 @@ async def test_a_submission(head: StubHead, ask: Ask) -> None:
     ]
 
 
-async def test_a_submission_that_is_there_is_adopted(head: StubHead, ask: Ask) -> None:
+@pytest.mark.parametrize("taken", [400, 409, 500])
+async def test_a_submission_that_is_there_is_adopted(head: StubHead, ask: Ask, taken: int) -> None:
+    head.taken = taken
     await submit(RayJobs(ask))
     assert await submit(RayJobs(ask)) == "adopted"
     assert len(head.posted) == 1

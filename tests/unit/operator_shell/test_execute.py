@@ -136,6 +136,27 @@ async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
         await do(it, submit)
 
 
+async def test_a_head_that_restarted_since_the_order_gets_nothing(it: Shell) -> None:
+    """The watch may not have told yet; Ray's new session would take a known id once more."""
+    it.head.token = token(owner(it)["uid"], "c1")
+    submit = Submit("hello-1", "c1", "10.0.0.1", ("x",), {}, {}, ("c1-head", "containerd://a"), {"s.json": "{}"})
+    pod = {"metadata": {"name": "c1-head"}, "spec": {"containers": [{"name": "ray-head"}]}}
+    for restarted in ("containerd://b", ""):
+        status = {"phase": "Running", "containerStatuses": [{"name": "ray-head", "containerID": restarted}]}
+        it.fake.put("pods", {**pod, "status": status})
+        with pytest.raises(HeadError, match="c1-head is another one than the submission was ordered for, or restarted"):
+            await do(it, submit)
+    del it.fake.objects["pods", "default", "c1-head"]
+    it.fake.put("pods", {**pod, "metadata": {"name": "c1-head-2"}, "status": status})
+    with pytest.raises(HeadError):
+        await do(it, submit)
+    assert (it.head.posted, it.head.kept) == ([], {})
+    status["containerStatuses"][0]["containerID"] = "containerd://a"
+    it.fake.put("pods", {**pod, "status": status})
+    await do(it, submit)
+    assert len(it.head.posted) == 1
+
+
 async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
     uid = owner(it)["uid"]
     it.head.token = token(uid, "c1")

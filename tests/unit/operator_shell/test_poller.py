@@ -105,10 +105,11 @@ async def test_while_the_gateway_is_silent_ray_is_asked(it: Shell) -> None:
     assert "PrimeMaster does not answer" in master.error
     assert master.snapshot == {}
     assert ray.status == "MISSING"
-    it.head.jobs["hello-1"] = {"status": "FAILED", "message": "exit 2", "driver_exit_code": 2}
+    told = {"dljob.io/spec-hash": "0123"}
+    it.head.jobs["hello-1"] = {"status": "FAILED", "message": "exit 2", "driver_exit_code": 2, "metadata": told}
     it.head.logs["hello-1"] = 'x\n{"dljob": "refused", "reason": "InvalidSpec", "message": "m", "hint": "h"}'
     _, ray = await until(it, lambda _, ray: ray.status == "FAILED")
-    assert (ray.exit_code, ray.message) == (2, "exit 2")
+    assert (ray.exit_code, ray.message, ray.spec) == (2, "exit 2", "0123")
     assert ray.refusal == {"reason": "InvalidSpec", "message": "m", "hint": "h"}
     assert ray.tail.startswith("x\n")
 

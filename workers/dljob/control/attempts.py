@@ -86,7 +86,11 @@ def _between(case: Case) -> bool:
 def _changed(case: Case) -> NewAttempt | None:
     """Whoever mends a spec that cannot start need not make the job anew; the names of its children are used up."""
     made_of = text(case.old, "attemptSpecHash")
-    if case.submitted or not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
+    if not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
+        return None
+    # Once it was ordered only Ray can say that it was not posted. On a RayCluster that is there the change is posted.
+    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
+    if case.submitted and not missing:
         return None
     message = "the spec was changed before anything ran"
     return NewAttempt(reasons.SPEC_CHANGED, message, counted=False, fault=False)
@@ -113,10 +117,18 @@ def _head_lost(case: Case) -> NewAttempt | None:
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
     if session and case.ray_job is not None and case.ray_job.session not in ("", session):
-        why = f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
-        message = f"the head restarted: Ray's session is {case.ray_job.session} now{why}"
+        message = f"the head restarted: Ray's session is {case.ray_job.session} now{_why(case)}"
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
+    container = case.recorded.get("headContainer")
+    if container and case.head is not None and case.head.container not in ("", container):
+        message = f"the head restarted: the container of pod {case.head.name} is another one now{_why(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     return None
+
+
+def _why(case: Case) -> str:
+    """What the kubelet says of the head, to be put behind."""
+    return f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
 
 
 def _resumed(case: Case) -> NewAttempt | None:

@@ -239,6 +239,11 @@ class Case:
         return bool(self.snapshot) or (self.submitted and bool(text(self.old, "master", "state")))
 
     @property
+    def taken(self) -> bool:
+        """Whether this attempt's submission runs, as far as PrimeMaster or Ray has said."""
+        return self.told or (self.ray_job is not None and self.ray_job.status not in ("", "MISSING"))
+
+    @property
     def silent(self) -> bool:
         """Whether PrimeMaster has been asked in vain for longer than it may take."""
         master = self.observed.master

@@ -113,7 +113,7 @@ def _standing(case: Case) -> list[Said]:
 def _first(case: Case) -> list[Said]:
     """What holds before, while and after the job runs."""
     quota = [_quota(case)] if case.queued and not case.finished else []
-    return [accepted(case, running=case.submitted and not case.finished), *quota, *cluster.ready(case)]
+    return [accepted(case, running=case.taken and not case.finished), *quota, *cluster.ready(case)]
 
 
 def accepted(case: Case, *, running: bool) -> Said:

@@ -84,6 +84,8 @@ class RayJobView:
     """PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED | MISSING (404) | "" (not asked yet)."""
     message: str = ""
     exit_code: int | None = None
+    spec: str = ""
+    """The digest of the spec that it was submitted with; empty: not told."""
     refusal: Mapping[str, str] = field(default_factory=dict[str, str])
     """The launcher's last word when it refused: {"reason", "message", "hint"}."""
     tail: str = ""
@@ -191,6 +193,8 @@ class Submit:
     argv: tuple[str, ...]
     runtime_env: Object
     metadata: Mapping[str, str]
+    head: tuple[str, str] = ("", "")
+    """(pod, container) that it is meant for: another one gets nothing. An unknown container: whichever answers."""
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
     """What Ray keeps for the launcher: name -> text. A RayCluster of the job's own has it in a volume."""
 

@@ -103,8 +103,7 @@ def _beginning(case: Case) -> dict[str, Any]:
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
-        made_of = "" if case.ref else text(case.cluster, "metadata", "annotations", names.SPEC_HASH)
-        found["attemptSpecHash"] = text(case.old, "attemptSpecHash") or made_of or case.terms.hash
+        found["attemptSpecHash"] = _made_of(case, case.terms.hash)
         version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
         usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
         found["effective"] = part(case.old, "effective") or usual
@@ -113,6 +112,16 @@ def _beginning(case: Case) -> dict[str, Any]:
         found |= {"roles": roles, "rolesReady": ready_text(roles)}
         found["restartsTotal"] = sum(handover.restarts(case, {}).values())
     return found
+
+
+def _made_of(case: Case, wanted: str) -> str:
+    """The digest of the spec that the attempt runs. `wanted`: of the one that is there now."""
+    old = text(case.old, "attemptSpecHash")
+    if not case.ref:
+        return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
+    if case.ray_job is not None and case.ray_job.spec:
+        return case.ray_job.spec
+    return wanted if case.submitted and not case.taken else old or wanted
 
 
 def _blank(name: str, desired: int) -> dict[str, Any]:
@@ -167,7 +176,7 @@ def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
 def _changed(case: Case, change: Change | None) -> dict[str, Any]:
     match change:
         case Order():
-            return {"submissionId": case.submission, "master": None}
+            return {"submissionId": case.submission, "master": None, **_whom(case)}
         case Verdict():
             return {"completionTime": stamp(change.at), "carried": None}
         case Noted() | Intent():
@@ -177,6 +186,13 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
             return _next_attempt(case, change)
         case _:
             return {}
+
+
+def _whom(case: Case) -> dict[str, Any]:
+    """The head that the submission is meant for, to its process tree."""
+    cluster = _cluster(case)["rayCluster"]
+    container = case.head.container if case.head is not None else ""
+    return {"rayCluster": {**cluster, **({"headContainer": container} if container else {})}}
 
 
 def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """When the launcher is posted to the head, and what is posted.
 
-The id goes into the status first; the POST comes in a later pass, and again until Ray knows the id. Ray refuses an id
-that it has, and the shell adopts it: so one attempt is one submission, wherever the operator dies.
+The id goes into the status first, with the head's pod and container; the POST comes in a later pass, and again until
+Ray knows the id. Ray refuses an id that it has, and the shell adopts it; a head that restarted meanwhile knows none,
+but is another container. So one attempt is one submission, wherever the operator dies and whatever the head does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from dljob.control import accept, children, handover, names
-from dljob.control.accept import Refused
+from dljob.control.accept import Refused, Terms
 from dljob.control.case import Case
 from dljob.control.fields import part, text
 from dljob.control.model import Submit, Watch
@@ -21,16 +22,21 @@ def submission(case: Case) -> Step | None:
     """Order the submission as soon as the head is ready, whatever the workers are; then post it."""
     if not case.head_ready:
         return None
+    if not case.submitted and case.head is None:
+        return Step("the head is ready, and its pod is not seen yet")
     if not case.submitted:
         return Step("the head is ready: the submission is ordered", change=Order())
-    if case.told or (case.ray_job is not None and case.ray_job.status not in ("", "MISSING")):
+    if case.taken:
         return None
-    if isinstance(case.terms, Refused) and case.ref:
+    if isinstance(case.terms, Refused):
         return Step(f"waits for a better spec: {case.terms.reason}")
-    return Step("the submission is ordered and Ray does not know it", actions=(launcher(case),))
+    if not case.ref and text(case.old, "attemptSpecHash") != case.terms.hash:
+        # Its RayCluster has the old spec; its runtime environment would be the new one's.
+        return Step("the spec was changed since the submission was ordered: Ray is asked whether it has taken that one")
+    return Step("the submission is ordered and Ray does not know it", actions=(launcher(case, case.terms),))
 
 
-def launcher(case: Case) -> Submit:
+def launcher(case: Case, terms: Terms) -> Submit:
     """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
     version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
     files, packages = _packed(case) if case.ref else _mounted(case)
@@ -40,8 +46,14 @@ def launcher(case: Case) -> Submit:
         *("--ray", version, "--version", case.settings.version),
     )
     env = part(case.observed.job, "spec", "runtimeEnv")
-    metadata = {names.LABEL_NAME: case.name, "dljob.io/namespace": case.meta["namespace"], names.LABEL_UID: case.uid}
-    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, packages)
+    metadata = {
+        names.LABEL_NAME: case.name,
+        "dljob.io/namespace": case.meta["namespace"],
+        names.LABEL_UID: case.uid,
+        names.SPEC_HASH: terms.hash,
+    }
+    head = (case.recorded.get("headPod", ""), case.recorded.get("headContainer", ""))
+    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, head, packages)
 
 
 def _mounted(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -26,8 +26,8 @@ class RayJobs:
     ) -> Literal["made", "adopted"]:
         """Start a driver under an id; a submission of that id that is there already is adopted.
 
-        Ray runs a shell string, so the arguments are quoted here. It answers a taken id with 500 and words (2.60),
-        which are not relied upon: whoever is refused looks whether the id is there.
+        Ray runs a shell string, so the arguments are quoted here. Its agent answers a taken id with 400 and its head
+        makes 500 of that (2.60), which is not relied upon: whoever is refused looks whether the id is there.
         """
         body: Json = {
             "submission_id": submission,
@@ -39,14 +39,11 @@ class RayJobs:
         reply = await self._ask("POST", "/api/jobs/", body=body, limit=10.0)
         if reply.status < 400:
             return "made"
-        if reply.status >= 500:
-            try:
-                await self.get(submission)
-            except HeadError:
-                pass
-            else:
-                return "adopted"
-        raise refused(reply, f"submission {submission}")
+        try:
+            await self.get(submission)
+        except HeadError:
+            raise refused(reply, f"submission {submission}") from None
+        return "adopted"
 
     async def keep(self, name: str, content: bytes) -> None:
         """Put something where Ray keeps packages, as `gcs://<name>`; what is there already is left.

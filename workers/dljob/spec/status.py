@@ -121,6 +121,7 @@ def _places() -> dict[str, Schema]:
             uid=_text("Its uid."),
             headPod=_text("The pod that the job was submitted to."),
             headPodUID=_text("That pod's uid."),
+            headContainer=_text("The id of Ray's container in that pod, when the submission was ordered."),
             sessionName=_text("Ray's session: another one means that the head lost its memory."),
             dashboardURL=_text("Ray's dashboard, inside the cluster."),
         ),
