@@ -19,7 +19,7 @@ def job() -> str:
             choice("namespace", "Namespace", "label_values(dljob_status_phase, namespace)"),
             choice("dljob", "DLJob", 'label_values(dljob_status_phase{namespace="$namespace"}, dljob)'),
         ),
-        (_now(), _progress(), _ranks(), _failures()),
+        (_now(), _progress(), _time(), _ranks(), _failures()),
     )
 
 
@@ -49,6 +49,23 @@ def _progress() -> Row:
             lines("Step", (step,), "A fall is a return to an earlier step.", unit="none"),
             lines("Steps per minute", (pace,), "Over the last five minutes.", unit="none"),
             phases("Phase", when, "When the job was in which phase."),
+        ),
+    )
+
+
+def _time() -> Row:
+    """What the ledger says."""
+    spent = f"dljob_role_seconds_total{{{_OF}"
+    useful, whole = f'{spent},account="productive"}}', f'{spent},account!="spare"}}'
+    share = f"sum(rate({useful}[10m])) / sum(rate({whole}[10m]))"
+    roles = f"sum by (role) (rate({useful}[10m])) / sum by (role) (rate({whole}[10m]))"
+    accounts = Query(f"sum by (account) (rate({spent}}}[$__rate_interval]))", "{{account}}")
+    said = "Productive time as a share of the time of all ranks, over ten minutes."
+    return Row(
+        "Goodput",
+        (
+            lines("Goodput", (Query(share, "job"), Query(roles, "{{role}}")), said, unit="percentunit"),
+            lines("Ranks by account", (accounts,), "What they spend their time on.", unit="none", stacked=True),
         ),
     )
 

@@ -45,6 +45,11 @@ RECORDINGS = (
         "sum by (namespace, dljob) (increase(dljob_restarts_total[1h]))",
     ),
     Recording(
+        "namespace_dljob:dljob_goodput:ratio_rate1h",
+        'sum by (namespace, dljob) (rate(dljob_role_seconds_total{account="productive"}[1h]))'
+        ' / sum by (namespace, dljob) (rate(dljob_role_seconds_total{account!="spare"}[1h]))',
+    ),
+    Recording(
         "controller:controller_runtime_reconcile_errors:ratio_rate5m",
         'sum by (controller) (rate(controller_runtime_reconcile_errors_total{controller="dljob"}[5m]))'
         ' / sum by (controller) (rate(controller_runtime_reconcile_total{controller="dljob"}[5m]))',
@@ -78,6 +83,16 @@ ALERTS = (
         "warning",
         f"DLJob {_JOB} restarts again and again.",
         '{{ $value | printf "%.0f" }} restarts within an hour, at all levels.',
+    ),
+    Alert(
+        "DLJobGoodputLow",
+        "namespace_dljob:dljob_goodput:ratio_rate1h < 0.5"
+        " and on (namespace, dljob) dljob_running_seconds > 2 * 3600"
+        ' and on (namespace, dljob) dljob_phase{phase=~"Running|Recovering"} == 1',
+        "15m",
+        "warning",
+        f"DLJob {_JOB} loses more time than it uses.",
+        "Over the last hour {{ $value | humanizePercentage }} of the time of its ranks was productive.",
     ),
     Alert(
         "DLJobStalled",

@@ -89,6 +89,7 @@ class Story:
             "uid": hashlib.md5(self.name.encode(), usedforsecurity=False).hexdigest(),
             "phase": phase,
             "roles": [self._role(name, count, phase, t) for name, count in self.roles.items()],
+            "ledger": {"roles": [self._spent(name, count, t) for name, count in self.roles.items()]},
             "restarts": {
                 level: sum(f.level == level for f in past)
                 for level in ("Process", "RoleGroup", "Role", "Job", "Master")
@@ -106,10 +107,25 @@ class Story:
         lost = sum(min(max(t - f.at, 0), f.seconds) for f in self.faults)
         return int(max(min(t, self.ends) - self.made - self.starts_in - lost, 0) * self.pace)
 
+    def _spent(self, name: str, count: int, t: float) -> dict[str, Any]:
+        """Where the time of a role's ranks went: a fault takes that of those that it touches, in four parts."""
+        whole = (min(t, self.ends) - self.made - 0.7 * self.starts_in) * count
+        spent = {"schedule": min(whole, 0.1 * self.starts_in * count), "init": 0.2 * self.starts_in * count}
+        spent["init"] = min(whole - spent["schedule"], spent["init"])
+        for fault in self.faults:
+            lost = min(max(t - fault.at, 0.0), fault.seconds) * self._touched(fault, name, count)
+            for account, part in (("detect", 0.05), ("replace", 0.35), ("init", 0.4), ("recompute", 0.2)):
+                spent[account] = spent.get(account, 0.0) + part * lost
+        return {"name": name, "accounts": {**spent, "productive": whole - sum(spent.values())}}
+
+    def _touched(self, fault: Fault, name: str, count: int) -> int:
+        """How many ranks of a role a fault restarts."""
+        touched = {"Process": 1, "RoleGroup": count // 2}.get(fault.level, count)
+        return touched if fault.role == name or fault.level == "Job" else 0
+
     def _role(self, name: str, count: int, phase: str, t: float) -> dict[str, Any]:
         fault = self.fault(t)
-        touched = {"Process": 1, "RoleGroup": count // 2}.get(fault.level, count) if fault else 0
-        away = touched if fault and (fault.role == name or fault.level == "Job") else 0
+        away = self._touched(fault, name, count) if fault else 0
         if phase == "Scheduling":
             away = (count + 1) // 2
         done = count if phase == "Succeeded" else 0
