@@ -72,6 +72,16 @@ def test_faults_and_units_are_bounded():
     assert len(json.dumps(got)) < 32 * 1024
 
 
+def test_the_machines_that_were_left_and_those_that_are_not_used():
+    one = {"name": "a" * 56, "reason": "NodeFrozen", "since": "2027-01-15T08:00:00Z", "until": "2027-01-16T08:00:00Z"}
+    many = [{**one, "name": f"n{n}", "more": "of no interest"} for n in range(60)]
+    got = made(nodes={"desired": 9, "ready": 8, "replaced": 3, "excluded": many})
+    assert got["nodes"]["replaced"] == 3
+    assert [row["name"] for row in got["nodes"]["excluded"]] == [f"n{n}" for n in range(10, 60)]
+    assert got["nodes"]["excluded"][0] == {**one, "name": "n10"}
+    assert "desired" not in got["nodes"], "that is the RayCluster's word"
+
+
 def test_a_snapshot_with_little_in_it():
     got = pieces({"phase": "Pending"}, clusters=0, at="now")
     assert got == {

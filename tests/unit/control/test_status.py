@@ -109,6 +109,18 @@ def test_restarts_of_all_levels():
     assert world.status["master"] == {"state": "Ready", "epoch": 1, "restarts": 3}
 
 
+def test_what_primemaster_says_of_machines_stands_beside_what_the_raycluster_says():
+    out = [{"name": "n1", "reason": "NodeFrozen", "since": "2027-01-15T08:00:30Z", "until": "2027-01-16T08:00:30Z"}]
+    world = World().running()
+    planned = world.status["nodes"]
+    world.later(60).master(nodes={"desired": 9, "ready": 9, "replaced": 1, "excluded": out}).settle()
+    assert world.status["nodes"] == {**planned, "replaced": 1, "excluded": out}
+    world.view = MasterView({}, error="connection refused")
+    assert world.later(60).settle().status["nodes"] == {**planned, "replaced": 1, "excluded": out}
+    world.later(60).master(nodes={"desired": 9, "ready": 9, "replaced": 1, "excluded": []}).settle()
+    assert world.status["nodes"] == {**planned, "replaced": 1, "excluded": []}
+
+
 def test_bounded_whatever_is_said():
     world = World().running()
     world.view = MasterView(

@@ -22,8 +22,9 @@ LEVELS = {
 }
 """Name of a restart level in the status -> its name in the snapshot."""
 STEPS = ("step", "maxSteps", "etaSeconds", "lastCheckpointStep", "goodputPermille")
-MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY = 32, 10, 16, 20
+MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
 FAULT = ("level", "reason", "target", "firstCause", "detectedAt", "recoveredAt")
+EXCLUSION = ("name", "reason", "since", "until")
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 
 
@@ -51,6 +52,8 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
     }
     if part(snapshot, "placement"):
         found["placement"] = _placement(part(snapshot, "placement"))
+    if part(snapshot, "nodes"):
+        found["nodes"] = _nodes(part(snapshot, "nodes"))
     return found
 
 
@@ -111,6 +114,15 @@ def _progress(progress: Object, at: str) -> Pieces:
     if metrics:
         found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
     return found
+
+
+def _nodes(nodes: Object) -> Pieces:
+    """What only PrimeMaster knows of the machines: which it left, and which it does not use for now."""
+    excluded = [
+        {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
+        for node in items(nodes, "excluded")[-MAX_EXCLUDED:]
+    ]
+    return {"replaced": number(nodes, "replaced"), "excluded": excluded}
 
 
 def _is_number(value: object) -> bool:

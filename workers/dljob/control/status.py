@@ -146,7 +146,7 @@ def _cluster(case: Case) -> dict[str, Any]:
         return {"rayCluster": found}
     status = part(case.cluster, "status")
     nodes = {"desired": number(status, "desiredWorkerReplicas"), "ready": number(status, "readyWorkerReplicas")}
-    return {"rayCluster": found, "nodes": nodes}
+    return {"rayCluster": found, "nodes": {**part(case.old, "nodes"), **nodes}}
 
 
 def _spoken(case: Case) -> dict[str, Any]:
@@ -156,6 +156,7 @@ def _spoken(case: Case) -> dict[str, Any]:
     epoch = number(case.snapshot, "epoch")
     state = "Unreachable" if case.silent else "Ready"
     found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
+    found["nodes"] = {**part(_cluster(case), "nodes"), **part(found, "nodes")}
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
     found |= handover.written(handover.restarts(case, found["restarts"]))
     return {**found, **_faults(case, found), "carried": handover.kept(case)}

@@ -149,7 +149,23 @@ def _places() -> dict[str, Schema]:
                 ),
             ),
         ),
-        "nodes": _object("Machines.", desired=_count("How many the job wants."), ready=_count("How many are ready.")),
+        "nodes": _object(
+            "Machines.",
+            desired=_count("How many the job wants."),
+            ready=_count("How many are ready."),
+            replaced=_count("How many were left for others, frozen, lost or by a rule."),
+            excluded=_list(
+                "Those that get no ranks now, the newest last.",
+                50,
+                _object(
+                    "One machine.",
+                    name=_text("Its id in Ray."),
+                    reason=_text("Why it was left, in one word."),
+                    since=_time("From when on."),
+                    until=_time("Until when at least."),
+                ),
+            ),
+        ),
     }
 
 
