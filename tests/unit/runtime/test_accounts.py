@@ -1,0 +1,108 @@
+"""What PrimeMaster heard goes into the events that the ledger reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from dljob.master import events as ev
+from dljob.master.evolve import evolve
+from dljob.master.state import HostPhase, HostState, JobState, RankPhase, RankState
+from dljob.master.transition import initial
+from dljob.master.views import HostId, NodeView, Outcome
+from dljob.plan.plan import plan
+from dljob.runtime.accounts import Evidence
+from dljob.runtime.messages import Beacon
+from dljob.spec.model import DLJobManifest
+
+HOSTS = [HostId("w", rank) for rank in range(2)]
+
+
+def running(**rank: Any) -> JobState:
+    """Two ranks on two nodes, ready; rank 0 as told."""
+    role = {"name": "w", "replicas": 2, "entrypoint": {"class": "pkg.Class"}}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": [role]}})
+    state = initial(plan(manifest), manifest.spec, "f" * 32, 0.0)
+    own = RankState(RankPhase.READY, 2)
+    ranks = {("w", 0): evolve(own, **rank), ("w", 1): own}
+    hosts = {host: HostState(HostPhase.READY, 3, node=f"n{host.index}", actor=f"a{host.index}") for host in HOSTS}
+    nodes = tuple(NodeView(f"n{n}", (), (), ()) for n in range(2))
+    return evolve(state, ranks=Map(ranks), hosts=Map(hosts), nodes=nodes)
+
+
+def beacon(step: int | None = None, *, host: int = 0, incarnation: int = 2) -> Beacon:
+    steps = {} if step is None else {host: (incarnation, step, {"loss": 0.5})}
+    return Beacon("w", f"a{host}", 1, steps)
+
+
+def hear(evidence: Evidence, state: JobState, seen: Beacon, now: float = 0.0) -> list[ev.Event]:
+    return list(evidence.heard(state, seen, now))
+
+
+def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
+    evidence, state = Evidence(), running()
+    hear(evidence, state, beacon(), 10.0)
+    hear(evidence, state, beacon(), 12.5)
+    lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
+    assert evidence.told(state, lost) == evolve(lost, seen=12.5)
+    assert evidence.told(state, lost) == lost, "it is forgotten with its host"
+    other = ev.HostLost(HOSTS[1], 3, Outcome(ok=False))
+    assert evidence.told(state, other) == other, "it was never heard"
+    hear(evidence, state, beacon(), 13.0)
+    older = ev.HostLost(HOSTS[0], 2, Outcome(ok=False))
+    assert evidence.told(state, older) == older, "the one that was heard is another process"
+
+
+def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
+    evidence, state = Evidence(), running()
+    hear(evidence, state, beacon(host=0), 10.0)
+    hear(evidence, state, beacon(host=1), 11.0)
+    assert evidence.told(state, ev.NodesSeen(state.nodes)) == ev.NodesSeen(state.nodes)
+    left = ev.NodesSeen(state.nodes[:1])
+    assert evidence.told(state, left) == evolve(left, silent=(("n1", 11.0),))
+
+
+def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
+    evidence, state = Evidence(), running()
+    for step in (7, 9, 4):
+        hear(evidence, state, beacon(step))
+    again = ev.RankReady("w", 0, 3, 1)
+    assert evidence.told(state, again) == evolve(again, goal=9)
+    assert evidence.progress["w", 0] == (4, {"loss": 0.5})
+    first = ev.RankReady("w", 0, 1, 1)
+    assert evidence.told(state, first) == first, "the first process repeats nothing"
+    silent = ev.RankReady("w", 1, 3, 1)
+    assert evidence.told(state, silent) == silent, "nobody heard of a step"
+
+
+def test_an_end_brings_the_last_step() -> None:
+    evidence, state = Evidence(), running()
+    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))))
+    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False)))
+    evidence.ended(ev.Tick())
+    assert evidence.progress == {("w", 0): (11, {"loss": 1.0})}
+    again = ev.RankReady("w", 0, 3, 1)
+    assert evidence.told(state, again) == evolve(again, goal=11)
+
+
+def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_nothing_between() -> None:
+    evidence = Evidence()
+    assert hear(evidence, running(goal=9), beacon(3)) == [ev.Stepped("w", 0, 2, 3)]
+    assert hear(evidence, running(goal=9, stepped=True), beacon(4)) == []
+    assert hear(evidence, running(goal=9, stepped=True), beacon(9)) == [ev.Stepped("w", 0, 2, 9)]
+    assert hear(evidence, running(), beacon(10)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        (running(goal=9, phase=RankPhase.STARTING), beacon(3)),
+        (running(goal=9), beacon(3, incarnation=1)),
+        (running(goal=9), Beacon("x", "a9", 1, {0: (2, 3, {})})),
+    ],
+    ids=["not ready yet", "an older process", "nobody's rank"],
+)
+def test_other_steps_are_no_news_to_the_core(state: JobState, seen: Beacon) -> None:
+    assert hear(Evidence(), state, seen) == []
