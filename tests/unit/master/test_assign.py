@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes, would_be_nodes
+from dljob.master.assign import Assignment, Held, Refusal, assign, roomy, spare_nodes, would_be_nodes
 from dljob.master.views import NodeView
 from dljob.plan.labels import matches
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Bundle, Unit, add_up
@@ -275,3 +276,29 @@ def test_two_halves_of_one_device(count):
     found = assign(units, [node("n", GPU=count)])
     assert isinstance(found, Assignment)
     assert isinstance(assign([*units, unit("b/0", GPU=0.1)], [node("n", GPU=count)]), Refusal)
+
+
+def test_only_nodes_with_enough_of_everything_for_the_smallest_unit_are_roomy():
+    there = [
+        node("full", CPU=8, GPU=8, free={"CPU": 8}),
+        node("some", CPU=8, GPU=8, free={"CPU": 1, "GPU": 1}),
+        node("busy", CPU=8, GPU=8, free={"GPU": 8}),
+        node("bare", CPU=8),
+    ]
+    big, small, plain = unit("big/0", CPU=2, GPU=4), unit("small/0", CPU=1, GPU=1), unit("plain/0", CPU=1)
+
+    def names(*units):
+        return [found.id for found in roomy(there, units)]
+
+    assert names(big) == ["bare"]  # it has no devices at all: that is for `assign` to say
+    assert names(big, small) == ["some", "bare"]
+    assert names(big, small, plain) == ["full", "some", "bare"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(units_drawn, nodes_drawn, st.integers(0, 4))
+def test_nodes_without_room_make_no_difference(units, nodes, taken):
+    there = [replace(n, free=amounts(CPU=max(0, dict(n.free).get("CPU", 0) / GRAIN - taken))) for n in nodes]
+    whole = assign(units, there)
+    near = assign(units, roomy(there, units))
+    assert near == whole if isinstance(whole, Assignment) else isinstance(near, Refusal)

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from dljob.master import ending, failover, limits
 from dljob.master.actions import Reserve, Unreserve
-from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
+from dljob.master.assign import Assignment, Held, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
@@ -65,15 +65,25 @@ def look(d: Draft, *, last: bool = False) -> None:
 
 def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     plan = d.job.plan
-    taken = tuple(
-        Held(plan.units[name], unit.node, counted=unit.phase is UnitPhase.HELD)
+    units = [plan.units[name] for name in names]
+    if d.phase is Phase.PENDING:
+        # Spares stay free at admission only: a unit that lost its node is what they are there for.
+        return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
+    # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
+    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=_taken(d, every=False))
+    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=_taken(d))
+
+
+def _taken(d: Draft, *, every: bool = True) -> list[Held]:
+    """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
+    units = d.job.plan.units
+    apart = every or any(series.apart for series in units.series)
+    wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
+    return [
+        Held(units[name], unit.node, counted=unit.phase is UnitPhase.HELD)
         for name, unit in d.units.items()
-        if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
-    )
-    # Spares stay free at admission only: a unit that lost its node is what they are there for.
-    spares = spare_nodes(plan) if d.phase is Phase.PENDING else {}
-    units = (plan.units[name] for name in names)
-    return assign(units, d.nodes, excluded=excluded, taken=taken, reserve_nodes=spares)
+        if unit.phase in wanted
+    ]
 
 
 def _readmit(d: Draft, nodes: frozenset[str]) -> None:

@@ -86,6 +86,19 @@ def assign(
     return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
 
 
+def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
+    """The nodes that have enough free of everything for the smallest of these units."""
+    demands = [dict(demand) for demand in {unit.demand for unit in units}]
+    common = set[str]().union(*demands).intersection(*demands)
+    least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
+    found: list[NodeView] = []
+    for node in nodes:
+        free, total = dict(node.free), dict(node.total)
+        if all(name not in total or free.get(name, 0) >= amount for name, amount in least):
+            found.append(node)
+    return found
+
+
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
     """The machines of the plan's node groups as if they were there and empty: `<group>-<i>`, spares last."""
     return tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 from dljob.master.actions import Reserve
@@ -133,7 +134,7 @@ class Driver:
         self._mend()
         jumps = sum(abs(t.fault.value) for t in self.case.faults if t.fault.kind == "clock")
         self._until(w.now + PATIENCE_S + 2 * jumps)
-        problems = [*w.problems, *laws.sweep(w), *laws.replayed(w)]
+        problems = [*w.problems, *laws.sweep(w), *laws.replayed(w, written=not self.pace.whole)]
         if w.finished is None and not w.problems:
             problems.append(f"no end: {w.known.phase} after {w.now - EPOCH_S:.0f} s; {w.known.search.why}")
         elif w.finished is not None:
@@ -174,16 +175,10 @@ class Driver:
     def _together(self, move: Move) -> Move:
         """Events that arrive shortly after one another may be one batch."""
         w = self.world
-        if not isinstance(move, Happen) or not isinstance(w.pending[move.number].item, Arrive):
+        if not isinstance(move, Happen) or move.number not in w.arriving or self.rng.random() > BATCHED:
             return move
-        if self.rng.random() > BATCHED:
-            return move
-        more = [
-            number
-            for number, pending in w.pending.items()
-            if number != move.number and isinstance(pending.item, Arrive) and pending.least <= w.now
-        ]
-        return Happen(move.number, tuple(more[: self.rng.randint(0, 3)]))
+        there = (number for number in w.arriving if number != move.number and w.pending[number].least <= w.now)
+        return Happen(move.number, tuple(islice(there, self.rng.randint(0, 3))))
 
     def _make(self, move: Move) -> None:
         w = self.world

@@ -88,6 +88,8 @@ class World:
         self.problems: list[str] = []
         self.notes: list[tuple[float, Note]] = []
         self.pending: dict[int, Pending] = {}
+        self.arriving: dict[int, None] = {}
+        """The pending items that are events for PrimeMaster."""
         self.serial = 0
         self._surround(nodes)
         self.later(Boot())
@@ -130,7 +132,7 @@ class World:
         """Make a move. Time only goes on when an item or a timer is later than now."""
         match move:
             case Happen(number, more):
-                what = [self.pending.pop(each) for each in (number, *more)]
+                what = [self._pop(each) for each in (number, *more)]
                 self.now = max(self.now, *(each.least for each in what)) if more else max(self.now, what[0].least)
                 happenings.happen(self, what[0].item, *(each.item for each in what[1:]))
             case Wake():
@@ -138,6 +140,10 @@ class World:
                 self.tell((Arrive(Tick()),))
             case Fault():
                 happenings.fault(self, move)
+
+    def _pop(self, number: int) -> Pending:
+        self.arriving.pop(number, None)
+        return self.pending.pop(number)
 
     def clone(self) -> World:
         """A world like this one that goes its own way."""
@@ -215,9 +221,9 @@ class World:
         self.watched.clear()
         self.reserving.clear()
         self.looking = False
-        mine = [n for n, p in self.pending.items() if isinstance(p.item, Arrive | Carry | Look)]
-        for number in mine:
+        for number in [n for n, p in self.pending.items() if isinstance(p.item, Arrive | Carry | Look)]:
             del self.pending[number]
+        self.arriving.clear()
         if self.finished is None:
             self.later(Boot())
             self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease_seconds)
@@ -226,8 +232,9 @@ class World:
         """A PrimeMaster starts: it replays the journal, and takes the job in hand."""
         first = self.epoch == 0
         self.epoch += 1
-        self.problems.extend(laws.replayed(self))
-        self.base, self.base_at = laws.restored(self.known), len(self.journal)
+        if not first:
+            self.problems.extend(laws.replayed(self))
+            self.base, self.base_at = laws.restored(self.known), len(self.journal)
         self.state = self.known
         if self.state.phase.final:
             self.carry_out(reissue(self.state, self.clock()))
@@ -295,6 +302,8 @@ class World:
         """Put an item on its way, `wait` seconds at the least; gives its number."""
         self.serial += 1
         self.pending[self.serial] = Pending(item, self.now + wait)
+        if isinstance(item, Arrive):
+            self.arriving[self.serial] = None
         return self.serial
 
     def reachable(self, node: str) -> bool:
