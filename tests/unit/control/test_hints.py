@@ -14,6 +14,8 @@ from dljob.control.hints import advised
         ("ErrImagePull", "ErrImagePull: container ray-head: not found", "correct the image, or its imagePullSecrets"),
         ("ErrImagePull", "ErrImagePull: container dljob-init: not found", "the operator's --init-image"),
         ("CrashLoopBackOff", "CrashLoopBackOff: container dljob-init: back-off", "kubectl logs"),
+        ("OOMKilled", "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled)", "give it more memory"),
+        ("Error", "Error: container ray-worker ended with exit code 137", "it was killed: give it more memory, or see"),
         ("CreateContainerConfigError", 'secret "keys" not found', "create what is missing"),
         ("Unschedulable", '0/1 nodes are available: persistentvolumeclaim "x" not found.', "create the claim"),
         ("Unschedulable", "pod has unbound immediate PersistentVolumeClaims", "a volume or a provisioner"),

@@ -23,7 +23,6 @@ BY_REASON = {
     "FailedMount": f"create what is missing; {AGAIN}",
     "CrashLoopBackOff": LOGS,
     "Error": LOGS,
-    "OOMKilled": "give it more memory",
     "Unschedulable": ROOM,
     "CreationRefused": "allow it; it is tried again by itself",
     "NameTaken": "delete it, and the job goes on",
@@ -34,6 +33,8 @@ BY_REASON = {
 }
 BY_WORDS = (
     *((f"{reason}: container {INIT_CONTAINER}", INIT_IMAGE) for reason in OF_IMAGES),
+    ("OOMKilled", "give it more memory"),
+    ("exit code 137", "it was killed: give it more memory, or see the pod's Events for a probe that failed"),
     ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),
     ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
     ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
