@@ -19,6 +19,7 @@ from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.entries import REGISTRY, JobEntry
 from dljob.runtime.gateway_app import Order
 from dljob.runtime.gateway_jobs import RayJobs, wrong
+from dljob.runtime.readers import Readers
 
 UID = "0123456789abcdef" * 2
 
@@ -252,7 +253,11 @@ async def test_logs_come_from_the_jobs_folder_on_each_node_also_after_the_end(
         assert node == "n"
         return function(*args)
 
+    async def ask(_readers: Readers, *question: Any) -> Any:
+        return await on_node(*question)
+
     monkeypatch.setattr(tails, "on_node", on_node)
+    monkeypatch.setattr(Readers, "ask", ask)
     (cluster.dir / "logs").mkdir()
     (cluster.dir / "logs" / "a-0.log").write_text("hello\n")
     assert await jobs.tails(UID, 1000) == {"logs": {"a/0": "hello\n"}, "cut": []}

@@ -183,17 +183,17 @@ async def test_one_log_in_pieces_is_the_whole_log(nodes: Path) -> None:
     text = "grüße 🙂 und mehr\n" * 20
     (nodes / "logs" / "a-0.log").write_text(text)
     offset, seen = 0, ""
-    while (part := await tails.read(nodes, row("a", 0), offset, 7)).text:
+    while (part := await tails.read(tails.on_node, nodes, row("a", 0), offset, 7)).text:
         offset, seen = part.offset, seen + part.text
     assert seen == text
     assert part.size == len(text.encode())
-    assert (await tails.read(nodes, row("a", 0), None, 10)).text == text[-10:]
+    assert (await tails.read(tails.on_node, nodes, row("a", 0), None, 10)).text == text[-10:]
 
 
 async def test_a_log_that_cannot_be_had_is_no_text(nodes: Path) -> None:
     with pytest.raises(UnreachableError, match=r"^the log on node dead cannot be had: the node is gone$"):
-        await tails.read(nodes, row("a", 0, node="dead"), 0, 10)
+        await tails.read(tails.on_node, nodes, row("a", 0, node="dead"), 0, 10)
     with pytest.raises(NotFoundError, match="no log of a/1 on node n"):
-        await tails.read(nodes, row("a", 1), None, 10)
+        await tails.read(tails.on_node, nodes, row("a", 1), None, 10)
     with pytest.raises(NotFoundError, match="no log of a/0: it is on no node"):
-        await tails.read(nodes, row("a", 0, node=""), 0, 10)
+        await tails.read(tails.on_node, nodes, row("a", 0, node=""), 0, 10)

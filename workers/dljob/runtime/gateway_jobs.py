@@ -20,6 +20,7 @@ from dljob.runtime import tails, versions
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, Backend
 from dljob.runtime.entries import FINAL, REGISTRY, JobEntry, master_name, read_notes, read_status
 from dljob.runtime.gateway_app import Order, Piece
+from dljob.runtime.readers import Readers
 from dljob.runtime.timeline import STATUS
 from dljob.telemetry.exposition import exposition
 from dljob.telemetry.job_samples import samples
@@ -41,6 +42,7 @@ class RayJobs:
         self._masters: dict[str, ActorRef] = {}
         self._pods: dict[str, str] = {}
         self._namespace = os.environ.get("RAY_CLUSTER_NAMESPACE", "")
+        self._readers = Readers()
 
     # -- questions
 
@@ -96,7 +98,7 @@ class RayJobs:
         row = next((row for row in seen["ranks"] if (row["role"], row["rank"]) == rank), None)
         if row is None:
             raise NotFoundError(f"the job has no rank {rank[0]}/{rank[1]}")
-        part = await tails.read(await self._folder(uid), row, offset, limit)
+        part = await tails.read(self._readers.ask, await self._folder(uid), row, offset, limit)
         return Piece(part.text, part.offset, end=seen["phase"] in FINAL and part.offset >= part.size)
 
     async def metrics(self) -> str:

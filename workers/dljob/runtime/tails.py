@@ -1,4 +1,4 @@
-"""Ends of ranks' logs, from whichever node they lie on: read there by a small task that holds no resources.
+"""Ends of ranks' logs, from whichever node they lie on: read there by something small that holds no resources.
 
 A rank's log stays in the job's folder on the rank's node after its process, and after the job, for as long as the node
 lives. A budget of bytes is shared fairly, and what is kept is the newest.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ WITHIN_S = 20.0
 
 Row = Mapping[str, Any]
 """A rank in a snapshot."""
+OnNode = Callable[..., Awaitable[Any]]
+"""(node, function, *args) -> what it returns there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,8 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
     return {"logs": logs, "cut": [name for name, _ in written[room:]]}
 
 
-async def read(folder: Path, row: Row, offset: int | None, limit: int) -> Part:
-    """A rank's log from an offset, or its end.
+async def read(ask: OnNode, folder: Path, row: Row, offset: int | None, limit: int) -> Part:
+    """A rank's log from an offset, or its end; `ask` runs a function on a node.
 
     Raises:
         NotFoundError: The rank has none: it has not begun.
@@ -170,7 +172,7 @@ async def read(folder: Path, row: Row, offset: int | None, limit: int) -> Part:
         raise NotFoundError(f"there is no log of {_name(row)}: it is on no node")
     try:
         async with asyncio.timeout(WITHIN_S):
-            size, data, at = await on_node(node, read_from, str(folder), _file(row), offset, limit)
+            size, data, at = await ask(node, read_from, str(folder), _file(row), offset, limit)
     except Exception as error:
         raise UnreachableError(_lost(node, error)) from error
     if size < 0:
