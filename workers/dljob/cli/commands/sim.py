@@ -20,6 +20,9 @@ def sim(
     seed: int | None = None,
     replay: Path | None = None,
     save: Path | None = None,
+    nodes: int | None = None,
+    days: float = 30.0,
+    world: int = 128,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
     """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
@@ -33,12 +36,17 @@ def sim(
         seed: this one alone, with all that happens, line by line.
         replay: a case as `--save` wrote it, with all that happens.
         save: a folder for the cases that broke a law.
+        nodes: simulate one large job of eight devices on each of so many nodes, which fail as often as published.
+        days: for so many days.
+        world: so many of its nodes train together, as one torch world; each of the others serves alone.
         form: table, json or yaml.
     """
     from dljob.cli.given import manifest_of
     from dljob.sim import report
     from dljob.sim.drive import case_of
 
+    if nodes is not None:
+        return _large(nodes, days, world, seed or 0, form)
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
     if replay is not None:
         return _one(report.one(report.load(_read(replay))), form)
@@ -51,6 +59,21 @@ def sim(
             (save / f"seed-{case['seed']}.json").write_text(json.dumps(case["case"], indent=1) + "\n", encoding="utf-8")
     _many(found, form)
     return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
+
+
+def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFormat) -> ExitCode:
+    from dljob.sim.large import Size, run
+
+    if nodes < 1 or not 0 <= world <= nodes or days <= 0:
+        raise UsageError(
+            f"{world} of {nodes} nodes for {days:g} days", hint="nodes and days are above 0, world <= nodes"
+        )
+    found = run(Size(nodes, days, world, seed))
+    if form == "table":
+        output.table([(name, str(value)) for name, value in found.items()])
+    else:
+        output.structured(found, form)
+    return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
 
 
 def _read(path: Path) -> dict[str, Any]:
