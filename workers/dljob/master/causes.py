@@ -119,17 +119,14 @@ def _lines(outcome: Outcome) -> Lines:
 def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
     if rule.errors and outcome.error_type not in rule.errors:
         return False
-    outside = killed(outcome) or (not outcome.error_type and outcome.code == SIGTERMED)
-    match rule.of:
-        case Of.ANY:
-            return True
-        case Of.KILLED:
-            return killed(outcome)
-        case Of.OUTSIDE:
-            return outside
-        case Of.DEVICE:
-            said = outcome.message.lower() if outcome.error_type else ""
-            return outside or outcome.code in _CRASHED or any(name in said for name in _RUNTIMES)
+    if rule.of is Of.ANY or killed(outcome):
+        return True
+    if rule.of is Of.KILLED:
+        return False
+    if not outcome.error_type and outcome.code == SIGTERMED:
+        return True
+    said = outcome.message.lower() if outcome.error_type else ""
+    return rule.of is Of.DEVICE and (outcome.code in _CRASHED or any(name in said for name in _RUNTIMES))
 
 
 def _found(patterns: Iterable[str], lines: Iterable[str]) -> str:
