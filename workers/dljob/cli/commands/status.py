@@ -133,6 +133,8 @@ def describe(record: registry.JobRecord, status: dict[str, Any]) -> list[str]:
             "not yet recovered" if fault.get("seconds") is None else f"recovered in {output.seconds(fault['seconds'])}"
         )
         lines.append(f"  fault: {fault['target']} [{fault['level']}] {fault['firstCause']}; {took}")
+        lines += [f"    evidence: {line}" for line in fault.get("evidence", [])]
+        lines += [f"    after it: {line}" for line in fault.get("followed", [])]
     lines.append(f"  folder: {record.dir}")
     ranks = status.get("ranks", [])
     if ranks:

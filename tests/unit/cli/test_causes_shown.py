@@ -1,0 +1,28 @@
+"""What `dljob status` says of a fault: its first cause, the evidence, and what only followed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dljob.api.registry import JobRecord
+from dljob.cli.commands.status import describe
+
+FAULT = {
+    "target": "trainer",
+    "level": "RoleGroup",
+    "firstCause": "trainer/2: OOMKilled: ended by SIGKILL; Killed process 41 (python), exit code 137",
+    "evidence": ["exit code 137", "kernel: Killed process 41 (python)"],
+    "followed": ["trainer/0: Network: RuntimeError: Connection closed by peer"],
+    "seconds": 0.5,
+}
+
+
+def test_what_followed_stands_under_the_first_cause(tmp_path: Path) -> None:
+    record = JobRecord(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
+    lines = describe(record, {"phase": "Running", "recentFaults": [FAULT]})
+    at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.5 s")
+    assert lines[at + 1 : at + 4] == [
+        "    evidence: exit code 137",
+        "    evidence: kernel: Killed process 41 (python)",
+        "    after it: trainer/0: Network: RuntimeError: Connection closed by peer",
+    ]
