@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dljob.errors import (
         CallError,
         CallTimeoutError,
+        CheckpointError,
         DeadlineError,
         DLJobError,
         JobFailedError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UsageError,
     )
+    from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.context import WorkerContext, current_worker, progress
     from dljob.runtime.rpc import CallFuture, RoleGroup, rpc
     from dljob.runtime.worker import Worker
@@ -40,6 +42,7 @@ _HOMES = {
     "dljob.errors": (
         "CallError",
         "CallTimeoutError",
+        "CheckpointError",
         "DLJobError",
         "DeadlineError",
         "JobFailedError",
@@ -52,6 +55,7 @@ _HOMES = {
         "UnreachableError",
         "UsageError",
     ),
+    "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
     "dljob.runtime.rpc": ("CallFuture", "RoleGroup", "rpc"),
     "dljob.runtime.worker": ("Worker",),
@@ -62,6 +66,7 @@ __all__ = [
     "CallError",
     "CallFuture",
     "CallTimeoutError",
+    "CheckpointError",
     "DLJob",
     "DLJobBuilder",
     "DLJobError",
@@ -81,6 +86,7 @@ __all__ = [
     "UsageError",
     "Worker",
     "WorkerContext",
+    "checkpoint",
     "current_worker",
     "progress",
     "rpc",

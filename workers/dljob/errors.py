@@ -9,6 +9,7 @@
     +-- DeadlineError        something did not happen in time                       exit 5
     +-- JobFailedError       the job ended, and not well                            exit 1
     +-- JournalError         a journal that must not be replayed (offset, why)      exit 1
+    +-- CheckpointError      a checkpoint cannot be saved, or not be restored       exit 1
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
         +-- PeerLostError        the callee died with the call; it may have run
@@ -120,6 +121,10 @@ class JournalError(DLJobError):
     def __init__(self, message: str, *, offset: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.offset = offset
+
+
+class CheckpointError(DLJobError):
+    """A checkpoint cannot be saved, or what is to be restored is gone or does not fit."""
 
 
 class CallError(DLJobError):

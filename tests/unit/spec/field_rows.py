@@ -288,6 +288,16 @@ ROWS: dict[str, Plan | Code] = {
     ),
     "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
     "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
+    "spec.checkpoint.saveOnExit": Code(
+        "dljob.runtime.prime",
+        "save_on_exit",
+        "tests/unit/runtime/test_checkpoint_saver.py::test_without_save_on_exit_memory_alone_is_lost_with_its_rank",
+    ),
+    "spec.checkpoint.gracePeriodSeconds": Code(
+        "dljob.runtime.prime",
+        "grace_period_seconds",
+        "tests/unit/runtime/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
+    ),
     "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
     "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
     "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),

@@ -57,7 +57,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
         "imagePullSecrets": [{"name": "pull"}],
         "envFrom": [{"prefix": "P_", "secretRef": {"name": "s"}}],
         "code": {"configMap": "code"},
-        "checkpoint": {"path": "/ckpt", "claimName": "ckpt"},
+        "checkpoint": {"path": "/ckpt", "claimName": "ckpt", "saveOnExit": False, "gracePeriodSeconds": 9},
         "scheduling": {"queueName": "gold", "labels": {"volcano.sh/queue-name": "q"}},
         "head": {"cpu": 2, "template": {"spec": {"nodeSelector": {"pool": "cpu"}}}},
         "rayClusterTemplate": {"metadata": {"labels": {"team": "rl"}}},

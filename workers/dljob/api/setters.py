@@ -57,9 +57,12 @@ class SpecSetters:
         """Ray's runtime environment of the job on Kubernetes."""
         return self._put("runtimeEnv", dict(environment))
 
-    def checkpoint(self, path: str, *, claim: str | None = None) -> Self:
-        """Where user code saves, and the PersistentVolumeClaim that is mounted there."""
-        return self._put("checkpoint", pruned({"path": path, "claimName": claim}))
+    def checkpoint(
+        self, path: str, *, claim: str | None = None, save_on_exit: bool | None = None, grace_seconds: int | None = None
+    ) -> Self:
+        """Where user code saves, the claim that is mounted there, and what is saved at the end, for how long."""
+        more = {"saveOnExit": save_on_exit, "gracePeriodSeconds": grace_seconds}
+        return self._put("checkpoint", pruned({"path": path, "claimName": claim, **more}))
 
     def scheduling(
         self, *, queue: str | None = None, priority_class: str | None = None, labels: Mapping[str, str] | None = None

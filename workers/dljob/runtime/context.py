@@ -127,6 +127,8 @@ class WorkerContext:
     calls: Calls = field(repr=False)
     report: Callable[[int, Mapping[str, float]], None] = field(repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
+    """Asks the host where the saver of this node is, and what this rank is called there."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dljob.master import causes
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
 from dljob.plan.model import GRAIN, RolePlan
-from dljob.runtime import environment, guard, preload
+from dljob.runtime import environment, guard, preload, saving
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
@@ -46,6 +46,8 @@ class _Rank:
     log: str
     log_from: int
     facts: Mapping[str, Any]
+    place: Callable[[], Mapping[str, Any]]
+    """Where it saves; asked for when it first does."""
     pid: int = 0
     why: str = ""
     """Why it was told to end; empty while it was not."""
@@ -61,7 +63,7 @@ class ForkHost(Host):
         self._lock = threading.RLock()
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, Calls] = {}
-        self._socket = HostSocket(self._facts_of, self._put_progress, self._calls_of)
+        self._socket = HostSocket(self._facts_of, self._put_progress, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
         self._leaving = False
@@ -97,7 +99,9 @@ class ForkHost(Host):
         if log:
             os.close(fd)
         with self._lock:
-            self._ranks[start.rank] = _Rank(start, log, size, self._facts(order, start))
+            self._ranks[start.rank] = _Rank(
+                start, log, size, self._facts(order, start), lambda: saving.place(spec, order, start)
+            )
         self._helper.order(
             "fork",
             start.rank,
@@ -213,6 +217,11 @@ class ForkHost(Host):
     def _put_progress(self, number: int, step: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
             self._ranks[number].progress.put(step, metrics)
+
+    def _saver_of(self, number: int) -> Mapping[str, Any]:
+        with self._lock:
+            rank = self._ranks[number]
+        return rank.place()
 
     def _calls_of(self, number: int) -> Calls:
         with self._lock:

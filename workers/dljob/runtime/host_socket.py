@@ -29,10 +29,12 @@ class HostSocket:
         facts: Callable[[int, int], Mapping[str, Any] | None],
         progress: Callable[[int, int, Mapping[str, float]], None],
         calls: Callable[[int], Calls],
+        saver: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._facts = facts
         self._progress = progress
         self._calls = calls
+        self._saver = saver
         self._lock = threading.Lock()
         self._closed = threading.Condition(self._lock)
         self._lines: dict[int, list[Frames]] = {}
@@ -104,9 +106,21 @@ class HostSocket:
         if head["op"] == "progress":
             self._progress(rank, head["step"], head["metrics"])
             return
+        if head["op"] == "saver":
+            threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
+            return
         call = Outgoing(head["role"], head["rank"], head["method"], body, head["timeout_s"], head["idempotent"])
         future = self._calls(rank).send(call)
         future.add_done_callback(lambda done: _answer(line, head["id"], done))
+
+    def _say_saver(self, line: Frames, rank: int) -> None:
+        """The saver may have to be made first: that takes a while."""
+        try:
+            said: dict[str, Any] = {"place": dict(self._saver(rank))}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer
+            said = {"why": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):
+            line.send({"op": "saver", **said})
 
 
 def _peer(connection: socket.socket) -> int:

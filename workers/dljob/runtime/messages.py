@@ -46,6 +46,12 @@ class JobInfo:
     """First on the path of user code, and its working directory; empty: where Ray starts each process."""
     roles: tuple[tuple[str, int], ...]
     """(role, replicas), so that a group's size needs no question."""
+    attempt: int = 1
+    """Which attempt of the job."""
+    save_on_exit: bool = True
+    """Whether what is in memory alone goes to disk when its rank ends."""
+    save_grace_s: float = 120.0
+    """How long that may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +195,18 @@ class Reply:
     refused: Refusal | None = None
     idempotent: bool = False
     """Whether the method is; the caller remembers it for the day when a call is lost."""
+
+
+def saver_name(job: JobInfo, node: str) -> str:
+    """The actor that keeps a node's saver of checkpoints; `node` is Ray's id of the node."""
+    return f"{saver_prefix(job)}{node[:12]}"
+
+
+def saver_prefix(job: JobInfo) -> str:
+    """What the names of all savers' actors of a job begin with."""
+    return f"{job.uid[:8]}/saver/"
+
+
+def is_saver(actor: str) -> bool:
+    """Whether an actor's name is that of a saver's."""
+    return actor.split("/")[1:2] == ["saver"] and actor.count("/") == 2

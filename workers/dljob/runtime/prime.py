@@ -30,7 +30,7 @@ from dljob.runtime.peers import peer, role_table
 from dljob.runtime.setup import Setup
 from dljob.runtime.shell import Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
-from dljob.spec.model import DLJobManifest
+from dljob.spec.model import DLJobManifest, DLJobSpec
 
 BEACON_S = 0.2
 GUARD_S = 0.25
@@ -201,9 +201,17 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         beacon_s=BEACON_S,
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
+        attempt=order.attempt,
+        **_saving(manifest.spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
     return Setup(info, manifest.spec, made, order.own_nodes, handed)
+
+
+def _saving(spec: DLJobSpec) -> dict[str, Any]:
+    """What ranks and savers are told of `spec.checkpoint`."""
+    said = spec.checkpoint
+    return {"save_on_exit": said.save_on_exit, "save_grace_s": said.grace_period_seconds} if said else {}
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:

@@ -12,10 +12,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import dljob.errors
-from dljob.errors import CallError, UnreachableError
+from dljob.errors import CallError, CheckpointError, UnreachableError
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext, install, make_log, read_only
 from dljob.runtime.frames import Frames, abstract
 from dljob.runtime.messages import Refusal, Reply
+
+SAVER_S = 90.0
+"""How long a saver may take to be made."""
 
 
 class RankLink:
@@ -26,6 +29,7 @@ class RankLink:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
+        self._places: list[Future[Mapping[str, Any]]] = []
         self.stopping = Stopping()
         self.pid = os.getpid()
         connection = socket.socket(socket.AF_UNIX)
@@ -52,6 +56,17 @@ class RankLink:
         """Say how far the rank is."""
         self._frames.send({"op": "progress", "step": step, "metrics": dict(metrics)})
 
+    def saver(self) -> Mapping[str, Any]:
+        """Where the saver of this node is, and what this rank is called there; it is made if there is none."""
+        future: Future[Mapping[str, Any]] = Future()
+        with self._lock:
+            self._places.append(future)
+        try:
+            self._frames.send({"op": "saver"})
+        except OSError:
+            self._lost()
+        return future.result(SAVER_S)
+
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call; the host carries it."""
         future: Future[Reply] = Future()
@@ -72,6 +87,9 @@ class RankLink:
             if head["op"] == "stopping":
                 self.stopping.order(head["reason"])
                 continue
+            if head["op"] == "saver":
+                self._place(head)
+                continue
             with self._lock:
                 call, future = self._waiting.pop(head["id"])
             if head["op"] == "error":
@@ -83,9 +101,20 @@ class RankLink:
         self._frames.close()
         self._lost()
 
+    def _place(self, head: Mapping[str, Any]) -> None:
+        with self._lock:
+            future = self._places.pop(0)
+        if "place" in head:
+            future.set_result(head["place"])
+        else:
+            future.set_exception(CheckpointError(f"no saver for the checkpoints of this node: {head['why']}"))
+
     def _lost(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
+            places, self._places = self._places, []
+        for place in places:
+            place.set_exception(UnreachableError("the host of this rank is gone"))
         for call, future in waiting.values():
             said = f"{call.role}/{call.rank}.{call.method}: the host of this rank is gone"
             future.set_exception(CallError(said, role=call.role, rank=call.rank))
@@ -112,4 +141,5 @@ def connect(path: str) -> WorkerContext:
         log=make_log(said["facts"]["role"], said["facts"]["rank"]),
         calls=link,
         report=link.report,
+        saver=link.saver,
     )

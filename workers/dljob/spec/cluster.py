@@ -141,13 +141,18 @@ class EnvFrom(Model):
 
 
 class Checkpoint(Model):
-    """Where user code saves what must outlive processes, pods and RayClusters."""
+    """Where user code, and `dljob.checkpoint` for it, saves what must outlive processes, pods and RayClusters."""
 
     path: AbsolutePath
     """An absolute path, the same in every pod; processes find it in DLJOB_CHECKPOINT."""
     claim_name: ObjectName | None = None
     """The PersistentVolumeClaim that is mounted there in every Ray pod, ReadWriteMany for more than one machine; left
     out: a template mounts something, or the image has the path."""
+    save_on_exit: bool = True
+    """Whether a copy that `checkpoint.save(..., persist=False)` made in memory alone goes to disk when its rank ends,
+    however it ends. Copies with `persist` always do."""
+    grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
+    """How long bringing copies to disk may take when a rank, a node or the job ends."""
 
 
 class Scheduling(Model):

@@ -1,0 +1,97 @@
+"""The pause that `checkpoint.save` makes in a training loop, against one memcpy of the same bytes, turn by turn."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from bench_common import Row, runs
+
+from dljob.runtime.checkpoint.client import Client
+from dljob.runtime.checkpoint.model import Place
+
+SIZE = 256 << 20
+TENSORS = 160
+"""As many as a transformer of that size has, AdamW's included."""
+
+
+def state() -> dict[str, Any]:
+    """256 MiB of tensors of uneven sizes, and what else a trainer keeps."""
+    left, sizes = SIZE // 4, list[int]()
+    for n in range(TENSORS - 1):
+        sizes.append(min(left // 2, SIZE // 4 // TENSORS * (1 + n % 3) // 2))
+        left -= sizes[-1]
+    tensors = {f"layers.{n}.weight": torch.rand(size) for n, size in enumerate([*sizes, left])}
+    return {"model": tensors, "epoch": 3, "rng": torch.get_rng_state()}
+
+
+def once(function: Callable[[], object]) -> float:
+    """Its seconds."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def on_disk(mine: Client) -> float:
+    """Seconds until it is on disk."""
+    return once(lambda: mine.wait(300))
+
+
+def main() -> None:
+    """One row."""
+    torch.set_num_threads(1)
+    source, target = mmap.mmap(-1, SIZE), mmap.mmap(-1, SIZE)
+    source.write(os.urandom(1 << 20) * (SIZE >> 20))
+    target[:] = bytes(SIZE)
+    view = memoryview(source)
+
+    def memcpy() -> None:
+        target[:] = view
+
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"@dljob-bench-{secrets.token_hex(6)}"
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "dljob.runtime.checkpoint.process", str(theirs.fileno()), address]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
+            theirs.close()
+            ours.recv(1000)
+            place = Place(address, str(Path(folder) / "trainer"), "trainer/0", 0, 1, 1, 1, 1)
+            mine = Client(lambda: asdict(place), lambda text: print(text, file=sys.stderr))
+            whole = state()
+            first = once(lambda: mine.save(0, whole, persist=True))
+            disk = [on_disk(mine)]
+            copies, pauses, busy = list[float](), list[float](), list[float]()
+            for step in range(1, runs() + 1):
+                copies.append(once(memcpy))
+                pauses.append(once(lambda step=step: mine.save(step, whole, persist=True)))
+                busy.append(
+                    once(lambda step=step: mine.save(step, whole, persist=False))
+                )  # the saver is at work beside
+                disk.append(on_disk(mine))
+            mine.close()
+            ours.close()
+    Row(
+        "checkpoint-pause",
+        "checkpoint.save of 256 MiB, from the second on, the saver idle before it",
+        "<= 1.5 x one memcpy of the same bytes",
+        median(pauses),
+        1.5 * median(copies),
+        samples={"save": pauses, "memcpy": copies, "save while the saver writes": busy, "to disk": disk},
+        note=f"{median(pauses) / median(copies):.2f} x memcpy; the first, which makes the memory: {first:.2f} s",
+    ).emit()
+
+
+if __name__ == "__main__":
+    main()

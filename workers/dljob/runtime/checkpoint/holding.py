@@ -1,0 +1,57 @@
+"""What a saver holds of one rank's process: its copies in memory, what of them is on disk, what failed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from dljob.runtime.checkpoint.choice import Mark
+from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.slot import WHOLE, Head, Slot
+
+
+@dataclass(eq=False, slots=True)
+class Holding:
+    """One process of a rank. `busy`: numbers of the slots that are being saved."""
+
+    place: Place
+    slots: list[Slot] = field(default_factory=list[Slot])
+    alive: bool = True
+    busy: set[int] = field(default_factory=set[int])
+    failed: str = ""
+    """Why the last save did not reach the disk."""
+    fenced: str = ""
+    """Why nothing that this process saves counts any more."""
+    ended_at: float = 0.0
+
+    def whole(self) -> list[tuple[int, Head]]:
+        """The slots that hold a whole copy, newest first."""
+        heads = ((number, slot.head) for number, slot in enumerate(self.slots))
+        return sorted(((n, h) for n, h in heads if h and h.state == WHOLE), key=lambda nh: -nh[1].order)
+
+    def unsaved(self, *, all_of_it: bool) -> list[tuple[int, Head]]:
+        """Whole copies that are to go to disk and are not there, oldest first."""
+        left = [(n, h) for n, h in self.whole() if h.order != self.slots[n].saved and (h.persist or all_of_it)]
+        return [] if self.fenced else left[::-1]
+
+    def holds(self, mark: Mark) -> int | None:
+        """The slot with that step, if this life holds it."""
+        if self.place.life != mark.life:
+            return None
+        return next((n for n, h in self.whole() if h.step == mark.step), None)
+
+    def replace(self, fds: list[int]) -> None:
+        """Take other memory."""
+        self.drop()
+        self.slots = [Slot(fd) for fd in fds]
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        for slot in self.slots:
+            slot.close()
+        self.slots = []
+
+
+def dup(slot: Slot) -> int:
+    """A descriptor of the memory for somebody else."""
+    return os.dup(slot.fd)

@@ -1,0 +1,216 @@
+"""A state as an index and flat bytes: tensors and buffers lie apart, so that saving copies each byte once.
+
+Everything else in the state (numbers, dicts, random states) is pickled into the index. Torch is used only when the
+state can hold tensors, that is when somebody has imported it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.errors import UsageError
+from dljob.runtime.checkpoint import shards
+
+ALIGN = 64
+PAGE = 4096
+PIECE = 8 << 20
+THREADS = 4
+
+
+def _round(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A state that is ready to be copied; `size` in bytes, all in all."""
+
+    index: bytes
+    sources: Sequence[Any]
+    """Tensors, and memory views of bytes."""
+    offsets: Sequence[int]
+    size: int
+
+    def copy_into(self, target: mmap.mmap, at: int) -> None:
+        """Copy it all; the one copy that saving makes."""
+        target[at : at + len(self.index)] = self.index
+        here = ctypes.c_char.from_buffer(target)
+        base = ctypes.addressof(here) + at
+        pieces: list[tuple[int, int, int]] = []
+        for source, offset in zip(self.sources, self.offsets, strict=True):
+            if isinstance(source, memoryview):
+                target[at + offset : at + offset + source.nbytes] = source
+            elif (
+                source.device.type == "cpu" and source.is_contiguous() and not source.is_conj() and not source.is_neg()
+            ):
+                size, start = source.numel() * source.element_size(), source.data_ptr()
+                pieces += [
+                    (base + offset + done, start + done, min(PIECE, size - done)) for done in range(0, size, PIECE)
+                ]
+            elif source.numel():
+                _flat(target, source.dtype, source.numel(), at + offset).view(source.shape).copy_(source)
+        _move(pieces)
+        del here
+
+
+def _move(pieces: list[tuple[int, int, int]]) -> None:
+    """Copy memory with a few threads: one core does not fill a memory bus, and the rank waits meanwhile."""
+    many = min(THREADS, len(os.sched_getaffinity(0)), len(pieces))
+    threads = [threading.Thread(target=_run, args=(pieces[n::many],)) for n in range(1, many)]
+    for thread in threads:
+        thread.start()
+    _run(pieces[:: max(1, many)])
+    for thread in threads:
+        thread.join()
+
+
+def _run(pieces: list[tuple[int, int, int]]) -> None:
+    for target, source, size in pieces:
+        ctypes.memmove(target, source, size)
+
+
+class _Packer(pickle.Pickler):
+    """Takes tensors and out-of-band buffers out of the stream."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=self._buffer)
+        self.sources: list[Any] = []
+        self.plain: list[int] = []
+        self._seen: dict[Any, int] = {}
+        self._torch: Any = sys.modules.get("torch")
+
+    def _buffer(self, buffer: pickle.PickleBuffer) -> None:
+        self.plain.append(len(self.sources))
+        self.sources.append(buffer.raw())
+
+    def persistent_id(self, obj: Any) -> Any:
+        torch = self._torch
+        if torch is None or not isinstance(obj, torch.Tensor):
+            return None
+        if shards.is_shard(obj):
+            local = shards.local(obj)
+            return "shard", self._add(local), _dtype(local), tuple(local.shape), shards.layout(obj)
+        plain = type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided
+        if not plain or obj.is_quantized or obj.is_meta:
+            return None
+        kind = "parameter" if isinstance(obj, torch.nn.Parameter) else "tensor"
+        return kind, self._add(obj.detach()), _dtype(obj), tuple(obj.shape), obj.requires_grad
+
+    def _add(self, tensor: Any) -> int:
+        """Its number; the same memory seen again, as with tied weights, is the same tensor."""
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
+        if tensor.numel() == 0 or key not in self._seen:
+            self._seen[key] = len(self.sources)
+            self.sources.append(tensor)
+        return self._seen[key]
+
+
+class _Unpacker(pickle.Unpickler):
+    """Puts copies of the tensors back."""
+
+    def __init__(
+        self, stream: io.BytesIO, data: mmap.mmap, at: list[int], buffers: list[bytearray], *, tensors: bool
+    ) -> None:
+        super().__init__(stream, buffers=buffers)
+        self._tensors = tensors
+        self._data = data
+        self._at = at
+        self._made: dict[int, Any] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, number, dtype, shape, more = pid
+        if kind == "shard":
+            return shards.Shard(self._at[number], dtype, shape, more)
+        if not self._tensors:
+            return None
+        if number not in self._made:
+            made = read_tensor(self._data, self._at[number], dtype, shape)
+            if kind == "parameter":
+                made = sys.modules["torch"].nn.Parameter(made, requires_grad=more)
+            self._made[number] = made.requires_grad_(more) if more else made
+        return self._made[number]
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _flat(data: mmap.mmap, dtype: Any, count: int, at: int) -> Any:
+    import torch
+
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=at)
+
+
+def read_tensor(data: mmap.mmap, at: int, dtype: str, shape: Sequence[int]) -> Any:
+    """A tensor of its own, copied from a mapped part."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    made = torch.empty(tuple(shape), dtype=kind)
+    if made.numel():
+        made.copy_(_flat(data, kind, made.numel(), at).view(tuple(shape)))
+    return made
+
+
+def pack(state: Any) -> Packed:
+    """Index a state; copies no tensor.
+
+    Raises:
+        UsageError: when something in it cannot be pickled; it says where.
+    """
+    stream = io.BytesIO()
+    packer = _Packer(stream)
+    try:
+        packer.dump(state)
+    except (pickle.PicklingError, TypeError, AttributeError, BufferError) as error:
+        raise UsageError(
+            f"checkpoint.save: {_culprit(state, 'state')} cannot be saved: {error}",
+            hint="a state is made of tensors, arrays and what pickle takes: keep open files, locks and lambdas out",
+        ) from error
+    sizes = [s.nbytes if isinstance(s, memoryview) else s.numel() * s.element_size() for s in packer.sources]
+    relative, end = list[int](), 0
+    for size in sizes:
+        relative.append(end)
+        end += _round(size, ALIGN)
+    index = pickle.dumps((relative, sizes, packer.plain, stream.getvalue()), protocol=5)
+    start = _round(len(index), PAGE)
+    return Packed(index, packer.sources, [start + at for at in relative], start + end)
+
+
+def unpack(data: mmap.mmap, at: int, index_size: int, *, tensors: bool = True) -> Any:
+    """The state in a mapped part whose index begins at `at`; everything in it is a copy, pieces of DTensors excepted.
+
+    Without `tensors` they are None: for parts of which only the pieces are wanted.
+
+    Raises whatever the user's own classes raise when they are unpickled.
+    """
+    relative, sizes, plain, stream = pickle.loads(data[at : at + index_size])  # noqa: S301 - we wrote it
+    start = at + _round(index_size, PAGE)
+    offsets = [start + offset for offset in relative]
+    buffers = [bytearray(data[offsets[n] : offsets[n] + sizes[n]]) for n in plain]
+    return _Unpacker(io.BytesIO(stream), data, offsets, buffers, tensors=tensors).load()
+
+
+def _culprit(state: Any, path: str) -> str:
+    """The deepest key under which pickling fails."""
+    if isinstance(state, dict):
+        parts = [(f"{path}[{key!r}]", value) for key, value in state.items()]
+    elif isinstance(state, (list, tuple)):
+        parts = [(f"{path}[{n}]", value) for n, value in enumerate(state)]
+    else:
+        return path
+    for inner, value in parts:
+        try:
+            _Packer(io.BytesIO()).dump(value)
+        except Exception:  # noqa: BLE001 - whatever it is, it is in there
+            return _culprit(value, inner)
+    return path

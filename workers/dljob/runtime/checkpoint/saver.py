@@ -1,0 +1,321 @@
+"""The saver: one process per node that holds what ranks have copied, and brings it to disk while they go on.
+
+It serves ranks on a unix socket with an abstract name. A rank that dies, however it dies, leaves its memory here; the
+saver persists it, and hands it to the rank's next process. It needs neither ray nor torch.
+
+    -> hello {place}             <- {} | {fenced}       a rank's process comes, or comes again
+    -> slots {} + descriptors    <- {}                  its memory, from now on
+    -> commit {}                                        a copy is whole (the copy itself says which)
+    -> free {}                   <- {failed, busy}      once at most one copy waits for the disk; which
+    -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
+    -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
+    -> latest {}                 <- {step}              the newest whole checkpoint
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dljob.runtime.checkpoint.choice import Decision, Found, Life, Mark, choose, fence
+from dljob.runtime.checkpoint.files import Copy, Folder, TornError
+from dljob.runtime.checkpoint.holding import Holding, dup
+from dljob.runtime.checkpoint.model import KEEP, Place
+from dljob.runtime.checkpoint.slot import Head
+from dljob.runtime.checkpoint.wire import Wire
+
+WRITERS = 4
+LOOK_S = 0.05
+KEPT_S = 120.0
+"""How long a dead rank's memory is kept for its successor once it is on disk."""
+
+Told = Callable[[str, str], None]
+"""Called with a kind (Saved, Failed, Fenced) and a sentence."""
+
+
+class Saver:
+    """Serves on `address` until `close`. `others` flushes the savers of other nodes before a world decides."""
+
+    def __init__(self, address: str, told: Told, others: Callable[[], None] = lambda: None) -> None:
+        self.address = address
+        self._told = told
+        self._others = others
+        self._changed = threading.Condition()
+        self._holdings: dict[tuple[str, int], list[Holding]] = {}
+        self._newest: dict[str, Life] = {}
+        self._deciding = threading.Lock()
+        self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._server.bind(f"\0{address[1:]}")
+        self._server.listen(256)
+        threading.Thread(target=self._accept, name="dljob-savers", daemon=True).start()
+
+    # -- from outside the ranks
+
+    def flush(self, timeout_s: float, *, alive: bool = False) -> str:
+        """Persist what dead ranks left, and where asked the living ones' copies; why not all is on disk, else empty."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            held = [h for many in self._holdings.values() for h in many if alive or not h.alive]
+            for holding in held:
+                holding.failed = ""
+                self._enqueue(holding, all_of_it=holding.place.save_on_exit)
+            done = self._changed.wait_for(lambda: not any(h.busy for h in held), max(0.0, end - time.monotonic()))
+        late = "" if done else f"not all was on disk after {timeout_s:g} s"
+        return next((h.failed for h in held if h.failed), late)
+
+    def close(self) -> None:
+        """Serve nobody any more and give all memory back."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._writers.shutdown(wait=False, cancel_futures=True)
+
+    # -- connections
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            wire = Wire(connection)
+            if wire.peer()[1] != os.getuid():
+                wire.close()
+                continue
+            threading.Thread(target=self._serve, args=(wire,), name="dljob-rank", daemon=True).start()
+
+    def _serve(self, wire: Wire) -> None:
+        """One process of a rank, from its hello to its death."""
+        holding: Holding | None = None
+        pid = wire.peer()[0]
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:
+            wire.close()
+            return
+        try:
+            while _readable(wire, process) and (got := wire.receive()) is not None:
+                message, fds = got
+                if message["op"] == "hello":
+                    holding = self._hello(Place(**message["place"]))
+                    wire.send({"fenced": holding.fenced})
+                elif holding is not None:
+                    self._answer(wire, holding, message, fds)
+        except OSError:
+            pass
+        finally:
+            if holding is not None:
+                self._left(holding)
+            os.close(process)
+            wire.close()
+
+    def _hello(self, place: Place) -> Holding:
+        holding = Holding(place)
+        with self._changed:
+            newest = self._newest.get(place.folder, place.life)
+            self._newest[place.folder] = max(newest, place.life)
+            if place.life < newest:
+                holding.fenced = f"life {newest} has begun on this node"
+            self._holdings.setdefault((place.folder, place.rank), []).append(holding)
+        return holding
+
+    def _left(self, holding: Holding) -> None:
+        """Its process is gone: what it left goes to disk."""
+        with self._changed:
+            holding.alive = False
+            holding.ended_at = time.monotonic()
+            self._enqueue(holding, all_of_it=holding.place.save_on_exit)
+            self._tidy()
+
+    def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
+        match message["op"]:
+            case "slots":
+                with self._changed:
+                    self._changed.wait_for(lambda: not holding.busy)
+                    holding.replace(fds)
+                    self._tidy(successor=holding)
+                wire.send({})
+            case "commit":
+                with self._changed:
+                    self._enqueue(holding, all_of_it=False)
+                    self._tidy()
+            case "free" | "wait":
+                wire.send(self._wait(holding, message))
+            case "choose":
+                said, handed = self._choose(holding, memory=message["memory"])
+                wire.send(said, handed)
+                for fd in handed:
+                    os.close(fd)
+            case _:
+                newest = self._newest_on_disk(Folder(Path(holding.place.folder)))
+                wire.send({"step": newest and newest.step})
+
+    def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
+        with self._changed:
+            if message["op"] == "wait":
+                self._enqueue(holding, all_of_it=message["all"])
+                self._changed.wait_for(lambda: not holding.busy, message["timeout_s"])
+                late = f"not on disk after {message['timeout_s']:g} s" if holding.busy else ""
+            else:
+                self._changed.wait_for(lambda: len(holding.busy) < 2)
+                late = ""
+            return {"failed": holding.fenced or holding.failed or late, "busy": list(holding.busy)}
+
+    # -- to disk
+
+    def _enqueue(self, holding: Holding, *, all_of_it: bool) -> None:
+        """Under the lock."""
+        for number, head in holding.unsaved(all_of_it=all_of_it):
+            if number not in holding.busy:
+                holding.busy.add(number)
+                self._writers.submit(self._save, holding, number, head)
+
+    def _save(self, holding: Holding, number: int, head: Head) -> None:
+        failed = fenced = ""
+        try:
+            fenced = self._persist(holding, number, head)
+        except TornError:
+            pass
+        except OSError as error:
+            failed = f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
+            failed = f"{holding.place.name}: step {head.step} is not saved: {type(error).__name__}: {error}"
+        with self._changed:
+            if not failed and not fenced and holding.slots:
+                holding.slots[number].note_saved(head.order)
+            holding.failed = failed
+            holding.fenced = holding.fenced or fenced
+            holding.busy.discard(number)
+            self._tidy()
+            self._changed.notify_all()
+        if failed:
+            self._told("Failed", failed)
+
+    def _persist(self, holding: Holding, number: int, head: Head) -> str:
+        """Write one copy, and the manifest if it was the last part; why it is refused, else empty."""
+        place, slot = holding.place, holding.slots[number]
+        folder, mark = Folder(Path(place.folder)), place.mark(head.step)
+        why = holding.fenced or fence(mark, folder.decisions())
+        if not why:
+            copy = Copy(slot.map, head.total, lambda: slot.head == head)
+            folder.write_part(mark, place.rank, slot.clean_head(head), copy)
+            said = folder.commit(mark, place.world)
+            if said == "committed":
+                folder.retain(KEEP)
+                self._told(
+                    "Saved", f"step {head.step} is saved: {place.world} x {head.size >> 20} MiB in {place.folder}"
+                )
+            why = said.removeprefix("fenced: ") if said.startswith("fenced") else ""
+        if why:
+            self._told("Fenced", f"{place.name}: step {head.step} of life {place.life} does not count: {why}")
+        return why
+
+    def _tidy(self, successor: Holding | None = None) -> None:
+        """Under the lock: give back memory of dead processes that nobody will ask for."""
+        now = time.monotonic()
+        for key, many in list(self._holdings.items()):
+            for old in list(many):
+                heir = successor is not None and (successor.place.folder, successor.place.rank) == key
+                useless = not old.slots or heir or old.fenced or now - old.ended_at > KEPT_S
+                if not old.alive and useless and not old.busy and old is not successor:
+                    old.drop()
+                    many.remove(old)
+            if not many:
+                del self._holdings[key]
+
+    # -- restoring
+
+    def _choose(self, holding: Holding, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
+        """What the life of this rank restores: decided once, for all its ranks."""
+        place, folder = holding.place, Folder(Path(holding.place.folder))
+        skipped: tuple[str, ...] = ()
+        with self._deciding:
+            made = next((d for d in folder.decisions() if d.life == place.life), None)
+            if made is None:
+                best, skipped = self._best(place, folder)
+                made = folder.decide(Decision(place.life, best and best.mark))
+        newest = max([m for m in [made.chosen, *self._own(place, folder)] if m], default=None)
+        if newest is None:
+            return {"source": "", "skipped": skipped}, []
+        said = {"step": newest.step, "life": asdict(newest.life), "skipped": skipped}
+        handed = self._from_memory(place, newest) if memory else []
+        return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
+
+    def _own(self, place: Place, folder: Folder) -> list[Mark]:
+        """What this very life has committed since it began: a process that loads again goes on from there."""
+        return [f.mark for f in folder.found() if f.mark.life == place.life and not f.bad]
+
+    def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
+        decisions = folder.decisions()
+        found = self._in_memory(place)
+        if len(found) == 0 or place.world > len(self._here(place.folder)):
+            self._others()
+            self.flush(place.grace_s)
+        found += folder.found()
+        while True:
+            best, skipped = choose(found, decisions, place.life)
+            if best is None or best.memory or not (why := folder.check(best.mark)):
+                return best, skipped
+            found = [Found(f.mark, f.world, f.memory, why if f is best else f.bad) for f in found]
+
+    def _here(self, folder: str) -> set[int]:
+        with self._changed:
+            return {rank for (path, rank), many in self._holdings.items() if path == folder and many}
+
+    def _in_memory(self, place: Place) -> list[Found]:
+        """Steps of earlier lives that every rank of a world of this size left here."""
+        with self._changed:
+            held = [h for rank in range(place.world) for h in self._holdings.get((place.folder, rank), [])]
+            marks = {
+                h.place.mark(head.step): h.place.world
+                for h in held
+                for _, head in h.whole()
+                if h.place.life < place.life
+            }
+            return [
+                Found(mark, world, memory=True)
+                for mark, world in marks.items()
+                if world == place.world and len({h.place.rank for h in held if h.holds(mark) is not None}) == world
+            ]
+
+    def _from_memory(self, place: Place, mark: Mark) -> list[int]:
+        """A descriptor of the rank's own copy, if a process of it left one here."""
+        with self._changed:
+            for holding in self._holdings.get((place.folder, place.rank), []):
+                number = holding.holds(mark)
+                if number is not None and holding.place.world == place.world:
+                    return [dup(holding.slots[number])]
+        return []
+
+    def _from_disk(self, place: Place, mark: Mark) -> dict[str, Any]:
+        """Where its parts are, once they all are there."""
+        folder = Folder(Path(place.folder))
+        end = time.monotonic() + place.grace_s
+        while (manifest := folder.manifest(mark)) is None and time.monotonic() < end:
+            self._others()
+            self.flush(place.grace_s)
+            time.sleep(LOOK_S)
+        return {"source": "disk", "world": manifest["world"]} if manifest else {"source": "lost"}
+
+    def _newest_on_disk(self, folder: Folder) -> Mark | None:
+        decisions = folder.decisions()
+        return next((f.mark for f in folder.found() if not f.bad and not fence(f.mark, decisions)), None)
+
+
+def _readable(wire: Wire, process: int) -> bool:
+    """Wait for a message; False when the process is gone and has left none. Its children may hold its socket."""
+    poll = select.poll()
+    poll.register(wire.socket, select.POLLIN)
+    poll.register(process, select.POLLIN)
+    ready = {fd for fd, _ in poll.poll()}
+    return wire.socket.fileno() in ready

@@ -1,0 +1,137 @@
+"""The saver's agent: a Ray actor per node with ranks that save. It starts the saver, and its end is the saver's.
+
+The saver itself is a process below nobody (`checkpoint.process`): neither the end of a rank, nor of this actor, nor of
+the raylet takes it along before what it holds is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, ClassVar
+
+import ray
+from ray.util import list_named_actors
+
+from dljob.errors import CheckpointError
+from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
+from dljob.runtime.messages import JobInfo, saver_name, saver_prefix
+
+UP_S = 30.0
+FLUSH_S = 60.0
+"""How long the savers of other nodes are waited for."""
+LOOKS = 6
+"""So often in a lease's time it is asked whether PrimeMaster is still there."""
+_BOOT = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from dljob.runtime.checkpoint.process import main
+main(int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+"""
+
+
+class SaverAgent:
+    """The actor."""
+
+    concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 64}
+
+    def __init__(self, job: JobInfo) -> None:
+        self._job = job
+        self._name = saver_name(job, ray.get_runtime_context().get_node_id())
+        self._address = f"@dljob-saver-{job.uid[:8]}-{secrets.token_hex(8)}"
+        self._up = threading.Event()
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._asked: dict[int, tuple[threading.Event, list[str]]] = {}
+        self._lease = Lease(job.lease_s)
+        self._guard = Guard(self._lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
+        self._link = self._start()
+        threading.Thread(target=self._read, name="dljob-saver", daemon=True).start()
+        threading.Thread(target=self._follow_master, name="dljob-master", daemon=True).start()
+
+    # -- what hosts, other agents and PrimeMaster ask
+
+    @ray.method(concurrency_group="ctl")
+    def address(self) -> str:
+        """The saver's socket, once it serves."""
+        if not self._up.wait(UP_S):
+            raise CheckpointError(f"the saver did not come up within {UP_S:g} s")
+        return self._address
+
+    @ray.method(concurrency_group="ctl")
+    def flush(self, timeout_s: float, alive: bool) -> str:  # noqa: FBT001 - Ray's calls are by position
+        """Bring to disk what dead ranks left, `alive`: all that is held; what is wrong, else empty."""
+        number, asked = next(self._ids), (threading.Event(), list[str]())
+        with self._lock:
+            self._asked[number] = asked
+        self._say(op="flush", id=number, timeout_s=timeout_s, alive=alive)
+        heard = asked[0].wait(timeout_s + 1.0)
+        return asked[1][0] if heard else f"no answer within {timeout_s:g} s"
+
+    # -- the saver's process
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = json.dumps([p for p in sys.path if p])
+        command = [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), self._address, str(self._job.save_grace_s)]
+        first = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True, cwd="/"
+        )
+        theirs.close()
+        first.wait()
+        return ours
+
+    def _read(self) -> None:
+        while text := self._next():
+            message = json.loads(text)
+            match message["op"]:
+                case "up":
+                    self._up.set()
+                case "told":
+                    print(f"[dljob] checkpoint: {message['text']}", flush=True)  # noqa: T201 - into the actor's log
+                case "others":
+                    threading.Thread(target=self._others, args=(message["id"],), daemon=True).start()
+                case _:
+                    with self._lock:
+                        event, said = self._asked.pop(message["id"])
+                    said.append(message["failed"])
+                    event.set()
+        end(EndCode.HELPER_GONE, "the saver is gone")
+
+    def _next(self) -> bytes:
+        try:
+            return self._link.recv(64 << 10)
+        except OSError:
+            return b""
+
+    def _say(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._link.send(json.dumps(message).encode())
+
+    def _others(self, number: int) -> None:
+        """Have the savers of other nodes flush; one that is gone with its node has nothing to say."""
+        with contextlib.suppress(Exception):
+            rows: list[Any] = list_named_actors(all_namespaces=True)
+            names = [row["name"] for row in rows]
+            theirs = [name for name in names if name.startswith(saver_prefix(self._job)) and name != self._name]
+            asked = []
+            for name in theirs:
+                with contextlib.suppress(ValueError):
+                    other: Any = ray.get_actor(name, self._job.namespace)
+                    asked.append(other.flush.remote(FLUSH_S, False))
+            ray.wait(asked, num_returns=len(asked), timeout=FLUSH_S)
+        self._say(op="done", id=number)
+
+    def _follow_master(self) -> None:
+        """The lease runs while the job has a master, dead or alive; one that is gone for good has no name any more."""
+        while True:
+            with contextlib.suppress(Exception):
+                ray.get_actor(self._job.master, self._job.namespace)
+                self._lease.renew(boottime())
+            time.sleep(self._job.lease_s / LOOKS)
