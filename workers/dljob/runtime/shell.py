@@ -23,6 +23,7 @@ from dljob.master.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.accounts import Evidence
 from dljob.runtime.backend import Backend
+from dljob.runtime.clock import JobClock
 from dljob.runtime.entries import forget
 from dljob.runtime.executor import Executor
 from dljob.runtime.hosts import SpareId
@@ -57,6 +58,7 @@ class Shell:
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._trouble: BaseException | None = None
         self._count = 0
+        self._clock = JobClock()
         self._last, self._writing = 0.0, False
         self._dirty = asyncio.Event()
         self._look = asyncio.Event()
@@ -172,6 +174,7 @@ class Shell:
                 case _:
                     pass
             self._last = record.get("at", self._last)
+        self._clock.not_before(self._last)
         self.state = state
         return bool(replay.records)
 
@@ -212,7 +215,7 @@ class Shell:
         """What came in, or a Tick when the core's timer is due."""
         wake = next_wake(self.state)
         try:
-            async with asyncio.timeout(None if wake is None else max(0.0, wake - time.time())):
+            async with asyncio.timeout(None if wake is None else max(0.0, wake - self._now())):
                 batch = [await self._inbox.get()]
         except TimeoutError:
             return [(ev.Tick(), None)]
@@ -222,7 +225,7 @@ class Shell:
 
     def _now(self) -> float:
         """Unix seconds, never going back within a job, whatever the machine's clock does."""
-        self._last = max(self._last, time.time())
+        self._last = max(self._last, self._clock.now())
         return self._last
 
     def _shown_at(self) -> float:

@@ -70,6 +70,8 @@ class World:
         self.now = EPOCH_S
         self.offset = 0.0
         """How far the machine's clock is ahead of `now`."""
+        self.ahead = 0.0
+        """How far PrimeMaster's time is ahead of `now`."""
         self.last = 0.0
         """The latest time that a record of the journal carries."""
         self.begin = initial(plan, spec, UID, EPOCH_S, own_nodes=own_nodes)
@@ -163,14 +165,14 @@ class World:
     # -- PrimeMaster
 
     def clock(self) -> float:
-        """PrimeMaster's time: the machine's, but never going back within a job."""
-        self.last = max(self.last, self.now + self.offset)
+        """PrimeMaster's time: the machine's when it booted, never less than the journal's, and then its own count."""
+        self.last = max(self.last, self.now + self.ahead)
         return self.last
 
     def wake_at(self) -> float | None:
         """When PrimeMaster's timer is due, in virtual time."""
         wake = next_wake(self.state) if self.state is not None else None
-        return None if wake is None else max(self.now, wake - self.offset)
+        return None if wake is None else max(self.now, wake - self.ahead)
 
     def tell(self, batch: Sequence[Arrive]) -> None:
         """PrimeMaster takes in a batch of events: journal, transitions, orders."""
@@ -232,6 +234,7 @@ class World:
         """A PrimeMaster starts: it replays the journal, and takes the job in hand."""
         first = self.epoch == 0
         self.epoch += 1
+        self.ahead = max(self.offset, self.last - self.now)
         if not first:
             self.problems.extend(laws.replayed(self))
             self.base, self.base_at = laws.restored(self.known), len(self.journal)
