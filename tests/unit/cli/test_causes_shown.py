@@ -20,7 +20,7 @@ FAULT = {
 def test_what_followed_stands_under_the_first_cause(tmp_path: Path) -> None:
     record = JobRecord(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
     lines = describe(record, {"phase": "Running", "recentFaults": [FAULT]})
-    at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.5 s")
+    at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")
     assert lines[at + 1 : at + 4] == [
         "    evidence: exit code 137",
         "    evidence: kernel: Killed process 41 (python)",
