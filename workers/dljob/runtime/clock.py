@@ -8,8 +8,8 @@ import time
 class JobClock:
     """Unix seconds: the machine's when it begins, and from then on the seconds that really passed.
 
-    Deadlines, backoff and budgets count in it: a clock that is set an hour ahead must not end every wait at once, nor one
-    that is set back stop them all.
+    Deadlines, backoff and budgets count in it: a clock that is set an hour ahead must not end every wait at once, nor
+    one that is set back stop them all.
     """
 
     def __init__(self) -> None:
