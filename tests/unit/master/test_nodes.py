@@ -13,6 +13,7 @@ from dljob.master import limits, silence, status
 from dljob.master.draft import Draft, Leaving
 from dljob.master.nodes import leave_by_rule
 from dljob.master.state import Phase, UnitPhase
+from dljob.master.transition import next_wake
 from dljob.master.views import Outcome, Reason
 from dljob.spec.policy import NodePolicy
 from dljob.telemetry import reasons
@@ -99,8 +100,10 @@ def test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again():
 def test_the_exclusion_of_a_silent_node_has_no_end():
     world = boot(3, node={"excludeSeconds": 0})
     victim = freeze(world)
-    world.send(ev.Tick(), after=10 * LEASE)
+    world.tick()
     assert world.state.exclusions[victim].fence is None
+    assert next_wake(world.state) is None
+    world.send(ev.Tick(), after=10 * LEASE)
     assert world.state.exclusions[victim].silent
     world.thaw_node(victim)
     world.settle()
