@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from immutables import Map
 
@@ -85,8 +85,7 @@ def opened(roles: Mapping[str, int]) -> Ledger:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A rank goes to another account; `lost` is when it gave its last sign of life, if that was before."""
 
     key: RankKey

@@ -19,18 +19,21 @@ Signs = dict[HostId | str, float]
 def account_of(s: JobState | Draft, key: RankKey) -> Account:
     """The account that a rank is in."""
     own, facts = s.ranks[key], s.job.roles[key[0]]
-    if s.verdict is not None or not (own.phase.live or own.phase is RankPhase.WAITING):
+    phase = own.phase
+    if s.verdict is not None:
         return Account.IDLE
-    if own.phase is RankPhase.READY:
+    if phase is RankPhase.READY:
         return _ready(s.roles[key[0]], facts, own)
-    if own.phase is RankPhase.STARTING:
+    if phase is RankPhase.STARTING:
         return Account.INIT
+    if phase is not RankPhase.WAITING and phase is not RankPhase.STOPPING:
+        return Account.IDLE
     if not s.seats:
         return Account.QUEUE if s.phase is Phase.PENDING else Account.SCHEDULE
     incident = s.incidents.get(own.incident)
     if incident is not None and not incident.launched:
         return Account.DECIDE
-    if own.phase is RankPhase.STOPPING:
+    if phase is RankPhase.STOPPING:
         return Account.REPLACE
     return _waiting(s, facts, own, facts.host_of(key[1]))
 
@@ -97,7 +100,7 @@ def _keys(d: Draft) -> set[RankKey]:
     if ends or bool(d.seats) != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
         return set(d.ranks)
     keys = d.touched.ranks
-    for name in {role for role, _ in keys} | d.touched.roles:
+    for name in d.touched.roles.union(role for role, _ in keys):
         old, new, facts = base.roles[name], d.roles[name], d.job.roles[name]
         if old.spawned != new.spawned or (facts.world and _all_in(old) != _all_in(new)):
             keys = keys | _ranks(facts)
