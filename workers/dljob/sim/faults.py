@@ -65,7 +65,7 @@ def _fault(rng: Random, kind: str) -> Fault:
         case "freeze" | "cut":
             return Fault(kind, pick, round(rng.choice((0.5, 3.0, 8.0, 20.0, 60.0)) * (0.5 + rng.random()), 2))
         case "crash":
-            return Fault(kind, rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 8)))
+            return Fault(kind, rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 8)), rng.randrange(2))
         case "clock":
             return Fault(kind, 0, rng.choice((-3600.0, -30.0, 30.0, 300.0)))
         case "command":

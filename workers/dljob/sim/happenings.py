@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.master.events import Commanded, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.evolve import evolve
+from dljob.master.state import Phase
 from dljob.master.views import HostId, NodeView, Outcome, Reason
 from dljob.sim import executor
 from dljob.sim.things import (
@@ -121,8 +122,12 @@ def _done(w: World, i: Done) -> None:
 def _look(w: World, _i: Look) -> None:
     w.looking = False
     seen = w.seen()
-    if w.state is not None and seen != w.told_nodes:
-        w.told_nodes = seen
+    if w.state is None:
+        return
+    # What is free matters only while something is to be placed.
+    view = tuple(v.id for v in seen) if w.state.phase is Phase.RUNNING else seen
+    if view != w.told_nodes:
+        w.told_nodes = view
         w.tell((Arrive(NodesSeen(seen)),))
 
 
@@ -328,6 +333,7 @@ def _join(w: World, f: Fault) -> None:
 
 def _crash(w: World, f: Fault) -> None:
     """PrimeMaster dies: at once (0), or at the next event: before it is journaled (1), after n - 2 effects (n)."""
+    w.outlived = f.value > 0
     if f.pick == 0:
         w.crash()
     else:
@@ -377,3 +383,16 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "again": _again,
 }
 """What can go wrong, by name."""
+
+
+def possible(w: World, kind: str) -> list[Fault]:
+    """Every fault of a kind that could happen to somebody now, one for each."""
+    if kind == "kill":
+        count = len(w.processes)
+    elif kind == "error":
+        count = len(w.running)
+    elif kind in ("node lost", "freeze", "cut"):
+        count = len(_speaking(w, Fault(kind)))
+    else:
+        count = int(w.state is not None)
+    return [Fault(kind, pick) for pick in range(count)]

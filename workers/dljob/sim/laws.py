@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dljob.master import timers
+from dljob.master import ledger, timers
 from dljob.master.actions import Reserve, SpawnHost
 from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
+from dljob.master.ledger import Account
+from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.transition import transition
 from dljob.sim.things import Arrive, Carry, Running
@@ -102,7 +104,7 @@ def left_behind(w: World) -> list[str]:
 
 def sweep(w: World) -> list[str]:
     """Every law that can be seen from outside, and from within the core."""
-    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w)]
+    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w)]
     if w.state is not None:
         found += _orphans(w)
     return found
@@ -166,6 +168,17 @@ def _budgets(w: World) -> Iterator[str]:
             yield f"budget: {key} used {recent} of {most}"
     if any(count < 0 for count in state.restarts.values()) or state.held < 0 or state.live < 0:
         yield "budget: a count is negative"
+
+
+def _ledger(w: World) -> Iterator[str]:
+    """Every rank's time is in some account: the sums are the time since the start, times the ranks, exactly."""
+    state, book = w.known, w.known.ledger
+    at = max(book.at, micros(state, w.last))
+    for name, facts in w.job.roles.items():
+        sums = ledger.totals(book, name, at)
+        spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
+        if spent != at * facts.plan.replicas:
+            yield f"ledger: {name} spent {spent} us, not {at} x {facts.plan.replicas}"
 
 
 def _orphans(w: World) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """A job's whole world: one PrimeMaster (the real core) and everything around it, as far as the core can tell.
 
-A world is driven by moves: `moves()` are those that can be made now, `apply(move)` makes one (the same move in the same
-world leads to the same world), `clone()` is a copy to try one on, `violations()` says which laws are broken. What is on
-its way is in `pending`: whoever drives the world says when each item happens; a world knows no chance.
+A world is driven by moves: `moves()` are those that can be made now, `faults(...)` what could go wrong now,
+`apply(move)` makes one (the same move in the same world leads to the same world), `clone()` is a copy to try one on,
+`violations()` says which laws are broken. What is on its way is in `pending`: whoever drives the world says when each
+item happens; a world knows no chance.
 
     world = World(plan, spec, nodes)
     while move := choose(world.moves()):
@@ -112,11 +113,13 @@ class World:
         """The latest incarnation that was ever started."""
         self.reserving: set[tuple[str, int]] = set()
         self.looking = False
-        self.told_nodes: tuple[NodeView, ...] | None = None
+        self.told_nodes: tuple[NodeView, ...] | tuple[str, ...] | None = None
         self.refusing = 0
         """So many reservations will be refused, whatever the room."""
         self.doomed: int | None = None
         """PrimeMaster dies at the next event: -1 before it is journaled, else after so many effects of it."""
+        self.outlived = False
+        """Whether the orders that are on their way when PrimeMaster dies take effect, without an answer to anybody."""
         self.admitted = False
         self.was_ready: set[RankKey] = set()
         self.ended: set[RankKey] = set()
@@ -129,6 +132,10 @@ class World:
         if self.state is not None and next_wake(self.state) is not None:
             found.append(Wake())
         return found
+
+    def faults(self, *kinds: str) -> list[Move]:
+        """What could go wrong now, of these kinds (see `happenings.FAULTS`): one fault for each victim."""
+        return [fault for kind in kinds for fault in happenings.possible(self, kind)]
 
     def apply(self, move: Move) -> None:
         """Make a move. Time only goes on when an item or a timer is later than now."""
@@ -220,6 +227,10 @@ class World:
         if self.state is None:
             return
         self.state = None
+        if self.outlived and self.finished is None:
+            for carried in [p.item for p in self.pending.values() if isinstance(p.item, Carry)]:
+                executor.effect(self, carried.action)
+        self.outlived = False
         self.watched.clear()
         self.reserving.clear()
         self.looking = False
@@ -245,9 +256,9 @@ class World:
         if first:
             self.tell((Arrive(MasterStarted(1)),))
         else:
-            self.told_nodes = self.seen()
+            seen = self.told_nodes = self.seen()
             started = MasterStarted(self.epoch, "PrimeMaster was lost")
-            self.tell((Arrive(started), Arrive(NodesSeen(self.told_nodes))))
+            self.tell((Arrive(started), Arrive(NodesSeen(seen))))
             self.reattach()
             self.listen()
         self.look()

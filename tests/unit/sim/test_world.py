@@ -1,0 +1,115 @@
+"""The world by hand: moves, faults, copies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dljob.master.assign import would_be_nodes
+from dljob.master.state import Phase
+from dljob.plan.plan import plan
+from dljob.sim import laws
+from dljob.sim.happenings import FAULTS
+from dljob.sim.things import Arrive, Done, Fault, Happen
+from dljob.sim.world import World
+from dljob.spec.model import DLJobManifest
+
+ROLES = [
+    {"name": "t", "type": "Elastic", "replicas": 2, "driver": False, "entrypoint": {"class": "pkg.T"}},
+    {"name": "w", "dependsOn": [{"role": "t"}], "entrypoint": {"class": "pkg.W"}},
+]
+
+
+def world(**policy):
+    document = {"metadata": {"name": "j"}, "spec": {"roles": ROLES, "faultTolerance": policy}}
+    manifest = DLJobManifest.model_validate(document)
+    made = plan(manifest)
+    return World(made, manifest.spec, would_be_nodes(made))
+
+
+def first(w, *, but=()):
+    """Make the oldest move until there is none, or only such as are not wanted."""
+    for _ in range(1000):
+        found = [n for n, p in w.pending.items() if not isinstance(p.item, but)]
+        if not found or w.finished:
+            return w
+        w.apply(Happen(found[0]))
+    raise AssertionError("it goes on for ever")
+
+
+def running():
+    w = first(world(), but=Done)
+    assert w.state.phase is Phase.RUNNING
+    return w
+
+
+def test_a_job_runs_to_its_end_by_its_oldest_moves():
+    w = first(world())
+    assert (w.known.phase, w.finished.ok, w.violations()) == (Phase.SUCCEEDED, True, [])
+    assert (w.processes, w.groups, w.running) == ({}, {}, {})
+
+
+def test_a_copy_goes_its_own_way():
+    w = running()
+    copy, again = w.clone(), w.clone()
+    before = (w.state, dict(w.processes), dict(w.pending), len(w.journal))
+    for each in (copy, again):
+        each.apply(Fault("kill", 1))
+        first(each)
+    assert (w.state, dict(w.processes), dict(w.pending), len(w.journal)) == before
+    assert laws.text(copy.known) == laws.text(again.known)
+    assert copy.journal == again.journal
+    assert copy.known.restarts
+
+
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_whatever_goes_wrong_first_the_job_comes_to_its_end(kind):
+    w = running()
+    assert w.faults(kind)
+    for fault in w.faults(kind):
+        each = w.clone()
+        each.apply(fault)
+        for _ in range(50):
+            first(each)
+            if each.finished:
+                break
+            each.now += 30.0
+            each.apply(each.moves()[-1])
+        assert each.violations() == [], fault
+        assert each.finished, fault
+
+
+def test_a_master_that_dies_after_each_effect_of_each_event_loses_nothing():
+    for effects in range(-1, 4):
+        for outlived in (0.0, 1.0):
+            w = running()
+            w.apply(Fault("kill", 0))
+            w.apply(Fault("crash", effects + 2, outlived))
+            first(w, but=Done)
+            assert w.epoch == 2
+            assert w.state.phase is Phase.RUNNING, effects
+            assert w.violations() == []
+
+
+def test_events_that_arrive_in_one_batch_are_one_turn():
+    w = running()
+    w.apply(Fault("command", 0, 1, "restart rank"))
+    w.apply(Fault("command", 1, 2, "restart rank"))
+    one, two = w.arriving
+    w.apply(Happen(one, (two,)))
+    assert [type(event).__name__ for _, event in w.journal[-2:]] == ["Commanded", "Commanded"]
+    assert not any(isinstance(p.item, Arrive) for p in w.pending.values())
+    first(w, but=Done)
+    assert w.violations() == []
+
+
+def test_a_broken_replay_and_broken_counts_are_told():
+    w = running()
+    w.journal.pop()
+    assert any(problem.startswith("replay") for problem in laws.replayed(w))
+    assert json.loads(laws.text(w.known))
+    w = running()
+    role = w.known.roles["t"]
+    object.__setattr__(role, "ready", 7)
+    assert any(problem.startswith("count") for problem in w.violations())
