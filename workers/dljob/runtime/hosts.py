@@ -191,8 +191,9 @@ class Hosts:
                 return
             failures = 0
             if reports:
-                if all(report.outcome is None or _blames(report.outcome) for report in reports):
-                    await asyncio.sleep(BLAME_S if any(report.outcome for report in reports) else 0)
+                ends = [report.outcome for report in reports if report.outcome is not None]
+                if ends and all(_blames(outcome) for outcome in ends):
+                    await asyncio.sleep(BLAME_S)
                 await self._offer(*(_event(watched.who.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
 
