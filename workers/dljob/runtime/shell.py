@@ -286,7 +286,7 @@ class Shell:
 
     def heard(self, beacon: Beacon) -> BeaconReply:
         """Take a beacon: progress in, lease out."""
-        for event in self.evidence.heard(self.state, beacon, time.time()):
+        for event in self.evidence.heard(self.state, beacon, self._clock.now()):
             self._inbox.put_nowait((event, None))
         if beacon.steps:
             self._progressed = True
