@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def until_told() -> dict[str, int]:
     return {"incarnation": me.incarnation}
 
 
+def counts() -> None:
+    """Makes a step every 0.1 s, from the first one on in each life, until the file `go` is there."""
+    me = current_worker()
+    folder = Path(me.job_dir)
+    (folder / f"{me.role}-{me.rank}-{me.incarnation}").write_text(str(os.getpid()))
+    step = 0
+    while not (folder / "go").exists():
+        time.sleep(0.1)
+        step += 1
+        progress(step)
+
+
 def fails() -> None:
     raise LookupError("nothing under that name")
 
@@ -36,3 +49,13 @@ def shows_devices() -> dict[str, str]:
     (Path(me.job_dir) / f"devices-{me.rank}-{me.incarnation}").write_text(devices)
     until_told()
     return {"devices": devices}
+
+
+def with_a_program() -> dict[str, int]:
+    """Runs a program of a session of its own beside itself; says with a file which."""
+    me = current_worker()
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as program:
+        (Path(me.job_dir) / f"program-{me.incarnation}").write_text(str(program.pid))
+        seen = until_told()
+        program.kill()
+    return seen

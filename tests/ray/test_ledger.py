@@ -1,0 +1,72 @@
+"""The ledger of a real job: a rank is killed, then PrimeMaster; every second is somewhere, and where it belongs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prime_help import Job, eventually
+
+pytestmark = pytest.mark.ray
+
+WORKING = ("productive", "recompute")
+
+
+@pytest.fixture
+def job(ray_here: Any, tmp_path: Path) -> Any:
+    yield (made := Job(tmp_path))
+    made.close()
+
+
+def adds_up(status: Any) -> None:
+    """Whatever the time is: the accounts of each role are the time times its ranks."""
+    ledger = status["ledger"]
+    desired = {role["name"]: role["desired"] for role in status["roles"]}
+    for role in ledger["roles"]:
+        total = sum(role["accounts"].values())
+        assert total == pytest.approx(ledger["seconds"] * desired[role["name"]], rel=1e-3)
+    assert ledger["processes"] == sum(desired.values())
+
+
+def accounts(status: Any, role: str) -> dict[str, float]:
+    return next(row["accounts"] for row in status["ledger"]["roles"] if row["name"] == role)
+
+
+def step(job: Job) -> int:
+    """The last step of hit/0."""
+    return next(rank["step"] or 0 for rank in job.connection.status()["ranks"] if rank["role"] == "hit")
+
+
+def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
+    job.start(job.role("hit", "prime_user.counts"), job.role("calm", "prime_user.until_told", replicas=2))
+    before = job.running("hit/0", "calm/0", "calm/1")
+    eventually(lambda: step(job) >= 10, 30, job.seen)
+    os.kill(before["hit/0"], signal.SIGKILL)
+    job.running("hit/0", "calm/0", incarnation={"hit/0": 2})
+    repeating = eventually(lambda: accounts(job.connection.status(), "hit").get("recompute"), 30, job.seen)
+    assert repeating > 0
+    job.kill_master(job.master_pid())
+    eventually(lambda: job.connection.status()["restarts"]["master"] == 1, 30, job.seen)
+    again = job.connection.status()
+    adds_up(again)
+    assert accounts(again, "hit")["recompute"] >= repeating, "a new master knows what the old one had booked"
+    eventually(lambda: step(job) >= 30, 30, job.seen)
+    job.go()
+    status = job.connection.wait(60)
+    adds_up(status)
+    ledger = status["ledger"]
+    assert ledger["seconds"] == pytest.approx(status["seconds"], rel=1e-3)
+    found = accounts(status, "hit")
+    # One death: what it cost is told apart, and together it is what the fault says, but for the time to notice it.
+    (fault,) = (fault for fault in status["recentFaults"] if fault["level"] == "Process")
+    assert found["replace"] > 0
+    assert found["detect"] < 1.5
+    assert found["replace"] <= fault["seconds"] + 0.01
+    # Ten steps of 0.1 s were lost and made again.
+    assert 0.5 < found["recompute"] < 10
+    assert set(accounts(status, "calm")) <= {"queue", "schedule", "init", "productive", "idle"}
+    assert ledger["goodput"] == pytest.approx(ledger["accounts"]["productive"] / (3 * ledger["seconds"]), abs=1e-3)
+    assert status["progress"]["goodputPermille"] == pytest.approx(1000 * ledger["goodput"], abs=1)
