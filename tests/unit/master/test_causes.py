@@ -10,7 +10,8 @@ from master_kit import job
 from dljob.master.causes import classify, evidence, judged, matches, told
 from dljob.master.policy import describe
 from dljob.master.views import Clue, Outcome, Reason
-from dljob.telemetry.causes import RULES, Of, Source
+from dljob.telemetry.causes import RULES
+from dljob.telemetry.evidence import Of, Source
 
 SIGKILL = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
 

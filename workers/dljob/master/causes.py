@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from dljob.master.evolve import evolve
 from dljob.master.views import Clue, Outcome, Reason
 from dljob.spec.model import KnownCause
-from dljob.telemetry.causes import RULES, CauseRule, Of, Source
+from dljob.telemetry.causes import RULES
+from dljob.telemetry.evidence import CauseRule, Of, Source
 
 LINE = 1000
 """So many characters of a line of evidence are looked at."""

@@ -14,7 +14,8 @@ from dljob.master import causes, ending, limits, policy
 from dljob.master.draft import Draft
 from dljob.master.events import CauseLearned
 from dljob.master.evolve import evolve
-from dljob.master.state import Fault, Follower, Heard, Notice, RankKey, RankPhase
+from dljob.master.faults import Fault, Follower, Heard, Notice
+from dljob.master.state import RankKey, RankPhase
 from dljob.master.views import Outcome, Reason
 from dljob.telemetry import reasons
 

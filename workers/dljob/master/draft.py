@@ -9,18 +9,17 @@ from immutables import Map
 
 from dljob.master.actions import Action, Note
 from dljob.master.evolve import evolve
+from dljob.master.faults import Fault, Notice
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
 from dljob.master.state import (
     ErrorMemory,
     Exclusion,
-    Fault,
     HostPhase,
     HostState,
     Incident,
     JobState,
     Mark,
-    Notice,
     Phase,
     RankKey,
     RankPhase,

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dljob.master import budget, causes_first, ending, limits, spares
 from dljob.master.draft import Draft, Leaving
 from dljob.master.evolve import evolve
+from dljob.master.faults import Heard
 from dljob.master.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
 from dljob.master.restart import Order, begin
-from dljob.master.state import Heard, Incident, RankKey, RankPhase
+from dljob.master.state import Incident, RankKey, RankPhase
 from dljob.master.views import Level, Outcome, Reason
 from dljob.telemetry import reasons
 

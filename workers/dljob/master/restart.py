@@ -9,8 +9,9 @@ from dljob.master import causes_first, limits, starting
 from dljob.master.actions import KillHost, StopRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
+from dljob.master.faults import Heard
 from dljob.master.job import STORE
-from dljob.master.state import Heard, HostPhase, Incident, RankKey, RankPhase
+from dljob.master.state import HostPhase, Incident, RankKey, RankPhase
 from dljob.master.views import HostId, Level
 from dljob.telemetry import reasons
 

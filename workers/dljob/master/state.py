@@ -13,9 +13,10 @@ from typing import TypeAlias
 from immutables import Map
 
 from dljob.master.actions import Action
+from dljob.master.faults import Fault, Notice
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
-from dljob.master.views import Clue, HostId, Level, NodeView, Outcome
+from dljob.master.views import HostId, Level, NodeView
 
 RankKey: TypeAlias = tuple[str, int]
 """(role, rank)."""
@@ -209,67 +210,6 @@ class Incident:
     """When hosts whose ranks were asked to end, and did not, are killed."""
     faults: tuple[int, ...] = ()
     """The faults that are recovered with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A failure that is listed under its first cause."""
-
-    rank: str
-    incarnation: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A failure of a rank as it was judged."""
-
-    role: str
-    rank: int
-    incarnation: int
-    node: str
-    outcome: Outcome
-    secondary: bool
-    ordered: bool
-    """PrimeMaster had it ended."""
-
-    @property
-    def name(self) -> str:
-        """The rank, as people write it."""
-        return f"{self.role}/{self.rank}"
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What was announced of a node, and when (unix seconds)."""
-
-    at: float
-    clues: tuple[Clue, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that went wrong, and when it was made good."""
-
-    id: int
-    level: str
-    reason: str
-    target: str
-    cause: str
-    detected: float
-    recovered: float | None = None
-    rank: str = ""
-    """Whose end it was heard of, "<role>/<rank>"; empty where nobody failed."""
-    incarnation: int = 0
-    node: str = ""
-    outcome: Outcome | None = None
-    """How that rank ended: the evidence."""
-    secondary: bool = False
-    """It only told that somebody else was gone."""
-    root: int = 0
-    """The fault that it follows from; 0: none is known."""
-    followed: tuple[Follower, ...] = ()
-    """What follows from it, in the order in which it was heard."""
 
 
 @dataclass(frozen=True, slots=True)

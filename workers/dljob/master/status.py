@@ -15,7 +15,8 @@ from dljob.master import ledger_view
 from dljob.master.carry import carry
 from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
-from dljob.master.state import Fault, HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.faults import Fault
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level
 from dljob.telemetry import reasons
 

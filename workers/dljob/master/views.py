@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """A line of evidence beside what a process said itself. `source` is one of `telemetry.causes.Source`."""
+    """A line of evidence beside what a process said itself. `source` is one of `telemetry.evidence.Source`."""
 
     source: str
     text: str

@@ -6,60 +6,7 @@ no pattern, of whomever, can take long. Each rule has a line of evidence as it w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-
-class Source(StrEnum):
-    """Where a piece of evidence comes from."""
-
-    END = "end"
-    """What the host said of the end of a process that said nothing itself."""
-    ERROR = "error"
-    """The exception that user code ended with, as "Type: message"."""
-    LOG = "log"
-    """The end of the log of a process that ended by itself, without last words."""
-    BACKEND = "backend"
-    """What Ray says of an actor that is gone."""
-    KERNEL = "kernel"
-    """Lines of the machine's kernel log about the process, or about a device."""
-    CGROUP = "cgroup"
-    """What the memory controller counted while the process lived."""
-    POD = "pod"
-    """What Kubernetes says of the pod."""
-    NOTICE = "notice"
-    """What somebody announced about the machine."""
-    MONITOR = "monitor"
-    """What watches the progress of ranks found."""
-
-
-class Of(StrEnum):
-    """Which ends a rule may explain: a stranger's trouble on the same machine explains none."""
-
-    ANY = "any"
-    KILLED = "killed"
-    """SIGKILL, or a process that vanished."""
-    OUTSIDE = "outside"
-    """The same, or SIGTERM."""
-    DEVICE = "device"
-    """The same, a crash, or an error of a device's runtime."""
-
-
-@dataclass(frozen=True, slots=True)
-class CauseRule:
-    """One row. `reason` empty: as the host said. `secondary`: it only tells that somebody else is gone."""
-
-    name: str
-    source: Source
-    patterns: tuple[str, ...]
-    reason: str
-    example: str
-    documented: str
-    of: Of = Of.ANY
-    secondary: bool = False
-    errors: tuple[str, ...] = ()
-    """The exceptions that it is about; empty: any."""
-
+from dljob.telemetry.evidence import CauseRule, Of, Source
 
 NVIDIA_XID = (46, 48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143)
 """Xids that need the device reset or replaced; those that user code brings about (13, 31, 43, 45, ...) are not here."""
