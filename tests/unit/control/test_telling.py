@@ -45,6 +45,14 @@ def test_a_fault_is_told_once_by_its_cause():
     assert world.reasons()[-2:] == ["RolesReady", "Steady"]
 
 
+def test_a_fault_that_ends_the_job_is_said_to():
+    world = World().running()
+    before = len(world.events)
+    fatal = {**FAULT, "level": "Fail"}
+    world.master("Recovering", ready=1, lastFault=fatal, recentFaults=[fatal]).settle()
+    assert world.events[before].message == "worker/1: node n1 is gone; the job ends"
+
+
 def test_a_restart_by_order_is_no_warning():
     world = World().running()
     before = len(world.events)

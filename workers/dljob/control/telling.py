@@ -12,6 +12,8 @@ QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB
 """Reasons of conditions that say nothing a user needs an Event for."""
 PASSED_ON = ("ClusterReady", "PlacementReady")
 """Conditions whose reason may be the kubelet's, the scheduler's, KubeRay's or PrimeMaster's."""
+FATAL = "Fail"
+"""The level of a fault that ends the job."""
 ORDERED = "Requested"
 """PrimeMaster's reason of a restart that somebody ordered: no fault."""
 
@@ -25,7 +27,9 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
     known = {_key(fault) for fault in items(old, "recentFaults")}
     for fault in items(new, "recentFaults"):
         if _key(fault) not in known:
-            message = f"{text(fault, 'target')}: {text(fault, 'firstCause')}; restarted at level {text(fault, 'level')}"
+            level = text(fault, "level")
+            then = "the job ends" if level == FATAL else f"restarted at level {level}"
+            message = f"{text(fault, 'target')}: {text(fault, 'firstCause')}; {then}"
             kind = "Normal" if text(fault, "reason") == ORDERED else "Warning"
             yield Event(kind, text(fault, "reason"), message, "Recovering")
 
