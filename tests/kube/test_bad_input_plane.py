@@ -17,8 +17,10 @@ from operator_kit import (
     namespaced,
     run_head,
     running,
+    said,
     token,
     until,
+    warned,
 )
 
 from dljob.errors import DLJobError
@@ -45,31 +47,6 @@ def apply(plane: Cluster, namespace: str, name: str, **spec: Any) -> None:
     plane.apply({**job(name, **spec), "metadata": {"name": name, "namespace": namespace}})
 
 
-def said(plane: Cluster, namespace: str, name: str, reason: str, kind: str = "ClusterReady") -> str:
-    """The message of a condition once it is not True for this reason."""
-
-    def look() -> str:
-        one = condition(found(plane, "dljob", name, namespace), kind)
-        return one["message"] if (one.get("status"), one.get("reason")) == ("False", reason) else ""
-
-    return until(look, f"{kind} of {name} is False for {reason}", 40)
-
-
-def warned(plane: Cluster, namespace: str, name: str, reason: str) -> str:
-    """The note of the Warning about a job with this reason, as `kubectl describe` shows it."""
-
-    def look() -> str:
-        events = plane.get("events.events.k8s.io", "-n", namespace)["items"]
-        notes = [
-            event["note"]
-            for event in events
-            if (event["type"], event["reason"], event["regarding"]["name"]) == ("Warning", reason, name)
-        ]
-        return notes[0] if notes else ""
-
-    return until(look, f"a Warning {reason} about {name}", 20)
-
-
 def ray_cluster(plane: Cluster, namespace: str, name: str) -> str:
     return until(
         lambda: (
@@ -82,6 +59,10 @@ def ray_cluster(plane: Cluster, namespace: str, name: str) -> str:
 
 def head_pods(plane: Cluster, namespace: str) -> list[dict[str, Any]]:
     return plane.get("pods", "-n", namespace, "-l", "ray.io/node-type=head")["items"]
+
+
+def worker_pods(plane: Cluster, namespace: str, job: str) -> list[dict[str, Any]]:
+    return plane.get("pods", "-n", namespace, "-l", f"ray.io/node-type=worker,dljob.io/name={job}")["items"]
 
 
 UNSAYABLE: dict[str, dict[str, Any]] = {
@@ -215,8 +196,24 @@ def test_a_service_account_that_is_not_there(plane: Cluster, operator: Operator,
     apply(plane, namespace, "ghostly", head={"template": {"spec": {"serviceAccountName": "ghost"}}})
     words = said(plane, namespace, "ghostly", "FailedCreateHeadPod")
     assert 'serviceaccount "ghost" not found; create the service account; KubeRay tries again by itself' in words
+    group = {"name": "g", "cpu": "2", "template": {"spec": {"serviceAccountName": "ghost"}}}
+    apply(plane, namespace, "haunted", nodeGroups=[group], roles=[{**ROLE, "nodeGroup": "g"}])
+    words = said(plane, namespace, "haunted", "FailedCreateWorkerPod")
+    assert 'serviceaccount "ghost" not found; create the service account; KubeRay tries again by itself' in words
     plane.kubectl("create", "serviceaccount", "ghost", "-n", namespace)
-    until(lambda: head_pods(plane, namespace), "KubeRay tries again")
+    until(lambda: len(head_pods(plane, namespace)) == 2, "KubeRay tries again")
+    until(lambda: worker_pods(plane, namespace, "haunted"), "and for the workers")
+
+
+def test_a_ray_cluster_that_kuberay_refuses(plane: Cluster, operator: Operator, namespace: str) -> None:
+    apply(plane, namespace, "older", rayVersion="2.46.0")
+    words = said(plane, namespace, "older", "InvalidRayClusterSpec")
+    assert "authOptions.mode is 'token' but minimum Ray version is 2.52.0, got 2.46.0" in words
+    assert words.endswith("; correct the spec; the job then begins anew by itself")
+    assert warned(plane, namespace, "older", "InvalidRayClusterSpec") == words
+    patch = json.dumps({"spec": {"rayVersion": "2.60.0"}})
+    plane.kubectl("patch", "dljob", "older", "-n", namespace, "--type=merge", "-p", patch)
+    until(lambda: head_pods(plane, namespace), "KubeRay accepts the next one")
 
 
 @pytest.fixture

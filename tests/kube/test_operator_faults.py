@@ -1,4 +1,4 @@
-"""The operator killed at any moment, KubeRay not there yet, and names that are taken."""
+"""The operator killed at any moment, and names that are taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import cache, kuberay, up
 from cluster.handle import Cluster
 from operator_kit import Operator, condition, found, job, namespaced, running, until
 
@@ -72,25 +71,3 @@ def test_a_foreign_raycluster_of_that_name_is_left_alone(plane: Cluster, namespa
             "the job goes on when the name is free",
             90,
         )
-
-
-def test_a_job_that_waits_for_kuberay_goes_on_when_it_comes(tmp_path: Path) -> None:
-    run = up.owned("bare-plane")
-    try:
-        bare = up.plane(run, operator=False)
-    except cache.MissingError as error:
-        pytest.skip(str(error))
-    try:
-        with running(bare, tmp_path) as operator:
-            bare.apply(job("early"))
-
-            def reason() -> str:
-                return condition(found(bare, "dljob", "early"), "ClusterReady").get("reason", "")
-
-            until(lambda: reason() == "KubeRayMissing", "the condition says what is missing")
-            assert operator.health()["kuberay"] == "missing"
-            kuberay.crds(bare)
-            until(lambda: bare.get("rayclusters")["items"], "the job goes on by itself", 60)
-            assert operator.health()["kuberay"] == "served"
-    finally:
-        up.down(run)

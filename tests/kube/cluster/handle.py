@@ -60,7 +60,13 @@ class Cluster:
             self.kubectl("apply", "--server-side", "--force-conflicts", *what, stdin=text)
 
     def crds(self, *names: str) -> None:
-        """Wait until custom resources are served."""
+        """Wait until custom resources are served.
+
+        One that has just been made has no conditions yet, which `kubectl wait` takes for an error.
+        """
+        for name in names:
+            accepted = f"--for=jsonpath={{.status.acceptedNames.plural}}={name.partition('.')[0]}"
+            self.kubectl("wait", f"crd/{name}", accepted, "--timeout=60s")
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{n}" for n in names))
 
     def settle(self) -> None:
