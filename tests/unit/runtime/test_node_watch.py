@@ -13,8 +13,9 @@ from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.errors import UsageError
 from dljob.master import events as ev
+from dljob.master.actions import Note, RankStart, StartRanks
 from dljob.master.state import Exclusion
-from dljob.master.views import NodeView
+from dljob.master.views import HostId, NodeView
 from dljob.runtime import node_watch
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.messages import JobInfo
@@ -42,6 +43,10 @@ class Pulse(MemoryHost):
             raise answer
         return answer
 
+    async def reap(self, *what: Any) -> int:
+        self.orders.append(("reap", what))
+        return 1
+
 
 class Nodes(MemoryBackend):
     def __init__(self) -> None:
@@ -68,6 +73,7 @@ class Listener:
         self.state = SimpleNamespace(
             nodes=views,
             units={"w/0": SimpleNamespace(node="n0")},
+            hosts={HostId("w", 0): SimpleNamespace(node="n1"), HostId("w", 1): SimpleNamespace(node="n9")},
             exclusions={},
             running_at=1.0,
             verdict=None,
@@ -223,6 +229,8 @@ async def test_nobody_is_judged_when_the_job_ends(here: Listener) -> None:
     here.state.verdict = object()
     await here.pass_time(60)
     assert here.told == []
+    await here.beat(*ALL)
+    assert all(not here.backend.hosts[name_of(node)].beats.empty() for node in ALL), "nobody listens"  # type: ignore[attr-defined]
 
 
 async def test_the_core_is_told_even_if_the_nodes_cannot_be_looked_at(here: Listener) -> None:
@@ -251,3 +259,32 @@ def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Li
     assert len(wanted(state)) == SMALL  # type: ignore[arg-type]
     state.nodes, state.job.own_nodes = many, True
     assert len(wanted(state)) == SMALL + 1  # type: ignore[arg-type]
+
+
+def start(index: int, *incarnations: int) -> StartRanks:
+    ranks = tuple(RankStart(rank, incarnation, 0, 1, 0) for rank, incarnation in enumerate(incarnations))
+    return StartRanks(HostId("w", index), 1, "a", ranks, 1, 0, "", ())
+
+
+async def test_what_earlier_processes_of_ranks_left_is_ended_where_they_start_again(here: Listener) -> None:
+    await up(here)
+    here.watch.reap([Note("r", "t", "m"), start(0, 1, 1), start(0, 1, 3), start(1, 2)])
+    await breathe()
+    orders = {node: here.backend.hosts[name_of(node)].orders for node in ALL}
+    assert orders == {"n0": [], "n1": [("reap", (INFO.uid, "w", {1: 3}))], "n2": []}
+    here.backend.hosts[name_of("n1")].dead = True
+    here.watch.reap([start(0, 2)])
+    await breathe()
+    assert here.told == [], "an agent that died meanwhile is no trouble"
+
+
+async def test_an_agent_that_ends_with_the_job_is_not_made_again(here: Listener) -> None:
+    await up(here)
+    here.state.verdict = object()
+    for node in ALL:
+        agent = here.backend.hosts.pop(name_of(node))
+        agent.beats.put_nowait(ActorLostError("killed"))  # type: ignore[attr-defined]
+    await breathe()
+    await here.watch.turn(1.0)
+    await breathe()
+    assert len(here.backend.specs) == len(ALL)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import ray
 
+from dljob.runtime import reaping
 from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
 
 NICENESS = -5
@@ -23,7 +25,7 @@ NICENESS = -5
 class NodeAgent:
     """The actor; PrimeMaster's side of it is `dljob.runtime.node_watch`."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4}
+    concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2}
 
     def __init__(self, lease_s: float) -> None:
         hurry()
@@ -37,6 +39,11 @@ class NodeAgent:
         self._lease.renew(boottime())
         self._pause.wait(pause_s)
         return os.getpid()
+
+    @ray.method(concurrency_group="work")
+    def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:
+        """End what earlier processes of these ranks left here: rank -> present incarnation."""
+        return reaping.reap(uid, role, incarnations)
 
 
 def hurry() -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 from dljob.errors import DLJobError, UsageError
 from dljob.master import events as ev
+from dljob.master.actions import StartRanks
 from dljob.master.silence import frozen
 from dljob.master.state import JobState
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorSpec, Backend
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.messages import JobInfo
 
 AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
@@ -47,6 +48,8 @@ class NodeWatch:
         self._heard: dict[str, float] = {}
         """Node -> when it was heard last, by our own clock."""
         self._agents: dict[str, asyncio.Task[None]] = {}
+        self._refs: dict[str, ActorRef] = {}
+        self._work: set[asyncio.Task[None]] = set()
         self._why = ""
 
     async def run(self) -> None:
@@ -64,7 +67,7 @@ class NodeWatch:
 
     def close(self) -> None:
         """Hear nobody any more."""
-        for task in self._agents.values():
+        for task in (*self._agents.values(), *self._work):
             task.cancel()
 
     async def turn(self, now: float) -> None:
@@ -72,7 +75,9 @@ class NodeWatch:
         self._clock += min(now - self._last, 2 * TICK_S)
         self._last = now
         state = self._state()
-        if state.running_at is not None and state.verdict is None:
+        if state.verdict is not None:
+            self._keep((), 0)
+        elif state.running_at is not None:
             self._keep(wanted(state), state.job.fault_tolerance.node.freeze_seconds)
             await self._judge(state)
 
@@ -83,6 +88,7 @@ class NodeWatch:
             self._agents[node] = asyncio.create_task(self._follow(node, freeze_s / BEATS))
         for node in self._agents.keys() - there:
             self._agents.pop(node).cancel()
+            self._refs.pop(node, None)
             self._heard.pop(node, None)
 
     async def _judge(self, state: JobState) -> None:
@@ -102,12 +108,30 @@ class NodeWatch:
                     await self._offer(ev.NodesSeen(await self._backend.nodes()))
             await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
 
+    # -- what is asked of agents
+
+    def reap(self, actions: Iterable[object]) -> None:
+        """What earlier processes of ranks that start again left on their node shall end; nobody waits for it."""
+        state = self._state()
+        for action in actions:
+            if isinstance(action, StartRanks):
+                again = {start.rank: start.incarnation for start in action.ranks if start.incarnation > 1}
+                agent = self._refs.get(state.hosts[action.host].node)
+                if again and agent is not None:
+                    work = asyncio.create_task(self._reap(agent, action.host.role, again))
+                    self._work.add(work)
+                    work.add_done_callback(self._work.discard)
+
+    async def _reap(self, agent: ActorRef, role: str, incarnations: Mapping[int, int]) -> None:
+        with suppress(DLJobError):
+            await self._backend.call(agent, "reap", self._info.uid, role, incarnations)
+
     # -- one node's agent
 
     async def _follow(self, node: str, pause_s: float) -> None:
-        """Ask the agent of a node for ever; one whose process died is made again."""
+        """Ask the agent of a node until the job ends, which ends it; one whose process died before is made again."""
         name = f"{self._info.uid[:8]}/agent/{node[:8]}"
-        while True:
+        while self._state().verdict is None:
             try:
                 await self._ask(name, node, pause_s)
             except ActorLostError as error:
@@ -125,6 +149,7 @@ class NodeWatch:
             self._heard.setdefault(node, self._clock + FIRST_S)
         else:
             agent = await self._backend.spawn(self._spec(name, node))
+        self._refs[node] = agent
         while True:
             await self._backend.call(agent, "beat", pause_s)
             self._heard[node] = self._clock

@@ -68,6 +68,7 @@ class Shell:
             setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
         )
         self.executor.failed = self._troubled
+        self._nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state)
 
     # -- events in
 
@@ -103,8 +104,7 @@ class Shell:
         try:
             replay = await self.journal.open()
             await self._recover(replay)
-            watch = NodeWatch(self.setup.info, self.backend, self.offer, lambda: self.state)
-            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish(), watch.run())]
+            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish(), self._nodes.run())]
             beside[-1].add_done_callback(self._stopped)
             while self._end is None:
                 await self._turn()
@@ -205,6 +205,7 @@ class Shell:
                 heard.set_result(None)
         self._note(actions, now)
         self.executor.execute(actions)
+        self._nodes.reap(actions)
         self._end = next((action for action in actions if isinstance(action, ac.Finish)), self._end)
         if self.state is not before:
             await self._show()

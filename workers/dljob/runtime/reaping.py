@@ -1,0 +1,58 @@
+"""What a killed host left on its node: programs that its ranks had started, found by their environment.
+
+A host that can still do something takes its descendants along; one that is killed cannot, and a program that user code
+started holds a device, a port or a file that the rank's next process needs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+ROUNDS = 3
+
+
+def left(uid: str, role: str, incarnations: Mapping[int, int]) -> list[int]:
+    """Pids of living processes that were started by an earlier incarnation of these ranks: rank -> present one."""
+    every = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    return [int(folder.name) for folder in every if _is_left(folder, uid, role, incarnations)]
+
+
+def _is_left(folder: Path, uid: str, role: str, incarnations: Mapping[int, int]) -> bool:
+    """A process that is not ours to look into is not ours to end; a zombie has no environment any more."""
+    with suppress(OSError, ValueError, KeyError):
+        environment = (folder / "environ").read_bytes()
+        if f"DLJOB_UID={uid}".encode() not in environment:
+            return False
+        own = dict(pair.split(b"=", 1) for pair in environment.split(b"\0") if b"=" in pair)
+        if (own[b"DLJOB_UID"], own[b"DLJOB_ROLE"]) == (uid.encode(), role.encode()):
+            past = int(own[b"DLJOB_INCARNATION"]) < incarnations[int(own[b"DLJOB_RANK"])]
+            return past and not _hosted(int(folder.name))
+    return False
+
+
+def _hosted(pid: int) -> bool:
+    """Whether a worker of Ray lives above a process: then it belongs to a host that will end it."""
+    while pid > 1:
+        process = Path(f"/proc/{pid}")
+        if (process / "cmdline").read_bytes().startswith(b"ray::"):
+            return True
+        pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+def reap(uid: str, role: str, incarnations: Mapping[int, int]) -> int:
+    """SIGKILL them, again while more of them appear; how many signals were sent."""
+    sent = 0
+    for _ in range(ROUNDS):
+        pids = left(uid, role, incarnations)
+        if not pids:
+            break
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                sent += 1
+    return sent
