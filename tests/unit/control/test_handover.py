@@ -13,6 +13,7 @@ from dljob.control import names
 from dljob.control.children import CARRIED_KEY
 from dljob.control.handover import SIZE
 from dljob.control.model import Submit
+from dljob.master.carry import carried
 from dljob.plan.pods import CARRIED_FILE
 
 WORN = {"v": 1, "restarts": {"Process": 2, "Role": 1}, "marks": {"worker": [NOW + 5.0]}}
@@ -68,6 +69,8 @@ def test_the_next_attempt_gets_it_beside_its_spec():
     argv = submitted(world).argv
     assert argv[argv.index("--carried") + 1] == CARRIED_FILE
     assert handed(world) == {"job": names.job_uid(UID), "attempt": 1, "step": 120, "state": WORN}
+    told = carried(spec_map(world)[CARRIED_KEY], names.job_uid(UID), 2)
+    assert (told.why, told.attempt, told.restarts, told.step) == ("", 1, (("Process", 2), ("Role", 1)), 120)
     assert world.status["restarts"] == {"process": 2, "role": 1, "cluster": 1}
     assert world.status["restartsTotal"] == 4
 

@@ -131,7 +131,9 @@ def cluster_of(fake: FakeCluster, name: str = "hello", attempt: int = 1) -> str:
     return names.cluster_name(name, uid, attempt)
 
 
-def run_head(fake: FakeCluster, head: StubHead, name: str = "hello", attempt: int = 1) -> None:
+def run_head(
+    fake: FakeCluster, head: StubHead, name: str = "hello", attempt: int = 1, container: str = "containerd://a"
+) -> None:
     """KubeRay and the kubelet do their part: the head of the job's RayCluster is ready."""
     cluster = cluster_of(fake, name, attempt)
     body = fake.one("rayclusters", cluster)
@@ -144,7 +146,12 @@ def run_head(fake: FakeCluster, head: StubHead, name: str = "hello", attempt: in
     pod = {
         "metadata": {"name": f"{cluster}-head-x", "labels": labels, "ownerReferences": [_owner(body)]},
         "spec": {"containers": [{"name": "ray-head"}], "nodeName": "n1"},
-        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "ray-head", "containerID": container, "ready": True}],
+        },
     }
     fake.put("pods", pod)
 
