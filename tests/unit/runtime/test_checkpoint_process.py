@@ -130,7 +130,8 @@ def test_a_rank_outlives_its_saver(tmp_path: Path):
     mine.save(1, {"a": 1}, persist=False)
     os.kill(first.pid, signal.SIGKILL)
     first.ends()
+    mine.save(2, {"a": 2}, persist=True)
     mine.wait(20, everything=True)
-    assert mine.latest() == 1
+    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
     mine.close()
     second.ends()

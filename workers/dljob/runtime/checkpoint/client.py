@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import mmap
 import os
 import socket
@@ -58,8 +57,11 @@ class Client:
                 len(packed.index), persist, packed.size,
             )  # fmt: skip
             _fill(slot, packed, head)
-            with contextlib.suppress(OSError):  # the copy is whole: a saver that comes back finds it
+            try:
                 self._connected_wire().send({"op": "commit"})
+            except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
+                self._disconnect()
+                self._connected()
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """What the life of this rank restores."""

@@ -143,6 +143,7 @@ class Saver:
                 with self._changed:
                     self._changed.wait_for(lambda: not holding.busy)
                     holding.replace(fds)
+                    self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
                     self._tidy(successor=holding)
                 wire.send({})
             case "commit":
@@ -182,20 +183,23 @@ class Saver:
 
     def _save(self, holding: Holding, number: int, head: Head) -> None:
         failed = fenced = ""
+        torn = False
         try:
             fenced = self._persist(holding, number, head)
         except TornError:
-            pass
+            torn = True
         except OSError as error:
             failed = f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
             failed = f"{holding.place.name}: step {head.step} is not saved: {type(error).__name__}: {error}"
         with self._changed:
-            if not failed and not fenced and holding.slots:
+            if not (failed or fenced or torn) and holding.slots:
                 holding.slots[number].note_saved(head.order)
             holding.failed = failed
             holding.fenced = holding.fenced or fenced
             holding.busy.discard(number)
+            if torn:  # the rank wrote over it: what it wrote may have come while this was busy
+                self._enqueue(holding, all_of_it=not holding.alive and holding.place.save_on_exit)
             self._tidy()
             self._changed.notify_all()
         if failed:
@@ -226,7 +230,8 @@ class Saver:
         for key, many in list(self._holdings.items()):
             for old in list(many):
                 heir = successor is not None and (successor.place.folder, successor.place.rank) == key
-                useless = not old.slots or heir or old.fenced or now - old.ended_at > KEPT_S
+                late = now - old.ended_at > KEPT_S and not old.unsaved(all_of_it=old.place.save_on_exit)
+                useless = not old.slots or heir or old.fenced or late
                 if not old.alive and useless and not old.busy and old is not successor:
                     old.drop()
                     many.remove(old)
