@@ -13,6 +13,7 @@ from cluster.handle import Cluster, KubectlError
 from cluster.node import load
 from helm_kit import Release
 from images import build
+from operator_kit import job, said
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACE = "dljob-system"
@@ -106,6 +107,19 @@ def test_the_operator_is_restricted_and_tells_json(release: Release) -> None:
     levels = {json.loads(line)["level"] for line in lines}
     assert levels
     assert not levels & {"error", "critical"}, lines
+
+
+def test_no_job_has_the_operators_own_rights(release: Release, node: Cluster) -> None:
+    pod = {"template": {"spec": {"serviceAccountName": release.name}}}
+    role = {"name": "worker", "nodeGroup": "g", "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
+    group = {"name": "g", "cpu": "1", **pod}
+    for name, spec in (("thief", {"head": pod}), ("helper", {"nodeGroups": [group], "roles": [role]})):
+        made = job(name, **spec)
+        node.apply({**made, "metadata": {"name": name, "namespace": SPACE}})
+        words = said(node, SPACE, name, "ForbiddenPod", "Accepted")
+        assert words.endswith(": service account dljob is the operator's own; choose another")
+    assert node.get("rayclusters", "-n", SPACE)["items"] == []
+    node.kubectl("delete", "dljob", "thief", "helper", "-n", SPACE)
 
 
 def test_the_smallest_job_completes(release: Release, node: Cluster, namespace: str) -> None:
