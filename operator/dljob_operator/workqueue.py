@@ -109,7 +109,8 @@ class WorkQueue:
             self._wake.clear()
             limit = max(self._heap[0][0] - self._clock(), 0.0) if self._heap else None
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), limit)
+                async with asyncio.timeout(limit):  # wait_for loses a cancellation that comes with the key (3.11)
+                    await self._wake.wait()
         if self._ready:
             self._wake.set()
         return key

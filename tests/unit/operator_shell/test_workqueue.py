@@ -133,3 +133,25 @@ def test_it_tells_how_long_a_key_lay_ready() -> None:
     assert waited == [2.5]
     assert str(A) == "ns/a"
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_worker_that_is_cancelled_as_a_key_comes_ends(turns: int) -> None:
+    """Else an operator that is told to go waits for ever for its workers."""
+    queue = WorkQueue()
+    queue.add_after(B, 1000)
+
+    async def work() -> None:
+        while True:
+            queue.done(await queue.get())
+
+    worker = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.add(A)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    worker.cancel()
+    done, _ = await asyncio.wait([worker], timeout=5)
+    worker.cancel()
+    assert done
