@@ -1,0 +1,95 @@
+"""Sharded tensors: saved by four ranks, restored by two, by three (unevenly) and under another placement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_kit import Rank, a_saver, place
+
+from dljob.errors import CheckpointError
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+pytest.importorskip("torch.distributed.checkpoint")  # here, so that no forked rank spends its time on it
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+WHOLE = torch.arange(10.0 * 6).view(10, 6)
+
+
+def piece(value: Any, rank: int, world: int, dim: int) -> Any:
+    """What a rank has of a tensor; the last ones may have nothing."""
+    pieces = list(torch.chunk(value, world, dim))
+    return pieces[rank] if rank < len(pieces) else value.narrow(dim, 0, 0)
+
+
+def sharded(rank: int, world: int, dim: int, value: Any) -> dict[str, Any]:
+    """A rank's state as FSDP would hold it; its peers are not there."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    mine = piece(value, rank, world, dim)
+    whole = {"shape": value.shape, "stride": value.stride()}
+    return {
+        "w": DTensor.from_local(mine.clone(), mesh, [Shard(dim)], run_check=False, **whole),
+        "same": DTensor.from_local(value.clone(), mesh, [Replicate()], run_check=False),
+        "step": 3,
+        "plain": torch.full((2,), float(rank)),
+    }
+
+
+def save_as(rank: int, world: int) -> Any:
+    def body(mine: Any, tell: Any) -> None:
+        mine.save(3, sharded(rank, world, 0, WHOLE), persist=True)
+        mine.wait(20)
+        tell("saved")
+
+    return body
+
+
+def load_as(rank: int, world: int, dim: int) -> Any:
+    def body(mine: Any, tell: Any) -> None:
+        into = sharded(rank, world, dim, torch.zeros_like(WHOLE))
+        step, found = mine.load(into)
+        wanted = piece(WHOLE, rank, world, dim)
+        assert step == 3
+        assert found["w"] is into["w"]
+        assert torch.equal(found["w"].to_local(), wanted), found["w"].to_local()
+        assert torch.equal(found["same"].to_local(), WHOLE)
+        assert found["plain"].tolist() == [float(rank)] * 2
+        tell("loaded")
+
+    return body
+
+
+def in_turn(saver: Any, folder: Path, world: int, number: int, body: Any) -> list[str]:
+    said = []
+    for rank in range(world):
+        process = Rank(place(saver, folder, rank=rank, world=world, number=number), body(rank))
+        said.append(process.heard())
+        process.wait()
+    return said
+
+
+@pytest.mark.parametrize(("world", "dim"), [(2, 0), (4, 1)])
+def test_shards_are_cut_anew_for_another_world(tmp_path: Path, world: int, dim: int):
+    with a_saver() as (saver, _):
+        assert in_turn(saver, tmp_path, 4, 1, lambda rank: save_as(rank, 4)) == ["saved"] * 4
+        assert in_turn(saver, tmp_path, world, 2, lambda rank: load_as(rank, world, dim)) == ["loaded"] * world
+
+
+def test_shards_without_a_place_to_go_are_refused_in_words(tmp_path: Path):
+    def body(mine: Any, tell: Any) -> None:
+        try:
+            mine.load()
+        except CheckpointError as error:
+            tell(str(error).splitlines()[0])
+
+    with a_saver() as (saver, _):
+        assert in_turn(saver, tmp_path, 1, 1, lambda rank: save_as(rank, 1)) == ["saved"]
+        said = in_turn(saver, tmp_path, 1, 2, lambda _: body)
+        assert said == ["the checkpoint has sharded tensors, and nothing says how they are to be sharded now"]
