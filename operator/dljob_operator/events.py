@@ -22,7 +22,7 @@ SAME_SECONDS = 1800.0
 COUNT_SECONDS = 60.0
 """The count of a series is written at most that often."""
 _NOTE = 1024
-"""Characters of a note: the API's limit."""
+"""Bytes of a note in UTF-8: the API's limit, though it speaks of characters (1.36)."""
 
 
 @dataclass(slots=True)
@@ -93,9 +93,15 @@ class Recorder:
             "type": event.type,
             "reason": event.reason[:128],
             "action": event.action[:128],
-            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
+            "note": shortened(note),
         }
 
 
 def _micro(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def shortened(note: str) -> str:
+    """A note as the API takes it, with an ellipsis where it was cut."""
+    data = note.encode()
+    return note if len(data) <= _NOTE else data[: _NOTE - len("…".encode())].decode(errors="ignore") + "…"

@@ -18,6 +18,7 @@ from dljob.kube.connection import Way
 from dljob.kube.objects import Objects
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
 from dljob_operator.cache import Cache
+from dljob_operator.events import shortened
 from dljob_operator.handlers import configure, connection
 from dljob_operator.metrics import Metrics
 from dljob_operator.relist import Relist, Sight
@@ -167,3 +168,12 @@ def test_kopf_never_gives_up_and_writes_nothing() -> None:
     assert max(pauses) == 10
     assert not settings.posting.enabled
     assert settings.scanning.disabled
+
+
+@pytest.mark.parametrize(
+    ("note", "size"), [("x" * 1024, 1024), ("x" * 1025, 1024), ("ü" * 600, 1023), ("x" * 1023 + "…", 1024)]
+)
+def test_a_note_is_as_long_as_the_api_takes_it_in_bytes(note: str, size: int) -> None:
+    short = shortened(note)
+    assert len(short.encode()) == size
+    assert short == note or (short.endswith("…") and note.startswith(short[:-1]))
