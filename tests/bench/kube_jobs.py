@@ -157,7 +157,7 @@ def main() -> None:
         for number in range(runs()):
             ours.append(asyncio.run(jobs.ours(f"ours-{number}")))
             theirs.append(jobs.theirs(f"theirs-{number}"))
-            took = f"DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} s (task {jobs.tasks[-1]:.2f}), POST {jobs.posted[-1]:.3f}"
+            took = f"DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} (task {jobs.tasks[-1]:.2f}), POST {jobs.posted[-1]:.3f}"
             say(f"  run {number + 1}: {took}")
         while len(jobs.posted) < 10:
             asyncio.run(jobs.ours(f"more-{len(jobs.posted)}"))
