@@ -157,8 +157,7 @@ def main() -> None:
         for number in range(runs()):
             ours.append(asyncio.run(jobs.ours(f"ours-{number}")))
             theirs.append(jobs.theirs(f"theirs-{number}"))
-            took = f"DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} (task {jobs.tasks[-1]:.2f}), POST {jobs.posted[-1]:.3f}"
-            say(f"  run {number + 1}: {took}")
+            say(f"  {number + 1}: DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} s, its task {jobs.tasks[-1]:.2f} s")
         while len(jobs.posted) < 10:
             asyncio.run(jobs.ours(f"more-{len(jobs.posted)}"))
     ratio = median(ours) / median(theirs)
