@@ -274,7 +274,7 @@ class DLJobSpec(Model):
     fault_tolerance: FaultTolerance = FaultTolerance()
     """Budgets and rules of restarts."""
     checkpoint: Checkpoint | None = None
-    """Where user code saves. On a laptop the path and the claim are ignored: `dljob.checkpoint` saves in the job's folder."""
+    """Where user code saves. On a laptop path and claim are ignored: `dljob.checkpoint` saves in the job's folder."""
     scheduling: Scheduling = Scheduling()
     """Queue and gang scheduling of the RayCluster; a laptop ignores it."""
     managed_by: Literal["dljob.io/operator", "kueue.x-k8s.io/multikueue"] | None = None
