@@ -109,10 +109,13 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(*cpus: int) -> Iterator[Any]:
-    """A Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it."""
+def cluster(*cpus: int, quick: bool = True) -> Iterator[Any]:
+    """A Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
+
+    `quick`: with RAY_ENV; else Ray is as it comes.
+    """
     with folder() as home:
-        os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **RAY_ENV)
+        os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **(RAY_ENV if quick else {}))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         import ray
         from ray.cluster_utils import Cluster

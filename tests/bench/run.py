@@ -35,6 +35,7 @@ SCRIPTS = (
     "group",
     "failover",
     "raylet",
+    "node",
     "endings",
     "example",
     "kube_apply",
