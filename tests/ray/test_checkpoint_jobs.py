@@ -50,6 +50,58 @@ def came_from(job: Job, incarnation: int) -> list[Any]:
     return json.loads((job.folder / f"from-{incarnation}").read_text())
 
 
+def curve(job: Job, rank: int) -> dict[int, str]:
+    """Step -> loss, bit for bit; a step that was made twice was made alike."""
+    found: dict[int, str] = {}
+    for line in (job.folder / f"loss-{rank}.jsonl").read_text().splitlines():
+        said = json.loads(line)
+        assert found.setdefault(said["step"], said["loss"]) == said["loss"], said
+    return found
+
+
+def incarnations(job: Job, rank: int) -> list[int]:
+    lines = (job.folder / f"loss-{rank}.jsonl").read_text().splitlines()
+    return sorted({json.loads(line)["incarnation"] for line in lines})
+
+
+STEPS = 25
+
+
+def four_ranks(job: Job, kind: str, *, save: bool) -> dict[str, Any]:
+    entry = {"class": "checkpoint_user.Trainer"} if kind == "class" else {"module": "checkpoint_user.py"}
+    wanted = {"steps": STEPS, "slow_s": 0.1 if save else 0.0, "save": save}
+    more = {"type": "Elastic", "replicas": 4, "config": wanted, "comm": {"backend": "gloo"}}
+    return {**job.role("t", ""), "entrypoint": entry, **more}
+
+
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("kind", ["class", "module"])
+def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tmp_path: Path, kind: str) -> None:
+    plain, killed = Job(tmp_path / "plain"), Job(tmp_path / "killed")
+    try:
+        plain.start(four_ranks(plain, kind, save=False))
+        assert plain.connection.wait(100)["phase"] == "Succeeded"
+        killed.start(four_ranks(killed, kind, save=True))
+
+        def at_step(step: int) -> bool:
+            return (killed.folder / "loss-2.jsonl").read_text().count("\n") > step
+
+        eventually(lambda: at_step(8), 100, killed.seen)
+        os.kill(killed.connection.pids()["t/2"], signal.SIGKILL)
+        assert killed.connection.wait(100)["phase"] == "Succeeded"
+        for rank in range(4):
+            assert curve(killed, rank) == curve(plain, rank)
+            assert len(curve(killed, rank)) == STEPS
+        assert incarnations(killed, 2) == [1, 2]
+        log = (killed.folder / "logs" / "t-2.log").read_text()
+        assert "restored step" in log
+        assert "restored step 0 " not in log
+        nothing_left(killed)
+    finally:
+        plain.close()
+        killed.close()
+
+
 def test_a_killed_rank_goes_on_from_what_it_had_in_memory(job: Job) -> None:
     job.start(waiter(job))
     pid = job.running("w/0")["w/0"]
