@@ -150,8 +150,10 @@ class NodeWatch:
         else:
             agent = await self._backend.spawn(self._spec(name, node))
         self._refs[node] = agent
+        pause = 0.0  # nothing is known of a node before the first answer, so that one comes at once
         while True:
-            await self._backend.call(agent, "beat", pause_s)
+            await self._backend.call(agent, "beat", pause)
+            pause = pause_s
             self._heard[node] = self._clock
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
