@@ -10,6 +10,7 @@ from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master import limits
 from dljob.master.state import Phase, SparePhase
+from dljob.master.views import Outcome
 from dljob.telemetry import reasons
 
 SPARES = {"spares": {"processesPerNode": 1}, "backoff": {"initialSeconds": 0}}
@@ -161,3 +162,13 @@ def test_a_role_that_ended_has_its_spares_killed_and_gets_new_ones_when_it_is_re
     world.send(ev.Commanded("c", "restart", "w"))
     world.settle()
     assert [a.life for a in world.of(act.SpawnSpare) if a.role == "w"] == [1, 2]
+
+
+def test_a_spare_that_dies_while_the_job_ends_is_not_made_again():
+    world = World(job({"name": "w"}, faultTolerance=SPARES), views=nodes(1)).boot()
+    world.send(ev.RankEnded("w", 0, 1, Outcome(ok=True)))
+    assert world.state.phase is Phase.STOPPING
+    seen = len(world.all_actions)
+    world.send(ev.SpareLost("w", "n0", 0, 1))
+    assert not world.of(act.SpawnSpare, seen)
+    assert world.state.spares["w", "n0", 0].phase is SparePhase.TAKEN

@@ -95,6 +95,10 @@ def lost(d: Draft, event: SpareLost) -> None:
     spare = d.spares.get(key)
     if spare is None or spare.life != event.life or spare.phase in _GONE:
         return
+    if d.ending:
+        # What is made now would come too late to be released.
+        d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+        return
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:
         d.set_spare(key, evolve(spare, phase=SparePhase.LOST, failures=failures))

@@ -127,6 +127,11 @@ def kill(w: World, actor: str) -> None:
         w.processes[actor] = evolve(process, condemned=True)
 
 
+def coming(w: World, actor: str) -> bool:
+    """Whether an actor's making is under way: nobody calls it yet, so nobody hears it."""
+    return any(isinstance(p.item, Carry) and made_by(p.item.action) == actor for p in w.pending.values())
+
+
 # -- effects
 
 
@@ -207,12 +212,12 @@ def _start(w: World, a: StartRanks) -> None:
 def _enter(w: World, actor: str, running: Running) -> None:
     """A rank starts in a process, unless it has done so before."""
     process = w.processes[actor]
-    said = any((r.rank, r.incarnation) == (running.rank, running.incarnation) for r in process.reports)
-    if running in process.ranks or said:
+    this = (running.rank, running.incarnation)
+    if this in process.begun:
         return
     laws.may_start(w, running)
     key = (running.role, running.rank)
-    w.processes[actor] = evolve(process, ranks=(*process.ranks, running))
+    w.processes[actor] = evolve(process, ranks=(*process.ranks, running), begun=(*process.begun, this))
     w.running[key] = (*w.running.get(key, ()), (running.incarnation, actor))
     w.started[key] = running.incarnation
     w.worlds[running.role, running.generation] = w.worlds.get((running.role, running.generation), 0) + 1

@@ -74,7 +74,7 @@ def _up(w: World, i: Up) -> None:
         w.later(i, 0.5)
         return
     w.processes[i.actor] = evolve(process, up=True)
-    if i.actor in w.watched:
+    if i.actor in w.watched and not executor.coming(w, i.actor):
         w.later(Arrive(_hello(w, process)))
 
 
@@ -179,6 +179,7 @@ def _strike_off(w: World, i: StrikeOff) -> None:
 def _forget_groups(w: World, node: str) -> None:
     for key in [key for key, at in w.groups.items() if at == node]:
         del w.groups[key]
+        w.struck.add(key)
 
 
 def _heal(w: World, i: Heal) -> None:

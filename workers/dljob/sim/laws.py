@@ -55,7 +55,7 @@ def may_reserve(w: World, a: Reserve) -> None:
 def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
     """A host may be made: the whole gang is held, and no former process of it lives within reach."""
     if not w.admitted:
-        w.admitted = len({unit for unit, _ in w.groups}) == w.job.unit_count
+        w.admitted = len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
         if not w.admitted:
             w.problems.append(f"gang: {a.host} is made before every unit is held")
     former = w.processes.get(w.owner.get(a.host, ""))

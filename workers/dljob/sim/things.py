@@ -68,6 +68,8 @@ class Process:
     up: bool = False
     """It has answered, or would."""
     ranks: tuple[Running, ...] = ()
+    begun: tuple[tuple[int, int], ...] = ()
+    """(rank, incarnation) of all that it ever started: it starts none of them twice."""
     reports: tuple[RankReady | RankEnded, ...] = ()
     condemned: bool = False
     """Its end was ordered while nobody reached it: it ends when it hears of it."""

@@ -101,6 +101,8 @@ class World:
         """Nothing runs yet on these nodes."""
         self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
         self.groups: dict[tuple[str, int], str] = {}
+        self.struck: set[tuple[str, int]] = set()
+        """Reservations that went with their nodes, and were not given back."""
         self.processes: dict[str, Process] = {}
         self.watched: dict[str, Watched] = {}
         self.owner: dict[HostId, str] = {}
@@ -355,13 +357,14 @@ class World:
 
     def lost(self, actor: str, outcome: Outcome) -> None:
         """PrimeMaster's call to an actor breaks."""
-        watched = self.watched.pop(actor, None)
-        if watched is None:
+        if actor not in self.watched or executor.coming(self, actor):
             return
+        watched = self.watched.pop(actor)
         self.later(Arrive(executor.lost(watched.who, watched.life, outcome)))
 
     def release_group(self, key: tuple[str, int]) -> None:
         """A reservation goes, and with it who lives in it."""
+        self.struck.discard(key)
         node = self.groups.pop(key, None)
         if node is None:
             return

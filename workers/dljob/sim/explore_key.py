@@ -1,0 +1,144 @@
+"""When two worlds are the same for all that can still happen: what the exhaustive search remembers of a state.
+
+Left out is what nothing is decided by: the ledger, what is told of causes (the search knows only failures of unknown
+cause), texts, pids, how long anything took. Times count from now; those that are only compared with a limit, no further
+back than it. The window of the budgets is longer than any story here, so of their marks only the number counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from dljob.master import limits
+from dljob.master.state import JobState
+from dljob.sim.things import Beacon, Break, Done, Heal, Item, Lapse, Notice, SetUp, Silence, StrikeOff, Up
+
+if TYPE_CHECKING:
+    from dljob.sim.world import World
+
+
+def key_of(w: World) -> tuple[Any, ...]:
+    """A value that is equal for worlds with the same future."""
+    now = w.now
+    return (
+        _core(w.known, now),
+        w.state is None,
+        w.finished is None,
+        frozenset(
+            (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
+            for name, node in w.nodes.items()
+        ),
+        frozenset(w.groups.items()),
+        frozenset(w.struck),
+        frozenset(w.processes.values()),
+        frozenset(w.watched.items()),
+        frozenset(w.owner.items()),
+        frozenset(w.started.items()),
+        frozenset(w.reserving),
+        w.looking,
+        w.told_nodes,
+        w.refusing,
+        w.doomed,
+        w.outlived,
+        w.admitted,
+        frozenset(w.was_ready),
+        frozenset(w.ended),
+        frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),
+    )
+
+
+def _left(item: Item, least: float, now: float) -> float:
+    """Seconds until an item may happen; below 0: so long it is late. User code is never late."""
+    left = round(least - now, 3)
+    return max(left, 0.0) if isinstance(item, Done) else left
+
+
+def _from(at: float | None, now: float) -> float | None:
+    return None if at is None else round(at - now, 3)
+
+
+def _since(at: float, now: float, limit: float = 1e4) -> float:
+    return max(round(at - now, 3), -limit)
+
+
+def _core(s: JobState, now: float) -> tuple[Any, ...]:
+    number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
+    verdict, join = s.verdict, limits.JOIN_S + 1
+    return (
+        s.phase.value,
+        _search(s, now),
+        s.roles,
+        frozenset(
+            (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0))
+            for key, r in s.ranks.items()
+        ),
+        frozenset(
+            (host, h.phase.value, h.life, _since(h.since, now, join), h.node, h.actor, h.past, h.address)
+            for host, h in s.hosts.items()
+        ),
+        s.units,
+        frozenset((key, p.phase.value, p.life, p.actor, p.failures) for key, p in s.spares.items()),
+        s.seats,
+        s.nodes,
+        s.nodes_seen,
+        frozenset(
+            (name, x.silent, _from(x.until, now), _from(x.fence, now)) for name, x in s.exclusions.items()
+        ),
+        frozenset(
+            (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
+            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
+            for n, i in s.incidents.items()
+        ),
+        _marks(s, now),
+        frozenset(s.commands),
+        verdict and (verdict.ok, verdict.reason, _from(verdict.kill_at, now), _from(verdict.release_at, now)),
+        s.running_at is None,
+        s.epoch,
+        _from(s.wake, now),
+    )  # fmt: skip
+
+
+def _search(s: JobState, now: float) -> tuple[Any, ...]:
+    search = s.search
+    since = None if search.since is None else _since(search.since, now, limits.NODES_S + 1)
+    times = (search.retry_at, search.deadline, search.final_at)
+    return (search.attempt, since, *(_from(at, now) for at in times))
+
+
+def _marks(s: JobState, now: float) -> frozenset[Any]:
+    """How many failures count, and, as long as more may be part of the same, when and where they were."""
+    return frozenset(
+        (key, len(marks), *((_since(m.at, now, limits.JOIN_S + 1), m.node) for m in marks if key.startswith("fail:")))
+        for key, marks in s.marks.items()
+    )
+
+
+def tidy(w: World) -> None:
+    """Drop what is on its way and can do nothing any more, and what only a timeline would tell."""
+    w.notes.clear()
+    for number in [n for n, p in w.pending.items() if _void(w, p.item)]:
+        del w.pending[number]
+
+
+def _void(w: World, item: Item) -> bool:
+    match item:
+        case Up():
+            return item.actor not in w.processes
+        case SetUp() | Done():
+            process = w.processes.get(item.actor)
+            return process is None or item.running not in process.ranks
+        case Beacon():
+            return item.actor not in w.processes or item.actor in w.watched
+        case Lapse():
+            return _spoken(w, item.node) if item.node else item.epoch != w.epoch
+        case Heal() | Notice() | Break() | StrikeOff():
+            return _spoken(w, item.node)
+        case _:
+            return False
+
+
+def _spoken(w: World, node: str) -> bool:
+    """Whether a node answers, or is no more."""
+    found = w.nodes.get(node)
+    return found is None or found.silence is Silence.NONE
