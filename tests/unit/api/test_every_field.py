@@ -37,6 +37,13 @@ def everything() -> DLJobManifest:
         .fault_tolerance(max_restarts=5, max_cluster_restarts=1, window_seconds=600, lease_seconds=20)
         .backoff(initial_seconds=2, multiplier=3, max_seconds=30)
         .spares(processes_per_node=1, nodes=1)
+        .lost_nodes(
+            action="Ignore",
+            freeze_seconds=5,
+            unreachable_seconds=40,
+            exclude_seconds=60,
+            pending_timeout_seconds=90,
+        )
         .rule("r", action="RestartRole", roles=("A",), on_reasons=("Unknown",), on_exit_codes=(3,), max_attempts=2,
               escalate_to="RestartJob", counts_towards_limit=False)
         .known_cause("fabric", on_log="EFA: * unreachable", reason="Network")

@@ -135,7 +135,7 @@ async def test_the_last_step_of_a_short_rank_is_known_without_a_beacon(world: Wo
     await world.die()
     second = world.master()
     await until(lambda: second.recovered)
-    assert second.status()["progress"] == {"step": 3, "metrics": {"loss": 0.5}}
+    assert second.status()["progress"].items() >= {"step": 3, "metrics": {"loss": 0.5}}.items()
     end_all(world, Outcome(ok=True, result="7", step=4))
     assert (await ended(world))["progress"]["step"] == 4
 
@@ -326,5 +326,5 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     reply = shell.heard(Beacon("worker", FIRST, 1, {0: (1, 42, {"loss": 0.5})}))
     assert (reply.epoch, reply.known) == (1, True)
     await until(lambda: shell.version > version)
-    assert shell.status()["progress"] == {"step": 42, "metrics": {"loss": 0.5}}
+    assert shell.status()["progress"].items() >= {"step": 42, "metrics": {"loss": 0.5}}.items()
     assert not shell.heard(Beacon("worker", "01234567/worker/0/99", 1)).known

@@ -161,6 +161,25 @@ class SpecSetters:
         kept = {"processesPerNode": processes_per_node, "nodes": nodes}
         return self._merge("faultTolerance", spares={k: v for k, v in kept.items() if v is not None})
 
+    def lost_nodes(
+        self,
+        *,
+        action: str | None = None,
+        freeze_seconds: int | None = None,
+        unreachable_seconds: int | None = None,
+        exclude_seconds: int | None = None,
+        pending_timeout_seconds: int | None = None,
+    ) -> Self:
+        """What becomes of a node that stops answering, and how long its ranks wait for another one."""
+        policy = {
+            "action": action,
+            "freezeSeconds": freeze_seconds,
+            "unreachableSeconds": unreachable_seconds,
+            "excludeSeconds": exclude_seconds,
+            "pendingTimeoutSeconds": pending_timeout_seconds,
+        }
+        return self._merge("faultTolerance", node=pruned(policy))
+
     def rule(
         self,
         name: str,
