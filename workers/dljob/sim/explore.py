@@ -32,6 +32,7 @@ from dljob.sim.things import (
     Look,
     Move,
     Notice,
+    SetUp,
     StrikeOff,
     Wake,
 )
@@ -42,8 +43,10 @@ SLACK = 10.0
 """What is on its way arrives within so many seconds after it could."""
 PUNCTUAL = (Lapse, Break, Notice, StrikeOff, Heal)
 """What happens at its time."""
-AT_ONCE = (Arrive, Carry, Look)
-"""What a prompt world does as soon as it can."""
+PROMPT = (Arrive, Carry, Look)
+"""Events and orders are never on their way."""
+SWIFT = (*PROMPT, SetUp)
+"""Nor does user code take time to set up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +56,25 @@ class Small:
     name: str
     manifest: Mapping[str, Any]
     faults: tuple[Fault, ...] = ()
-    prompt: bool = False
-    """Events and orders are never on their way."""
+    at_once: tuple[type, ...] = ()
+    """What happens as soon as it can, one after the other; of all else every order is tried."""
 
     def world(self) -> World:
         """Its beginning."""
         manifest = DLJobManifest.model_validate(self.manifest)
         made = plan(manifest)
         w = World(made, manifest.spec, would_be_nodes(made))
-        if self.prompt:
-            _settle(w)
+        self.settle(w)
         return w
+
+    def settle(self, w: World) -> None:
+        """Do what happens at once."""
+        while self.at_once and w.finished is None and not w.problems:
+            ready = (n for n, p in w.pending.items() if isinstance(p.item, self.at_once) and p.least <= w.now)
+            number = next(ready, None)
+            if number is None:
+                return
+            w.apply(Happen(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,9 @@ class _Search:
         self.small = small
         self.faults = faults
         self.found = Explored(small.name, faults)
-        self.seen: dict[Any, int] = {}
+        self.seen: dict[tuple[int, ...], int] = {}
+        self.parts: dict[Any, int] = {}
+        """Parts of states by number: many states share them."""
         self.parent, self.choice = array("l"), array("h")
         self.edges = (array("l"), array("l"))
         self.ends: list[int] = []
@@ -130,8 +143,7 @@ class _Search:
         for at, choice in enumerate(choices):
             new = w.clone()
             make(new, choice)
-            if self.small.prompt:
-                _settle(new)
+            self.small.settle(new)
             self.found.moves += 1
             target = self._enter(new, left - (at >= plain), index, at)
             if at < plain and target != index:
@@ -154,7 +166,7 @@ class _Search:
     def _enter(self, w: World, left: int, parent: int, choice: int) -> int:
         """The number of a state; one that is new is looked through, and expanded later."""
         tidy(w)
-        key = (left, key_of(w))
+        key = (left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
         index = self.seen.get(key)
         if index is not None:
             return index
@@ -206,8 +218,7 @@ class _Search:
             choice = choices[at]
             lines.append(_words(w, choice))
             make(w, choice)
-            if self.small.prompt:
-                _settle(w)
+            self.small.settle(w)
             tidy(w)
         return lines
 
@@ -237,16 +248,6 @@ def make(w: World, choice: Choice) -> None:
         w.later(w.pending[choice.number].item)
     else:
         w.apply(choice)
-
-
-def _settle(w: World) -> None:
-    """Do at once, one after the other as they came up, what a prompt world does not leave on its way."""
-    while w.finished is None and not w.problems:
-        ready = (n for n, p in w.pending.items() if isinstance(p.item, AT_ONCE) and p.least <= w.now)
-        number = next(ready, None)
-        if number is None:
-            return
-        w.apply(Happen(number))
 
 
 def _words(w: World, choice: Choice) -> str:

@@ -22,9 +22,8 @@ def key_of(w: World) -> tuple[Any, ...]:
     """A value that is equal for worlds with the same future."""
     now = w.now
     return (
-        _core(w.known, now),
-        w.state is None,
-        w.finished is None,
+        *_core(w.known, now),
+        (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted),
         frozenset(
             (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
             for name, node in w.nodes.items()
@@ -36,12 +35,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.owner.items()),
         frozenset(w.started.items()),
         frozenset(w.reserving),
-        w.looking,
         w.told_nodes,
-        w.refusing,
-        w.doomed,
-        w.outlived,
-        w.admitted,
         frozenset(w.was_ready),
         frozenset(w.ended),
         frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),

@@ -1,0 +1,71 @@
+"""The small worlds that are explored, and with how many faults each is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.sim.explore import PROMPT, SWIFT, Small
+from dljob.sim.things import Fault
+
+CLASS, MODULE = {"class": "pkg.Class"}, {"module": "train"}
+WINDOW_S = 2_592_000
+"""Budgets count over a month: longer than anything that happens here."""
+KILL, ERROR, DOUBLE = Fault("kill"), Fault("error"), Fault("double")
+CRASHES = tuple(Fault("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
+"""PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
+lost, or takes effect."""
+FEW = (CRASHES[0], CRASHES[1], CRASHES[4])
+NODES = (Fault("freeze", 0, 4.0), Fault("cut", 0, 20.0), Fault("node lost"))
+RESTART, AGAIN = Fault("command", 0, 1, "restart role"), Fault("command", 0, 2, "restart job")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A world, and how many faults `make test` explores it with."""
+
+    small: Small
+    faults: int
+
+
+def role(name: str, replicas: int = 1, **fields: object) -> dict[str, Any]:
+    """A role whose ranks take a processor each."""
+    return {"name": name, "replicas": replicas, "entrypoint": CLASS, "resources": {"cpu": "1"}, **fields}
+
+
+def job(*roles: Mapping[str, Any], nodes: int = 1, **policy: object) -> dict[str, Any]:
+    """A job on so many nodes."""
+    group = {"name": "n", "replicas": nodes, "cpu": "8"}
+    policy = {"windowSeconds": WINDOW_S, **policy}
+    return {"metadata": {"name": "small"}, "spec": {"roles": roles, "nodeGroups": [group], "faultTolerance": policy}}
+
+
+def _group(name: str, size: int, **fields: object) -> dict[str, Any]:
+    return role(name, size, replicasPerGroup=size, entrypoint=MODULE, **fields)
+
+
+_ONE = role("a", restartPolicy={"maxRestarts": 1})
+_WAITS = role("b", dependsOn=[{"role": "a"}])
+_WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
+
+WORLDS: tuple[Bounded, ...] = (
+    Bounded(Small("one rank", job(_ONE, maxRestarts=1), (KILL, ERROR, *CRASHES)), 2),
+    Bounded(Small("two ranks", job(role("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
+    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, CRASHES[0])), 1),
+    Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
+    Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
+    Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, *FEW), PROMPT), 1),
+    Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
+    Bounded(
+        Small("two roles of three", job(_group("a", 3, driver=False), _group("b", 3)), (KILL, ERROR, *FEW), SWIFT), 2
+    ),
+)
+
+
+def named(names: Iterable[str]) -> tuple[Bounded, ...]:
+    """The worlds of these names; all when there are none."""
+    wanted = frozenset(names)
+    return tuple(each for each in WORLDS if not wanted or each.small.name in wanted)
