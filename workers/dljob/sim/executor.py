@@ -23,7 +23,7 @@ from dljob.master.evolve import evolve
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId, Outcome, Reason
 from dljob.sim import laws
-from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who
+from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who, host_actor, spare_actor
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -80,16 +80,6 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
         laws.may_reserve(w, action)
         w.reserving.add((action.unit, action.token))
     w.later(Carry(action))
-
-
-def host_actor(host: HostId, life: int) -> str:
-    """The name of a host's actor."""
-    return f"{host}/{life}"
-
-
-def spare_actor(role: str, node: str, slot: int, life: int) -> str:
-    """The name of a spare's actor."""
-    return f"{role}/spare-{node}-{slot}/{life}"
 
 
 def drop(w: World, match: Callable[[Action], bool]) -> None:

@@ -23,7 +23,7 @@ def key_of(w: World) -> tuple[Any, ...]:
     now = w.now
     return (
         *_core(w.known, now),
-        (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted),
+        (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted, w.obeyed),
         frozenset(
             (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
             for name, node in w.nodes.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from dljob.master import ledger, timers
@@ -11,9 +12,9 @@ from dljob.master.actions import Reserve, SpawnHost
 from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
 from dljob.master.ledger import Account
 from dljob.master.ledger_rules import micros
-from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
-from dljob.sim.things import Arrive, Carry, Running
+from dljob.sim.things import Arrive, Carry, Running, spare_actor
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -93,6 +94,23 @@ def _mixed(w: World, running: Running) -> Iterator[str]:
                 yield f"world: {r.role}/{running.rank} of start {running.generation} meets {r.rank} of {r.generation}"
 
 
+def unread(state: JobState) -> list[str]:
+    """A snapshot leads to the state that was written down."""
+    new = restored(state)
+    lost = [each.name for each in fields(state) if getattr(new, each.name) != getattr(state, each.name)]
+    return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
+
+
+def well_ended(w: World) -> list[str]:
+    """A job that ended well did so because everybody whom it ends with did."""
+    if w.known.verdict is None or not w.known.verdict.ok:
+        return []
+    ranks = ((name, rank) for name in w.job.drivers for rank in range(w.job.plan.roles[name].replicas))
+    return [
+        f"early: the job ends well, and {role}/{rank} does not" for role, rank in ranks if (role, rank) not in w.ended
+    ]
+
+
 def left_behind(w: World) -> list[str]:
     """At the end nothing is left."""
     found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
@@ -104,7 +122,9 @@ def left_behind(w: World) -> list[str]:
 
 def sweep(w: World) -> list[str]:
     """Every law that can be seen from outside, and from within the core."""
-    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w)]
+    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
+    if w.obeyed > len(w.known.commands):
+        found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     if w.state is not None:
         found += _orphans(w)
     return found
@@ -185,6 +205,10 @@ def _orphans(w: World) -> Iterator[str]:
     """What nobody knows of, when nothing is on its way that could tell."""
     if any(isinstance(p.item, Arrive | Carry) for p in w.pending.values()):
         return
+    for (role, node, slot), spare in w.known.spares.items():
+        actor = spare_actor(role, node, slot, spare.life)
+        if spare.phase is SparePhase.SPAWNING and w.known.verdict is None and actor not in w.watched:
+            yield f"spare: {actor} is awaited, and nobody makes it"
     for unit, token in w.groups:
         own = w.known.units[unit]
         if own.token != token or own.phase not in (UnitPhase.HELD, UnitPhase.RESERVING):

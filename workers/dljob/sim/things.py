@@ -84,6 +84,16 @@ class Watched:
     node: str
 
 
+def host_actor(host: HostId, life: int) -> str:
+    """The name of a host's actor."""
+    return f"{host}/{life}"
+
+
+def spare_actor(role: str, node: str, slot: int, life: int) -> str:
+    """The name of a spare's actor."""
+    return f"{role}/spare-{node}-{slot}/{life}"
+
+
 # -- what is on its way: each happens once, sooner or later
 
 

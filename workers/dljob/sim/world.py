@@ -47,12 +47,14 @@ from dljob.sim.things import (
     Watched,
 )
 from dljob.spec.model import DLJobSpec
+from dljob.telemetry import reasons
 
 UID = "5eed" + "0" * 28
 EPOCH_S = 1_000_000_000.0
 """Unix seconds at which every world begins."""
 BEACON_S = 1.0
 """How often a process asks whether it is known."""
+_ANSWERS = (reasons.COMMAND_ACCEPTED, reasons.COMMAND_REFUSED)
 GONE = Outcome(ok=False, reason=Reason.UNKNOWN)
 NODE_GONE = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
 
@@ -90,6 +92,8 @@ class World:
         self.finished: Finish | None = None
         self.problems: list[str] = []
         self.notes: list[tuple[float, Note]] = []
+        self.obeyed = 0
+        """How often a command was answered."""
         self.pending: dict[int, Pending] = {}
         self.arriving: dict[int, None] = {}
         """The pending items that are events for PrimeMaster."""
@@ -216,6 +220,7 @@ class World:
         for action in executor.in_order(actions):
             if isinstance(action, Note):
                 self.notes.append((self.now, action))
+                self.obeyed += action.reason in _ANSWERS
                 continue
             if doomed is not None and count >= doomed:
                 break
@@ -249,7 +254,7 @@ class World:
         self.epoch += 1
         self.ahead = max(self.offset, self.last - self.now)
         if not first:
-            self.problems.extend(laws.replayed(self))
+            self.problems.extend([*laws.replayed(self), *laws.unread(self.known)])
             self.base, self.base_at = laws.restored(self.known), len(self.journal)
         self.state = self.known
         if self.state.phase.final:
