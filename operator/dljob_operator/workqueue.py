@@ -14,6 +14,8 @@ from typing import NamedTuple
 FIRST_RETRY = 0.05
 """Seconds before the first repetition after a failure; doubled with each one in a row."""
 LONGEST_RETRY = 60.0
+VOID = 64
+"""So many void entries of the heap are kept, beside one for each that counts."""
 
 
 class Key(NamedTuple):
@@ -67,6 +69,10 @@ class WorkQueue:
         if at < self._due.get(key, float("inf")):
             self._due[key] = at
             heapq.heappush(self._heap, (at, key))
+            if len(self._heap) > 2 * len(self._due) + VOID:
+                # A deadline days ahead is said anew in each pass: what is void would lie here until then.
+                self._heap = [(when, each) for each, when in self._due.items()]
+                heapq.heapify(self._heap)
             self._wake.set()
 
     def retry(self, key: Key) -> float:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dljob_operator.workqueue import LONGEST_RETRY, Key, WorkQueue
+from dljob_operator.workqueue import LONGEST_RETRY, VOID, Key, WorkQueue
 
 KEYS = [Key("ns", name) for name in "abc"]
 A, B = KEYS[:2]
@@ -119,6 +119,23 @@ def test_a_dropped_key_does_not_come_back_by_itself() -> None:
     queue.add_after(A, 5)
     queue.drop(A)
     now[0] = 10
+    assert queue.take() is None
+
+
+def test_a_deadline_that_each_pass_says_anew_takes_no_more_room() -> None:
+    now = [0.0]
+    queue = WorkQueue(lambda: now[0])
+    for _ in range(1000):
+        for key in KEYS:
+            queue.add(key)
+            assert queue.take() == key
+            queue.add_after(key, 86400 - now[0])
+            queue.done(key)
+        now[0] += 15
+    assert len(queue._heap) <= 2 * len(KEYS) + VOID  # pyright: ignore[reportPrivateUsage]
+    assert queue.take() is None
+    now[0] = 86401
+    assert {queue.take() for _ in KEYS} == set(KEYS)
     assert queue.take() is None
 
 
