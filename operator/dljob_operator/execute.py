@@ -144,8 +144,7 @@ class Hands:
         owners = items(found, "metadata", "ownerReferences")
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             return found
-        whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
-        raise TakenError(f"{objects.resource.kind} {name} exists already and belongs to {whose}")
+        raise _taken(found, objects.resource.kind)
 
     async def _create_token(self, key: Key, uid: str, action: CreateToken) -> None:
         token = self._heads.token(uid, action.cluster)
@@ -211,12 +210,22 @@ class Hands:
             raise HeadError(0, f"head pod {pod} is another one than the submission was ordered for, or restarted since")
 
     async def _save_logs(self, key: Key, memory: Memory, action: SaveLogs) -> None:
+        await self._not_of_others(key, action.name)
         gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
         tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
         body = _child("ConfigMap", action.name, action.labels, action.owner)
         body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
         await self._kube.apply(CONFIG_MAPS, {**body, "data": _files(tails)}, key.namespace)
         memory.logs_saved = True
+
+    async def _not_of_others(self, key: Key, name: str) -> None:
+        """To apply is to take: a ConfigMap of that name may be somebody's own, or that of an earlier namesake."""
+        try:
+            found = await self._kube.get(CONFIG_MAPS, name, key.namespace)
+        except NotThereError:
+            return
+        if part(found, "metadata", "labels").get(names.LABEL_NAME) != key.name:
+            raise _taken(found, CONFIG_MAPS.kind)
 
 
 def difference(old: Object, new: Object) -> Json:
@@ -231,6 +240,12 @@ def difference(old: Object, new: Object) -> Json:
         elif before != value:
             patch[key] = value
     return patch
+
+
+def _taken(found: Object, kind: str) -> TakenError:
+    owners = items(found, "metadata", "ownerReferences")
+    whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
+    return TakenError(f"{kind} {found['metadata']['name']} exists already and belongs to {whose}")
 
 
 def _same_state(latest: Object, seen: Object) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 
 from dljob.cli import main
-from dljob.kube.api import DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Reply
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Reply
 
 
 @pytest.fixture(autouse=True)
@@ -218,6 +218,13 @@ def test_logs_of_an_ended_job_come_from_what_was_kept(kube: FakeKube, dljob: Run
     assert dljob("logs", "hello", "-k", "-f") == (0, "[worker/0] a\n[worker/0] b\n", "")
     code, _, err = dljob("logs", "hello", "-k", "--rank", "1")
     assert (code, "there is output of: worker" in err) == (3, True)
+
+
+def test_a_config_map_of_somebody_else_is_no_kept_logs(kube: FakeKube, dljob: Run) -> None:
+    kube.put(CONFIG_MAPS, {"metadata": {"name": "hello-logs"}, "data": {"worker-0.log": "not of this job"}})
+    add_job(kube, phase="Failed")
+    code, out, _ = dljob("logs", "hello", "-k")
+    assert (code, out) == (3, "")
 
 
 def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube: FakeKube, dljob: Run) -> None:

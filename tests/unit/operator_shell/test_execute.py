@@ -171,6 +171,17 @@ async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
     assert it.memory().logs_saved is True
 
 
+async def test_a_config_map_of_that_name_that_is_not_ours_is_left_alone(it: Shell) -> None:
+    it.head.token = token(owner(it)["uid"], "c1")
+    it.head.tails = {"actor/0": "last words\n"}
+    theirs = it.fake.put("configmaps", {"metadata": {"name": "hello-logs"}, "data": {"fluent.conf": "theirs"}})
+    action = SaveLogs("hello-logs", "c1", "10.0.0.1", owner(it), LABELS)
+    with pytest.raises(TakenError, match="ConfigMap hello-logs exists already and belongs to nobody"):
+        await do(it, action)
+    assert it.fake.one("configmaps", "hello-logs") == theirs
+    assert it.memory().logs_saved is not True
+
+
 async def test_the_status_is_written_over_what_was_seen(it: Shell) -> None:
     seen = it.cache.jobs.get(JOB)
     assert seen is not None

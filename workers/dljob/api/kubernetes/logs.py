@@ -80,8 +80,8 @@ async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
     except NotThereError:
         return None
     owners = [owner.get("uid") for owner in jobs.items(found["metadata"], "ownerReferences")]
-    if owners and meta["uid"] not in owners:
-        return None  # of an earlier job of that name
+    if meta["uid"] not in owners:
+        return None  # of an earlier job of that name, or of somebody else
     logs: dict[Rank, str] = {}
     for key, text in jobs.part(found, "data").items():
         role, _, number = key.removesuffix(".log").rpartition("-")
