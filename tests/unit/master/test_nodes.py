@@ -138,6 +138,19 @@ def test_a_node_that_answers_is_taken_back_after_the_lease_when_nothing_else_is_
     assert world.notes(reasons.NODE_READMITTED)[0].message == "no other node can hold what needs a place"
 
 
+def test_a_node_that_answers_when_its_lease_is_long_over_is_taken_back_at_once_when_nothing_else_is_left():
+    world = boot(2)
+    victim = freeze(world)
+    world.send(ev.Tick(), after=LEASE + 5)
+    assert world.state.units["w/0"].phase is UnitPhase.LOST
+    world.send(ev.NodesSeen(world.seen()))
+    world.thaw_node(victim)
+    world.pending.pop()  # nothing that a look at the nodes could tell is another than before
+    world.settle()
+    assert world.state.units["w/0"].node == victim
+    assert world.state.phase is Phase.RUNNING
+
+
 def test_where_nodes_are_made_for_the_job_a_new_one_is_waited_for_first():
     world = boot(2, own_nodes=True)
     victim = freeze(world)

@@ -41,12 +41,13 @@ def frozen(d: Draft, event: NodeFrozen) -> None:
 
 
 def thawed(d: Draft, event: NodeThawed) -> None:
-    """A node answers again: what is left of its time runs."""
+    """A node answers again: what is left of its time runs, unless nothing else can hold what needs a place."""
     own = d.exclusions.get(event.node)
     if own is None or not own.silent:
         return
     _set(d, event.node, evolve(own, silent=False))
     d.note(reasons.NODE_THAWED, f"node/{event.node}", f"it answers again, {d.now - own.since:.1f} s after it was left")
+    look(d)
 
 
 def leave_by_rule(d: Draft) -> None:
