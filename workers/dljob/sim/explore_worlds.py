@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dljob.sim.explore import PROMPT, SWIFT, Small
+from dljob.sim.explore import PROMPT, SWIFT, Small, explore
 from dljob.sim.things import Fault
 
 CLASS, MODULE = {"class": "pkg.Class"}, {"module": "train"}
+MOST = 10_000_000
+"""States after which a search gives up."""
 WINDOW_S = 2_592_000
 """Budgets count over a month: longer than anything that happens here."""
 KILL, ERROR, DOUBLE = Fault("kill"), Fault("error"), Fault("double")
@@ -52,20 +55,44 @@ _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("one rank", job(_ONE, maxRestarts=1), (KILL, ERROR, *CRASHES)), 2),
     Bounded(Small("two ranks", job(role("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
-    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, CRASHES[0])), 1),
+    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
+    Bounded(Small("a script", job(role("a", entrypoint=MODULE)), (ERROR, DOUBLE)), 2),
     Bounded(
         Small("two roles of three", job(_group("a", 3, driver=False), _group("b", 3)), (KILL, ERROR, *FEW), SWIFT), 2
     ),
 )
 
 
-def named(names: Iterable[str]) -> tuple[Bounded, ...]:
-    """The worlds of these names; all when there are none."""
-    wanted = frozenset(names)
-    return tuple(each for each in WORLDS if not wanted or each.small.name in wanted)
+def explored(name: str, faults: int | None = None, most: int = MOST) -> dict[str, Any]:
+    """Explore the world of a name, with as many faults as `make test` does or with so many.
+
+    Raises:
+        KeyError: There is no such world.
+    """
+    bounded = next((each for each in WORLDS if each.small.name == name), None)
+    if bounded is None:
+        raise KeyError(name)
+    began = time.process_time()
+    found = explore(bounded.small, bounded.faults if faults is None else faults, most=most)
+    plans = bounded.small.world().job.plan.roles.values()
+    return {
+        "world": name,
+        "roles": len(plans),
+        "ranks": sum(each.replicas for each in plans),
+        "atOnce": [kind.__name__ for kind in bounded.small.at_once],
+        "faultKinds": sorted({fault.kind for fault in bounded.small.faults}),
+        "faults": found.faults,
+        "states": found.states,
+        "moves": found.moves,
+        "ends": found.ends,
+        "whole": found.whole,
+        "problems": list(found.problems),
+        "trace": found.trace,
+        "seconds": round(time.process_time() - began, 1),
+    }

@@ -23,6 +23,8 @@ def sim(
     nodes: int | None = None,
     days: float = 30.0,
     world: int = 128,
+    explore: bool = False,
+    faults: int | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
     """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
@@ -39,12 +41,16 @@ def sim(
         nodes: simulate one large job of eight devices on each of so many nodes, which fail as often as published.
         days: for so many days.
         world: so many of its nodes train together, as one torch world; each of the others serves alone.
+        explore: explore small worlds completely instead: every order of what can happen, every fault at every moment.
+        faults: with so many faults each; left out: with as many as take a few seconds.
         form: table, json or yaml.
     """
     from dljob.cli.given import manifest_of
     from dljob.sim import report
     from dljob.sim.drive import case_of
 
+    if explore:
+        return _explore(faults, form)
     if nodes is not None:
         return _large(nodes, days, world, seed or 0, form)
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
@@ -74,6 +80,23 @@ def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFor
     else:
         output.structured(found, form)
     return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
+
+
+def _explore(faults: int | None, form: output.TableFormat) -> ExitCode:
+    from dljob.sim.explore_worlds import WORLDS, explored
+
+    if faults is not None and faults < 0:
+        raise UsageError(f"{faults} faults", hint="there are none, or some")
+    found = [explored(each.small.name, faults) for each in WORLDS]
+    if form == "table":
+        names = ("world", "ranks", "faults", "states", "moves", "seconds")
+        output.table([names, *(tuple(str(each[name]) for name in names) for each in found)])
+        for each in found:
+            for line in (*each["trace"], *(f"broken: {problem}" for problem in each["problems"])):
+                output.data(f"{each['world']}: {line}")
+    else:
+        output.structured(found, form)
+    return ExitCode.JOB_FAILED if any(each["problems"] for each in found) else ExitCode.OK
 
 
 def _read(path: Path) -> dict[str, Any]:
