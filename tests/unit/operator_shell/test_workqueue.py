@@ -132,7 +132,7 @@ def test_a_deadline_that_each_pass_says_anew_takes_no_more_room() -> None:
             queue.add_after(key, 86400 - now[0])
             queue.done(key)
         now[0] += 15
-    assert len(queue._heap) <= 2 * len(KEYS) + VOID  # pyright: ignore[reportPrivateUsage]
+    assert len(queue._heap) <= 2 * len(KEYS) + VOID
     assert queue.take() is None
     now[0] = 86401
     assert {queue.take() for _ in KEYS} == set(KEYS)
