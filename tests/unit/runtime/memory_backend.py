@@ -99,6 +99,9 @@ class MemoryBackend:
         self.refuse: str = ""
         self.calls: list[str] = []
 
+    def here(self) -> str:
+        return ""
+
     async def nodes(self) -> tuple[NodeView, ...]:
         amount = (("CPU", 8 * GRAIN),)
         return (NodeView("n1", amount, amount, (), "127.0.0.1"),)

@@ -17,8 +17,8 @@ from dljob.master.actions import Note, RankStart, StartRanks
 from dljob.master.state import Exclusion
 from dljob.master.views import HostId, NodeView
 from dljob.runtime import node_watch
-from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec
-from dljob.runtime.messages import JobInfo
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec
+from dljob.runtime.messages import JobInfo, saver_name
 from dljob.runtime.node_watch import SMALL, NodeWatch, wanted
 from dljob.spec.policy import FaultTolerance
 
@@ -53,8 +53,11 @@ class Nodes(MemoryBackend):
         super().__init__()
         self.specs: list[ActorSpec] = []
         self.taken = False
+        self.slow: asyncio.Event | None = None
 
     async def spawn(self, spec: ActorSpec) -> ActorRef:
+        if self.slow is not None:
+            await self.slow.wait()
         if self.taken:
             self.taken = False
             raise UsageError(f"an actor named {spec.name} is there already")
@@ -205,6 +208,42 @@ async def test_an_agent_that_cannot_be_reached_is_silent(here: Listener) -> None
     assert here.frozen() == ["n1"]
 
 
+@pytest.mark.parametrize("error", [ActorCallError("m", error_type="E", remote_traceback=""), RuntimeError("of Ray's")])
+async def test_an_error_is_no_silence_and_the_node_is_heard_on(
+    here: Listener, error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await up(here)
+    for _ in range(12):
+        await here.beat("n1", answer=error)
+        await here.pass_time(1, "n0", "n2")
+    assert here.told == []
+    assert capfd.readouterr().err.count("the agent of node n1:") == 1, "said once"
+    await here.beat("n1")
+    await here.pass_time(3, "n0", "n2")
+    assert here.frozen() == ["n1"]
+
+
+async def test_the_node_of_this_process_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_n1(_: Nodes) -> str:
+        return "n1"
+
+    monkeypatch.setattr(Nodes, "here", on_n1)
+    here = Listener()
+    await up(here)
+    await here.pass_time(60, "n0", "n2")
+    here.watch.close()
+    assert here.told == []
+
+
+async def test_nobody_waits_for_the_saver_of_a_frozen_node(here: Listener) -> None:
+    savers = [saver_name(INFO, node) for node in ALL]
+    here.backend.hosts |= {name: MemoryHost(name, "") for name in savers}
+    await up(here)
+    await here.pass_time(3, "n0", "n2")
+    assert here.frozen() == ["n1"]
+    assert [name in here.backend.hosts for name in savers] == [True, False, True]
+
+
 async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_longer_at_first(here: Listener) -> None:
     for node in ALL:
         here.backend.hosts[name_of(node)] = Pulse(name_of(node))
@@ -288,3 +327,28 @@ async def test_an_agent_that_ends_with_the_job_is_not_made_again(here: Listener)
     await here.watch.turn(1.0)
     await breathe()
     assert len(here.backend.specs) == len(ALL)
+
+
+@pytest.mark.parametrize("how", ["the job ends", "the master gives up"])
+async def test_an_agent_that_comes_up_after_the_end_is_ended_too(here: Listener, how: str) -> None:
+    here.backend.slow = asyncio.Event()
+    await up_or_not(here)
+    if how == "the job ends":
+        here.state.verdict = object()
+        await here.watch.turn(1.0)
+    else:
+        here.watch.close()
+    here.backend.slow.set()
+    await breathe()
+    assert len(here.backend.specs) == len(ALL)
+    assert here.backend.hosts == {}
+
+
+async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_only_just_now(
+    here: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_watch, "REAP_AGAIN_S", 0)
+    await up(here)
+    here.watch.reap([start(0, 2)])
+    await breathe()
+    assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2}))] * 2

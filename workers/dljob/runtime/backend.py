@@ -111,6 +111,10 @@ class Backend(Protocol):
         """Its key-value store."""
         ...
 
+    def here(self) -> str:
+        """The node that this process is on; empty: on none."""
+        ...
+
     async def nodes(self) -> tuple[NodeView, ...]:
         """The live nodes, sorted by id; `free` counts what no reservation and no actor holds."""
         ...

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
-from dljob.errors import DLJobError, UsageError
+from dljob.errors import DLJobError
 from dljob.master import events as ev
 from dljob.master.actions import StartRanks
 from dljob.master.silence import frozen
 from dljob.master.state import JobState
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
-from dljob.runtime.messages import JobInfo
+from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.messages import JobInfo, saver_name
 
 AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
 TICK_S = 0.25
@@ -31,6 +32,8 @@ SMALL = 32
 """On so many nodes each has an agent, also one that holds no unit yet; on more, each that holds one."""
 LOOK_S = 1.0
 """How long a fresh look at the nodes may take before the core decides without it."""
+REAP_AGAIN_S = 1.0
+"""When a node is asked once more to end what is left: the host that a spare follows may be killed only just now."""
 
 Offer = Callable[..., Awaitable[None]]
 
@@ -50,6 +53,10 @@ class NodeWatch:
         self._agents: dict[str, asyncio.Task[None]] = {}
         self._refs: dict[str, ActorRef] = {}
         self._work: set[asyncio.Task[None]] = set()
+        self._births: set[asyncio.Task[ActorRef]] = set()
+        self._closed = False
+        self._here = backend.here()
+        """While this runs its own node is not frozen, however long the agent there says nothing."""
         self._why = ""
 
     async def run(self) -> None:
@@ -66,7 +73,8 @@ class NodeWatch:
             self.close()
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Hear nobody any more, and make no more agents."""
+        self._closed = True
         for task in (*self._agents.values(), *self._work):
             task.cancel()
 
@@ -93,7 +101,7 @@ class NodeWatch:
 
     async def _judge(self, state: JobState) -> None:
         silences = {
-            node: self._clock - heard
+            node: 0.0 if node == self._here else self._clock - heard
             for node, heard in self._heard.items()
             if node not in state.exclusions or not state.exclusions[node].silent
         }
@@ -107,6 +115,23 @@ class NodeWatch:
                 async with asyncio.timeout(LOOK_S):
                     await self._offer(ev.NodesSeen(await self._backend.nodes()))
             await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
+            for node in found:
+                self._begin(self._part(node))
+
+    def _begin(self, what: Coroutine[Any, Any, None]) -> None:
+        work = asyncio.create_task(what)
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+
+    async def _part(self, node: str) -> None:
+        """End the saver's agent of a frozen node: who restores or ends would wait for its answer.
+
+        It goes when its node wakes up, and its saver brings to disk what it holds, as after any end of its agent.
+        """
+        with suppress(DLJobError):
+            agent = await self._backend.lookup(saver_name(self._info, node))
+            if agent is not None:
+                await self._backend.kill(agent)
 
     # -- what is asked of agents
 
@@ -118,37 +143,45 @@ class NodeWatch:
                 again = {start.rank: start.incarnation for start in action.ranks if start.incarnation > 1}
                 agent = self._refs.get(state.hosts[action.host].node)
                 if again and agent is not None:
-                    work = asyncio.create_task(self._reap(agent, action.host.role, again))
-                    self._work.add(work)
-                    work.add_done_callback(self._work.discard)
+                    self._begin(self._reap(agent, action.host.role, again))
 
     async def _reap(self, agent: ActorRef, role: str, incarnations: Mapping[int, int]) -> None:
         with suppress(DLJobError):
+            await self._backend.call(agent, "reap", self._info.uid, role, incarnations)
+            await asyncio.sleep(REAP_AGAIN_S)
             await self._backend.call(agent, "reap", self._info.uid, role, incarnations)
 
     # -- one node's agent
 
     async def _follow(self, node: str, pause_s: float) -> None:
         """Ask the agent of a node until the job ends, which ends it; one whose process died before is made again."""
-        name = f"{self._info.uid[:8]}/agent/{node[:8]}"
-        while self._state().verdict is None:
+        name, said = f"{self._info.uid[:8]}/agent/{node[:8]}", ""
+        while not self._over:
             try:
                 await self._ask(name, node, pause_s)
             except ActorLostError as error:
                 if error.certain and not error.node_lost:
                     self._heard.pop(node, None)
-            except (UsageError, ActorCallError) as error:
-                _say(f"the agent of node {node}: {error}")
-            except DLJobError:
-                pass
+            except Exception as error:  # noqa: BLE001 - an error is no silence, and must not look like it ever after
+                self._heard.pop(node, None)
+                before, said = said, f"the agent of node {node}: {type(error).__name__}: {error}"
+                if said != before:
+                    _say(said)
             await asyncio.sleep(RETRY_S)
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._state().verdict is not None
 
     async def _ask(self, name: str, node: str, pause_s: float) -> None:
         agent = await self._backend.lookup(name)
         if agent is not None:
             self._heard.setdefault(node, self._clock + FIRST_S)
         else:
-            agent = await self._backend.spawn(self._spec(name, node))
+            birth = asyncio.create_task(self._bear(name, node))
+            self._births.add(birth)
+            birth.add_done_callback(self._births.discard)
+            agent = await asyncio.shield(birth)
         self._refs[node] = agent
         pause = 0.0  # nothing is known of a node before the first answer, so that one comes at once
         while True:
@@ -158,6 +191,13 @@ class NodeWatch:
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
+
+    async def _bear(self, name: str, node: str) -> ActorRef:
+        """A new agent; one that came after all of the job was ended would be left behind."""
+        agent = await self._backend.spawn(self._spec(name, node))
+        if self._over:
+            await self._backend.kill(agent)
+        return agent
 
     def _spec(self, name: str, node: str) -> ActorSpec:
         return ActorSpec(name, AGENT_CLASS, (self._info.lease_s,), node=node)

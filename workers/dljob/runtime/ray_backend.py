@@ -119,6 +119,10 @@ class RayBackend:
 
     # -- nodes
 
+    def here(self) -> str:
+        """The node of this process."""
+        return ray.get_runtime_context().get_node_id()
+
     async def nodes(self) -> tuple[NodeView, ...]:
         """The live nodes; one whose raylet refuses connections is not alive, whatever the GCS still says."""
         return await self._thread(self._nodes)

@@ -334,6 +334,7 @@ class Shell:
         journal = isinstance(error, (JournalBrokenError, JournalError))
         reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
         said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
+        self._nodes.close()
         with suppress(Exception):
             await self.executor.clear()
         await self._finish({"phase": "Failed", "reason": reason, "message": said})
