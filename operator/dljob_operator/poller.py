@@ -179,10 +179,12 @@ class Pollers:
         old = told.ray_job
         try:
             new = await self._ray_view(told, ray)
-            told.ray_heard = time.monotonic()
         except HeadError as error:
             before = old or RayJobView(told.watch.submission, "")
             new = replace(before, error=error.message)
+        if told.ray_job is not old:
+            return  # it was submitted meanwhile: "no such submission" may be of before
+        told.ray_heard = told.ray_heard if new.error else time.monotonic()
         told.ray_job = new
         if old is None or replace(old, error="") != replace(new, error=""):
             self._queue.add(key)

@@ -10,6 +10,8 @@ import pytest
 from shell_kit import JOB, Shell, shell, token
 
 from dljob.control.model import Watch
+from dljob.kube.head import HeadError, UnknownError
+from dljob.kube.ray_jobs import RayJobs
 from dljob_operator import poller
 
 UID = "u-1"
@@ -96,6 +98,26 @@ async def test_progress_brings_it_up_later(it: Shell, monkeypatch: pytest.Monkey
     assert it.queue.take() is None
     await brought(it)
     assert loop.time() - began > 0.15
+
+
+async def test_what_ray_said_before_the_submission_does_not_count(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job that was just posted counts as not there: a deleted DLJob would let go of what then runs."""
+    asked, answers = asyncio.Event(), asyncio.Queue[HeadError]()
+
+    async def get(_ray: RayJobs, _submission: str) -> None:
+        asked.set()
+        raise await answers.get()
+
+    monkeypatch.setattr(RayJobs, "get", get)
+    it.head.away = True
+    it.pollers.follow(JOB, UID, WATCH)
+    await asked.wait()
+    it.pollers.follow(JOB, UID, WATCH, "hello-1")
+    answers.put_nowait(UnknownError(404, "no such submission"))
+    _, ray = await until(it, lambda master, _: master)
+    assert ray.status == "PENDING"
+    answers.put_nowait(UnknownError(404, "no such submission"))
+    await until(it, lambda _, ray: ray.status == "MISSING")
 
 
 async def test_while_the_gateway_is_silent_ray_is_asked(it: Shell) -> None:
