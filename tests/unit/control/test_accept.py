@@ -100,7 +100,7 @@ def test_the_hash_is_of_what_an_attempt_is_made_of():
 
 def test_an_operator_with_other_defaults_begins_nothing_anew():
     world = World().settle()
-    world.settings = replace(SETTINGS, image="another:1", version="0.2.0")
+    world.settings = replace(SETTINGS, image="another:1", version="0.1.9")
     assert world.settle().status["attempt"] == 1
     assert world.status["effective"]["image"] == "example.org/ray:2.60.0"
 

@@ -26,6 +26,45 @@ def lost(world: World, reason: str, *, restarts: int = 1) -> World:
     return world
 
 
+@pytest.mark.parametrize("stage", ["provisioning", "in the queue"])
+def test_an_operator_of_another_minor_version_makes_what_nothing_ran_on_anew(stage: str):
+    """The pods of the old one have its dljob, which refuses this operator's launcher: the job would fail."""
+    world = World().settle()
+    if stage == "in the queue":
+        world.cluster["spec"]["suspend"] = True
+        world.settle()
+    world.restarted().settings = replace(world.settings, version="0.2.0")
+    before = len(world.events)
+    world.step()
+    assert (world.status["attempt"], world.status["reason"]) == (2, "OperatorUpgraded")
+    assert [event.reason for event in world.events[before:]] == ["OperatorUpgraded"]
+    assert world.settle().status["restartsTotal"] == 0
+    assert world.cluster["metadata"]["annotations"]["dljob.io/made-by"] == "0.2.0"
+    assert (world.calm().phase, world.status["attempt"]) == ("Succeeded", 2)
+
+
+def test_an_operator_whose_last_number_is_another_takes_what_is_there():
+    world = World().settle()
+    world.restarted().settings = replace(world.settings, version="0.1.9")
+    assert (world.calm().phase, world.status["attempt"]) == ("Succeeded", 1)
+
+
+def test_a_job_that_runs_outlives_an_upgrade():
+    world = World().running()
+    world.restarted().settings = replace(world.settings, version="0.2.0")
+    assert (world.calm().phase, world.status["attempt"]) == ("Succeeded", 1)
+
+
+def test_an_upgrade_under_a_spec_that_is_wrong_waits_for_a_better_one():
+    world = World().settle()
+    world.settings = replace(world.settings, version="0.2.0")
+    whole = world.job["spec"]["roles"]
+    world.edit(roles=[])
+    assert world.settle().status["attempt"] == 1
+    world.edit(roles=whole).settle()
+    assert (world.status["attempt"], world.phase) == (2, "Provisioning")
+
+
 def test_another_head_pod():
     world = World().running()
     world.head_ready("pod-2")

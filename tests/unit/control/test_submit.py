@@ -177,6 +177,17 @@ def test_a_spec_that_was_changed_after_the_order_waits_for_rays_word():
     assert "SpecChanged" in world.reasons()
 
 
+def test_an_operator_that_was_upgraded_after_the_order_waits_for_rays_word():
+    world = ordered()
+    world.restarted().settings = replace(world.settings, version="0.2.0")
+    outcome = world.step()
+    assert outcome.actions == ()
+    assert "the operator was upgraded since" in outcome.reason
+    world.settle()
+    assert (world.status["attempt"], world.submissions) == (2, [])
+    assert "OperatorUpgraded" in world.reasons()
+
+
 def test_on_a_raycluster_that_is_there_ray_says_which_spec_runs():
     world = on_shared()
     world.settle().head_ready().settle()

@@ -6,7 +6,7 @@ still names the old one; that is deleted first, and only then do the children of
 
 from __future__ import annotations
 
-from dljob.control import reasons
+from dljob.control import names, reasons
 from dljob.control.accept import Refused
 from dljob.control.case import PATIENCE_SECONDS, Case
 from dljob.control.fields import text
@@ -25,7 +25,7 @@ def lost(case: Case) -> Step | None:
     """A new attempt for one that is lost, within maxClusterRestarts."""
     if case.replaced or (case.ref and case.suspended):
         return None  # nothing runs, and none can be begun, until its owner resumes it
-    found = _changed(case) or _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
+    found = _changed(case) or _upgraded(case) or _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
     if found is None:
         return None
     # Without terms nothing is made either: the next attempt waits for a better spec.
@@ -88,12 +88,35 @@ def _changed(case: Case) -> NewAttempt | None:
     made_of = text(case.old, "attemptSpecHash")
     if not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
         return None
-    # Once it was ordered only Ray can say that it was not posted. On a RayCluster that is there the change is posted.
-    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
-    if case.submitted and not missing:
+    if not _unused(case):
         return None
     message = "the spec was changed before anything ran"
     return NewAttempt(reasons.SPEC_CHANGED, message, counted=False, fault=False)
+
+
+def _unused(case: Case) -> bool:
+    """Whether nothing of the attempt runs, nor will without another pass."""
+    # Once it was ordered only Ray can say that it was not posted. On a RayCluster that is there the change is posted.
+    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
+    return not case.submitted or missing
+
+
+def outdated(case: Case) -> bool:
+    """Whether the attempt's pods have the dljob of an operator whose launchers refuse this one's: another minor."""
+    made_by = text(case.cluster, "metadata", "annotations", names.MADE_BY)
+    return not case.ref and made_by != "" and _minor(made_by) != _minor(case.settings.version)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _upgraded(case: Case) -> NewAttempt | None:
+    """A job that waited in a queue, or for its images, while the operator was upgraded."""
+    if isinstance(case.terms, Refused) or not outdated(case) or not _unused(case):
+        return None
+    message = f"RayCluster {case.cluster_name} is of another version than operator {case.settings.version}; nothing ran"
+    return NewAttempt(reasons.OPERATOR_UPGRADED, message, counted=False, fault=False)
 
 
 def _cluster_lost(case: Case) -> NewAttempt | None:

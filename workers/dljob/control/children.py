@@ -78,7 +78,7 @@ def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
         init_image=case.settings.init_image,
     )
     body = dressed(made.plan, made.manifest, dress)
-    body["metadata"]["annotations"][names.MADE_HASH] = made_hash(body)
+    body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
     return body
 
 

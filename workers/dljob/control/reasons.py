@@ -43,6 +43,7 @@ CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
 HEAD_LOST = "HeadLost"  # the head came back without its memory
 PREEMPTED = "Preempted"  # the queue took the machines back; this one is not counted
 SPEC_CHANGED = "SpecChanged"  # the spec was changed before anything ran: the next attempt has it; not counted, no fault
+OPERATOR_UPGRADED = "OperatorUpgraded"  # the operator became another version before anything ran; not counted, no fault
 SUBMISSION_FAILED = "SubmissionFailed"  # the launcher could not be started, or died before PrimeMaster answered
 MASTER_LOST = "MasterLost"  # the launcher is gone and PrimeMaster does not answer
 CLUSTER_RESTARTS_EXHAUSTED = "ClusterRestartsExhausted"  # faultTolerance.maxClusterRestarts are used up: the job failed

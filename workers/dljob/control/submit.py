@@ -11,6 +11,7 @@ import hashlib
 
 from dljob.control import accept, children, handover, names
 from dljob.control.accept import Refused, Terms
+from dljob.control.attempts import outdated
 from dljob.control.case import Case
 from dljob.control.fields import part, text
 from dljob.control.model import Submit, Watch
@@ -33,6 +34,8 @@ def submission(case: Case) -> Step | None:
     if not case.ref and text(case.old, "attemptSpecHash") != case.terms.hash:
         # Its RayCluster has the old spec; its runtime environment would be the new one's.
         return Step("the spec was changed since the submission was ordered: Ray is asked whether it has taken that one")
+    if outdated(case):
+        return Step("the operator was upgraded since the submission was ordered: Ray is asked whether it has taken it")
     return Step("the submission is ordered and Ray does not know it", actions=(launcher(case, case.terms),))
 
 
