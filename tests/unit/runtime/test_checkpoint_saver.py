@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from checkpoint_kit import Rank, a_saver, client, place
 
 from dljob.errors import CheckpointError, UsageError
+from dljob.runtime.checkpoint import Checkpoints
+from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.checkpoint.slot import check_room
 
@@ -173,6 +176,28 @@ def test_a_process_of_the_past_saves_in_vain(tmp_path: Path):
         assert (third.load() or (None,))[0] == 1
         for one in (old, new, third):
             one.close()
+
+
+def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = threading.Event()
+    write = Folder.write_part
+
+    def slow(self: Folder, *what: Any) -> int:
+        assert disk.wait(20)
+        return write(self, *what)
+
+    monkeypatch.setattr(Folder, "write_part", slow)
+    with a_saver() as (saver, told):
+        failed, well = Checkpoints(), Checkpoints()
+        for rank, one in enumerate((failed, well)):
+            one._client = client(place(saver, tmp_path / str(rank), grace_s=20.0))  # type: ignore[reportPrivateUsage]
+            one.save(1, state(1))
+        failed.close(wait=False)
+        assert told.words == [], "and the disk has nothing yet"
+        disk.set()
+        well.close()
+        assert saver.flush(20) == ""
+        assert len(told.of("Saved")) == 2
 
 
 def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):

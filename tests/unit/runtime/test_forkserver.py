@@ -73,6 +73,13 @@ def test_interpreter_ends_in_its_own_way(server):
     assert server.log().split() == ["thread", "ran", "atexit", "ran"]
 
 
+@pytest.mark.parametrize(("number", "said"), [("0", ["atexit ran"]), ("3", ["waits not", "atexit ran"])])
+def test_a_script_that_failed_leaves_its_last_save_to_others(server, number, said):
+    """One that ended well waits for the disk as `atexit` has it."""
+    server.run("module", "behave.py", args=["save", number])
+    assert server.log().splitlines() == said
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "frame"),
     [

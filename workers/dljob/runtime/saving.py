@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -78,10 +77,3 @@ def saver_address(job: JobInfo) -> str:
             if time.monotonic() > end:
                 raise CheckpointError(f"the saver of this node does not start: {error}") from error
             time.sleep(AGAIN_S)
-
-
-def close() -> None:
-    """A rank's user code has ended, and its process goes on: what it saved goes to disk."""
-    used = sys.modules.get("dljob.runtime.checkpoint")
-    if used is not None:
-        used.checkpoint.close()

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from dljob.master.views import Outcome, Reason
-from dljob.runtime import outcome, supervise, torch_group
+from dljob.runtime import last_save, outcome, supervise, torch_group
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -58,6 +58,8 @@ def finish(code: int | str | None) -> NoReturn:
         if code is not None and not isinstance(code, int):
             print(code, file=sys.stderr)  # noqa: T201 - what sys.exit("text") does
         threading._shutdown()  # type: ignore[attr-defined]
+        if number:
+            last_save.close(ok=False)
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 from dljob.errors import UsageError
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
-from dljob.runtime import environment, preload, saving, torch_group
+from dljob.runtime import environment, last_save, preload, saving, torch_group
 from dljob.runtime.context import (
     Progress,
     Stopping,
@@ -99,7 +99,7 @@ class ThreadHost(Host):
             life = self._enter(order, start)
             self._preload.join()
             outcome = life.live()
-            saving.close()
+            last_save.close(ok=outcome.ok)
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
         if os.getpid() != pid:  # user code forked, and this is the child that came back here

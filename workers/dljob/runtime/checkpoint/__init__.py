@@ -6,7 +6,6 @@ A rank that is killed leaves its copy behind: it is persisted all the same, and 
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -64,12 +63,12 @@ class Checkpoints:
         """Wait until what was saved is on disk. Raises CheckpointError when it is not, with the reason."""
         self._mine().wait(timeout_s)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """The rank's user code has ended: bring to disk what is to be there, and give the memory back."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            client.close()
+            client.close(wait=wait)
 
     def _mine(self) -> Client:
         with self._lock:
@@ -81,9 +80,3 @@ class Checkpoints:
 
 checkpoint = Checkpoints()
 """What `from dljob import checkpoint` gives."""
-
-
-def close_if_used() -> None:
-    """For hosts whose process goes on after its rank: as the interpreter's exit would do."""
-    me = sys.modules[__name__]
-    me.checkpoint.close()

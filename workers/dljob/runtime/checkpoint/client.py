@@ -99,12 +99,12 @@ class Client:
             if said["failed"]:
                 raise CheckpointError(said["failed"])
 
-    def close(self) -> None:
-        """The rank ends: wait for the disk within the grace, and give the memory back."""
+    def close(self, *, wait: bool = True) -> None:
+        """The rank ends: wait for the disk within the grace, or leave that to the saver; give the memory back."""
         if os.getpid() != self._pid or not self._lock.acquire(timeout=1):
             return
         try:
-            if self._place is not None and self._wire is not None:
+            if wait and self._place is not None and self._wire is not None:
                 try:
                     self.wait(self._place.grace_s, everything=self._place.save_on_exit)
                 except (CheckpointError, OSError) as error:
