@@ -101,7 +101,9 @@ def test_a_gateway_that_cannot_be_reached_is_said_with_what_to_do(node: Cluster,
         return one["message"] if one.get("reason") == "MasterUnreachable" else ""
 
     said = until(words, "the condition says so", 120)
-    pod = node.get("pods", "-n", SPACE, "-l", "ray.io/cluster=held")["items"][0]["metadata"]["name"]
+    pod = node.get("pods", "-n", SPACE, "-l", "ray.io/cluster=held,ray.io/node-type=head")["items"][0]["metadata"][
+        "name"
+    ]
     assert f"a NetworkPolicy must let the operator reach port 8266 of pod {pod}" in said
     assert "no other process may hold it" in said
     assert own(node, "held")["metadata"]["generation"] == 1

@@ -57,6 +57,7 @@ def test_every_node_is_structural(path: str) -> None:
     assert not ("properties" in node and "additionalProperties" in node)
     assert set(node.get("required", ())) <= set(node.get("properties", {}))
     assert "default" not in node or not isinstance(node["default"], dict | list)
+    assert node.get("properties") != {}, "the API server drops it, and helm would never be of one mind with it"
 
 
 @pytest.mark.parametrize("path", SPEC)

@@ -45,12 +45,9 @@ def _time(words: str) -> Schema:
 
 
 def _object(words: str, **fields: Schema) -> Schema:
-    return {
-        "description": words,
-        "type": "object",
-        "properties": fields,
-        "x-kubernetes-preserve-unknown-fields": True,
-    }
+    # The API server drops empty properties, and who applies them would differ from it for ever.
+    known: Schema = {"properties": fields} if fields else {}
+    return {"description": words, "type": "object", **known, "x-kubernetes-preserve-unknown-fields": True}
 
 
 def _list(words: str, most: int, item: Schema, *, key: str = "") -> Schema:
