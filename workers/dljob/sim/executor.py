@@ -192,6 +192,7 @@ def _start(w: World, a: StartRanks) -> None:
     process = w.processes.get(a.actor)
     if process is None or not w.reachable(process.node):
         return
+    laws.may_become(w, process, a.host)
     process = evolve(process, who=a.host, life=a.life)
     w.processes[a.actor] = process
     w.owner[a.host] = a.actor

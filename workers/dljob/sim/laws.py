@@ -14,7 +14,8 @@ from dljob.master.ledger import Account
 from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
-from dljob.sim.things import Arrive, Carry, Running, spare_actor
+from dljob.master.views import HostId
+from dljob.sim.things import Arrive, Carry, Process, Running, spare_actor
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -62,6 +63,12 @@ def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
     former = w.processes.get(w.owner.get(a.host, ""))
     if former is not None and former.actor != actor and not former.condemned and w.reachable(former.node):
         w.problems.append(f"two hosts: {actor} is made while {former.actor} lives")
+
+
+def may_become(w: World, process: Process, host: HostId) -> None:
+    """A process may be a host: it is a spare, or that host."""
+    if isinstance(process.who, HostId) and process.who != host:
+        w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.who}")
 
 
 def may_start(w: World, running: Running) -> None:

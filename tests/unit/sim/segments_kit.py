@@ -1,0 +1,98 @@
+"""A world whose PrimeMasters keep their journals by the real `Journal`, in memory: a segment each."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from dljob.master.codec import event_record, replay, snapshot_records
+from dljob.master.events import Commanded
+from dljob.runtime.journal import FencedError, Journal
+from dljob.sim import laws
+from dljob.sim.world import EPOCH_S, UID, World
+
+T = TypeVar("T")
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nobody."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits")
+
+
+class Segments:
+    """A store in memory."""
+
+    where = "memory"
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, bytes] = {}
+
+    async def epochs(self):
+        return tuple(sorted(self.bytes))
+
+    async def claim(self, epoch):
+        return self.bytes.setdefault(epoch, b"") == b""
+
+    async def read(self, epoch):
+        return self.bytes[epoch]
+
+    async def append(self, epoch, data):
+        self.bytes[epoch] += data
+
+    async def superseded(self, epoch):
+        return max(self.bytes) > epoch
+
+    async def forget(self, before):
+        pass
+
+    async def close(self):
+        pass
+
+
+class Segmented(World):
+    """Every event is in the journal before anybody acts upon it; each boot reads what all masters before it wrote.
+
+    A master that dies lives on a little as far as its journal goes: what it still writes counts for nothing.
+    Every third one begins with a snapshot.
+    """
+
+    def _surround(self, nodes):
+        super()._surround(nodes)
+        self.store = Segments()
+        self.writer: Journal | None = None
+        self.written = 0
+
+    def _write(self) -> None:
+        if self.writer is None:
+            return
+        records = [event_record(event, at) for at, event in self.journal[self.written :]]
+        self.written = len(self.journal)
+        done(self.writer.commit(records))
+
+    def carry_out(self, actions, doomed=None):
+        self._write()
+        super().carry_out(actions, doomed)
+
+    def boot(self) -> None:
+        former, self.writer = self.writer, Journal(self.store)
+        known = done(self.writer.open())
+        if former is not None:
+            self._outlive(former)
+            job = self.job
+            state = replay(job.plan, job.spec, UID, known.records, start=EPOCH_S, own_nodes=job.own_nodes)
+            if laws.text(state) != laws.text(self.known):
+                self.problems.append(f"segments: {len(known.records)} records do not lead to the state")
+            if known.epoch % 3 == 0:
+                done(self.writer.snapshot(snapshot_records(self.known, self.clock())))
+        super().boot()
+
+    def _outlive(self, former: Journal) -> None:
+        """A master that others think dead writes once more."""
+        with suppress(FencedError):
+            done(former.commit([event_record(Commanded("late", "stop"), self.now)]))
+            raise AssertionError("nobody told it that it is over")
