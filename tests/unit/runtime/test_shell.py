@@ -118,6 +118,19 @@ async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
+async def test_a_saver_that_answers_nonsense_keeps_nothing_from_its_end(world: World) -> None:
+    class Mad(MemoryHost):
+        async def flush(self, timeout_s: float, alive: bool) -> str:
+            raise RuntimeError(f"not within {timeout_s:g} s, {alive}")
+
+    shell = world.master()
+    await until(running(shell))
+    end_all(world)
+    world.backend.hosts["01234567/saver/n1"] = Mad("01234567/saver/n1", "n1")
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Succeeded", "Completed")
+
+
 async def test_kills_come_before_what_they_make_room_for(world: World) -> None:
     shell = world.master()
     await until(running(shell))

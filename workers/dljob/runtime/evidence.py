@@ -61,7 +61,8 @@ class KernelLog:
             if _WANTED.search(text):
                 self._lines.append((float(head.split(",")[2]) / 1e6, text))
         now = time.monotonic()
-        return tuple(text for at, text in self._lines if now - at <= (DEVICE_S if _XID in text else KILL_S))
+        lines = tuple(self._lines)  # another thread may be adding to them
+        return tuple(text for at, text in lines if now - at <= (DEVICE_S if _XID in text else KILL_S))
 
     def close(self) -> None:
         """Read no more."""

@@ -233,7 +233,7 @@ class Executor:
 
     async def _flush(self, name: str) -> None:
         grace = self.job.save_grace_s
-        with suppress(DLJobError, TimeoutError):
+        with suppress(Exception):  # whatever a saver answers, or does not: all is to be ended after it
             async with asyncio.timeout(grace + 2.0):
                 if ref := await self._backend.lookup(name):
                     await self._backend.call(ref, "flush", grace, True)

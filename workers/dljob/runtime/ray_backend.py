@@ -19,7 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    ActorUnschedulableError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -33,6 +42,8 @@ NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
 TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 """What Ray says of an actor when its raylet lives and told so, or when somebody had it killed."""
+GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
+"""What Ray raises, beside its errors of actors, of one that its memory monitor ended or that will never be made."""
 PROBE_S = 0.2
 LOOK_S = 0.25
 NO_ROOM_S = 3.0
@@ -265,10 +276,10 @@ class RayBackend:
                 error_type=type(cause).__name__,
                 remote_traceback=str(error),
             ) from None
-        except OutOfMemoryError as error:  # Ray's memory monitor ended the process
-            raise ActorLostError(_first_words(error)) from None
         except RayActorError as error:
             raise await self._lost(ref, error) from None
+        except RayError as error:
+            raise ActorLostError(_first_words(error), certain=isinstance(error, GONE)) from None
 
     async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
         """An ActorLostError that says whether the node is gone with the actor."""
