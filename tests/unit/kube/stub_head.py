@@ -40,6 +40,9 @@ class StubHead:
     accept: bool = True
     """Whether a new submission is taken."""
 
+    handlers: dict[str, Any] = field(default_factory=dict)
+    """What a test answers instead, by method and path."""
+
     def __post_init__(self) -> None:
         self._news = asyncio.Event()
         self.polled = asyncio.Event()
@@ -87,7 +90,7 @@ class StubHead:
             return web.Response(status=500, text="broken")
         if self.ray_down and request.path.startswith("/api/"):
             return web.Response(status=503, text="starting")
-        return await handler(request)
+        return await self.handlers.get(f"{request.method} {request.path}", handler)(request)
 
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"session_name": self.session, "session": self.session, "dljob": "0.1.0"})

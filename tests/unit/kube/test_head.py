@@ -13,6 +13,7 @@ from fake_cluster import FakeCluster
 from stub_head import TOKEN, StubHead
 
 from dljob.errors import ExitCode, NotFoundError
+from dljob.kube import head as head_module
 from dljob.kube.api import Kube
 from dljob.kube.gateway import Gateway
 from dljob.kube.head import Ask, AwayError, HeadError, UnknownError, address, directly, through
@@ -102,6 +103,34 @@ async def test_a_wrong_token_is_refused(head: StubHead, ask: Ask) -> None:
     with pytest.raises(HeadError) as caught:
         await submit(RayJobs(ask))
     assert caught.value.status == 401
+
+
+async def test_a_head_that_sends_elsewhere_is_not_followed(head: StubHead, ask: Ask) -> None:
+    """It is a user's: the operator would fetch for them what only it can reach."""
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("/v1/jobs")
+
+    head.handlers["GET /v1/version"] = head.handlers["POST /api/jobs/"] = elsewhere
+    with pytest.raises(HeadError, match="which is not followed") as caught:
+        await Gateway(ask).version()
+    assert caught.value.status == 307
+    with pytest.raises(HeadError, match="which is not followed"):
+        await submit(RayJobs(ask))
+    assert "GET /v1/jobs" not in head.asked
+
+
+async def test_an_answer_without_end_is_not_read_to_the_end(
+    head: StubHead, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "MOST", 1000)
+
+    async def long(_: web.Request) -> web.Response:
+        return web.Response(text="x" * 1001)
+
+    head.handlers["GET /v1/version"] = long
+    with pytest.raises(HeadError, match="more than 1000 bytes"):
+        await Gateway(ask).version()
 
 
 async def test_nobody_answers() -> None:

@@ -18,6 +18,10 @@ HEADER = "x-ray-authorization"
 """Ray takes its token from this header too; `Authorization` does not get through the API server's proxy."""
 
 
+MOST = 32 * 1024 * 1024
+"""Bytes of an answer: whoever runs a head may not fill the operator's memory."""
+
+
 class HeadError(UnreachableError):
     """The head did not answer (status 0), or refused (its HTTP status); `said`: its own words."""
 
@@ -59,7 +63,10 @@ def address(host: str, port: int) -> str:
 def directly(
     session: aiohttp.ClientSession, url: str, token: str, told: Callable[[int], None] = lambda _status: None
 ) -> Ask:
-    """Over the pod network; `told` hears every HTTP status, 0 for no answer."""
+    """Over the pod network; `told` hears every HTTP status, 0 for no answer.
+
+    A head belongs to users: where it points to is not gone to, and of what it says no more than `MOST` bytes are read.
+    """
     headers = {HEADER: f"Bearer {token}", "Authorization": f"Bearer {token}"}
 
     async def ask(
@@ -76,16 +83,30 @@ def directly(
                 json=None if data is not None else body,
                 headers=headers,
                 timeout=timeout,
+                allow_redirects=False,
             )
             async with call as answer:
                 told(answer.status)
-                return Reply(answer.status, await answer.read())
+                if 300 <= answer.status < 400:
+                    raise HeadError(
+                        answer.status, f"{url} sends elsewhere (HTTP {answer.status}), which is not followed"
+                    )
+                return Reply(answer.status, await _body(answer, url))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             told(0)
             why = str(error) or f"nothing within {limit:g} s"
             raise HeadError(0, f"no answer from {url}: {why}") from error
 
     return ask
+
+
+async def _body(answer: aiohttp.ClientResponse, url: str) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > MOST:
+            raise HeadError(answer.status, f"{url} answers with more than {MOST} bytes")
+    return bytes(body)
 
 
 def through(kube: Kube, pod: str, port: int, namespace: str, token: str) -> Ask:
