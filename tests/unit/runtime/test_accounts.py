@@ -13,7 +13,7 @@ from dljob.master.state import HostPhase, HostState, JobState, RankPhase, RankSt
 from dljob.master.transition import initial
 from dljob.master.views import HostId, NodeView, Outcome
 from dljob.plan.plan import plan
-from dljob.runtime.accounts import Evidence
+from dljob.runtime.accounts import ROOM, Evidence
 from dljob.runtime.messages import Beacon
 from dljob.spec.model import DLJobManifest
 
@@ -35,6 +35,16 @@ def running(**rank: Any) -> JobState:
 def beacon(step: int | None = None, *, host: int = 0, incarnation: int = 2) -> Beacon:
     steps = {} if step is None else {host: (incarnation, step, {"loss": 0.5})}
     return Beacon("w", f"a{host}", 1, steps)
+
+
+def test_who_was_ended_long_ago_is_forgotten() -> None:
+    evidence, state = Evidence(), running()
+    hear(evidence, state, beacon(), 5.0)
+    for number in range(10 * ROOM):
+        hear(evidence, state, Beacon("w", f"old{number}", 1, {}))
+    assert len(evidence._heard) <= 2 * ROOM  # type: ignore[reportPrivateUsage]
+    lost = evidence.told(state, ev.HostLost(HOSTS[0], 3, Outcome(False)))
+    assert lost == ev.HostLost(HOSTS[0], 3, Outcome(False), seen=5.0)
 
 
 def hear(evidence: Evidence, state: JobState, seen: Beacon, now: float = 0.0) -> list[ev.Event]:

@@ -12,6 +12,8 @@ from dljob.master import events as ev
 from dljob.master.state import JobState, RankPhase
 from dljob.runtime.messages import Beacon
 
+ROOM = 1000
+
 
 class Evidence:
     """What one master heard. A later one begins without it, and hears of what lives again."""
@@ -21,10 +23,14 @@ class Evidence:
         """The last step of each rank that told one, and its metrics."""
         self._highest: dict[tuple[str, int], int] = {}
         self._heard: dict[str, float] = {}
+        """Actor -> when it was heard last; of those that were ended some, until `_room` of them are there."""
+        self._room = ROOM
 
     def heard(self, state: JobState, beacon: Beacon, now: float) -> Iterator[ev.Event]:
         """Take a beacon; gives what the core should know of it."""
         self._heard[beacon.actor] = now
+        if len(self._heard) > self._room:
+            self._forget(state)
         for rank, (incarnation, step, metrics) in beacon.steps.items():
             key = beacon.role, rank
             self._step(key, step, metrics)
@@ -33,6 +39,12 @@ class Evidence:
                 continue
             if step >= own.goal or not own.stepped:
                 yield ev.Stepped(beacon.role, rank, incarnation, step)
+
+    def _forget(self, state: JobState) -> None:
+        """Keep those that are hosts now: the others were ended, or are spares, which tell again soon."""
+        hosts = {own.actor for own in state.hosts.values()}
+        self._heard = {actor: at for actor, at in self._heard.items() if actor in hosts}
+        self._room = 2 * len(self._heard) + ROOM
 
     def ended(self, event: ev.Event) -> None:
         """A rank that ends tells its last step, which no beacon may have told yet."""
