@@ -6,6 +6,7 @@ import pytest
 from control_kit import NOW, UID, World, dljob
 
 from dljob.control import names
+from dljob.control.case import stamp
 from dljob.control.model import Delete, MasterView, SaveLogs, Trouble
 
 CLUSTER = names.cluster_name("hello", UID, 1)
@@ -149,6 +150,17 @@ def test_a_head_that_is_not_ready_is_waited_for_a_minute():
     (action,) = world.later(60).look().actions
     assert isinstance(action, Delete)
     assert world.look().events[0].message.endswith("before the RayCluster goes")
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_logs_are_saved_of_a_job_that_ended_long_ago_while_the_operator_was_away(phase: str):
+    world = World().running()
+    end = stamp(world.now)
+    world.restarted().later(3600).step()
+    world.master(phase, completionTime=end).settle()
+    assert world.status["completionTime"] == end
+    assert "hello-logs" in world.maps
+    assert "LogsLost" not in world.reasons()
 
 
 def test_no_logs_of_a_job_that_never_began():

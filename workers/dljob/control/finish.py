@@ -15,7 +15,7 @@ NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module nam
 """What Python says in an image without dljob, and with one that has no launcher. Source: CPython, Lib/runpy.py."""
 ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
-"""The RayCluster waits for its logs to be saved for so long after the end."""
+"""The RayCluster waits for its logs to be saved for so long after the operator learned of the end."""
 LOGS_TRIES = 5
 
 
@@ -78,7 +78,7 @@ def _logs(case: Case) -> Step | None:
     if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
-    left = ended(case) + LOGS_SECONDS - case.now
+    left = _learned(case) + LOGS_SECONDS - case.now
     if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
         return None
     if not case.head_ready:
@@ -118,6 +118,11 @@ def _ttl(case: Case) -> Step:
     if left > 0:
         return Step("the job is over; it is deleted in time", requeue=left)
     return Step("ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid),))
+
+
+def _learned(case: Case) -> float:
+    """When the operator wrote the verdict: long after the end, when it was away meanwhile."""
+    return case.since("Complete" if case.holds("Complete") else "Failed")
 
 
 def ended(case: Case) -> float:
