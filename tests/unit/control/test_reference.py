@@ -10,7 +10,7 @@ from control_kit import NOW, SETTINGS, UID, World, dljob, snapshot
 
 from dljob.control import names
 from dljob.control.case import Case, stamp
-from dljob.control.model import Observed, Submit
+from dljob.control.model import Observed, Submit, Trouble
 from dljob.control.reconcile import reconcile
 
 OTHERS = "99999999-8888-7777-6666-555555555555"
@@ -252,6 +252,31 @@ def test_a_deleted_job_that_does_not_stop_goes_after_a_minute() -> None:
     assert it.job is not None
     it.later(1).settle()
     assert it.job is None
+
+
+def test_a_job_that_was_deleted_while_the_operator_was_away_is_stopped_too() -> None:
+    it = deleted(running().restarted(), ago=3600)
+    assert it.job is not None
+    assert (it.look().requeue, it.look().watch is None) == (5.0, False)
+    it.master("Running").settle()
+    assert [(command.kind, command.target) for command in it.commands] == [("stop", "job")]
+    assert it.job is None
+
+
+def test_one_whose_head_does_not_answer_an_operator_that_is_back_goes_after_a_minute() -> None:
+    it = deleted(running().restarted(), ago=3600).silent(0.0).settle()
+    assert it.later(59).settle().job is not None
+    assert it.later(1).settle().job is None
+
+
+@pytest.mark.parametrize("why", ["refused", "no address"])
+def test_one_that_cannot_be_asked_when_the_operator_is_back_goes(why: str) -> None:
+    it = running().restarted()
+    if why == "refused":
+        it.troubles = (Trouble("Command", 500, "the gateway is broken", 1),)
+    else:
+        it.clusters["shared"]["status"]["head"] = {}
+    assert deleted(it, ago=3600).job is None
 
 
 @pytest.mark.parametrize("what", ["waits", "gone", "suspended", "forgotten"])

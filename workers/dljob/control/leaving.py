@@ -14,7 +14,7 @@ from dljob.control.steps import Step
 from dljob.control.submit import watch
 
 LEAVE_SECONDS = 60.0
-"""A deleted job may take so long to stop; then its DLJob goes, and what is left of it runs on."""
+"""A deleted job may take so long to stop, and PrimeMaster to answer; then its DLJob goes, and what is left runs on."""
 AGAIN_SECONDS = 5.0
 
 
@@ -36,18 +36,26 @@ def leave(case: Case) -> Outcome:
         return Outcome("the DLJob is being deleted, and its children go with it")
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
     left = began + LEAVE_SECONDS - case.now
-    if left <= 0 or _stopped(case):
+    id_ = f"delete/{case.attempt}"
+    if (left <= 0 and _asked(case, id_)) or _stopped(case):
         return Outcome(
             "the DLJob is being deleted, and nothing of it runs that could be stopped", (Finalize(on=False),)
         )
-    again = min(left, AGAIN_SECONDS)
-    id_ = f"delete/{case.attempt}"
+    again = min(left, AGAIN_SECONDS) if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", "deletion")
         return Outcome(
             "the DLJob is being deleted: PrimeMaster is asked to stop", (action,), (), None, watch(case), again
         )
     return Outcome("the DLJob is being deleted: PrimeMaster is stopping", watch=watch(case), requeue=again)
+
+
+def _asked(case: Case, id_: str) -> bool:
+    """Whether PrimeMaster was asked to stop, as far as it can be: an operator that was away begins only now."""
+    master = case.observed.master
+    in_vain = master is not None and bool(master.error) and master.age >= LEAVE_SECONDS
+    refused = case.trouble("Command") is not None
+    return id_ in case.observed.commands or refused or in_vain or watch(case) is None
 
 
 def _stopped(case: Case) -> bool:
