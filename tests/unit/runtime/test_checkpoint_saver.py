@@ -200,6 +200,20 @@ def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypat
         assert len(told.of("Saved")) == 2
 
 
+def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_path: Path):
+    asked: list[int] = []
+    with a_saver(lambda: asked.append(1)) as (saver, _):
+        for life, times in ((1, 0), (2, 1)):
+            mine = client(place(saver, tmp_path, number=life))
+            assert mine.load() is None
+            mine.close()
+            assert len(asked) == times
+        mine = client(place(saver, tmp_path, attempt=2))
+        assert mine.load() is None
+        mine.close()
+    assert len(asked) == 2
+
+
 def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))

@@ -37,6 +37,8 @@ WRITERS = 4
 LOOK_S = 0.05
 KEPT_S = 120.0
 """How long a dead rank's memory is kept for its successor once it is on disk."""
+FIRST = Life(1, 1)
+"""The life before which nobody saved: all ranks of a job may ask at once when it starts, and no node has to answer."""
 
 Told = Callable[[str, str], None]
 """Called with a kind (Saved, Failed, Fenced) and a sentence."""
@@ -263,7 +265,7 @@ class Saver:
     def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
         decisions = folder.decisions()
         found = self._in_memory(place)
-        if len(found) == 0 or place.world > len(self._here(place.folder)):
+        if place.life > FIRST and (not found or place.world > len(self._here(place.folder))):
             self._others()
             self.flush(place.grace_s)
         found += folder.found()
