@@ -128,6 +128,42 @@ def test_a_job_that_just_runs_is_in_time():
     assert world.settle().phase == "Running"
 
 
+def missed() -> World:
+    """The deadline passes while the operator is away."""
+    world = World(dljob(preRunningDeadlineSeconds=50)).settle().head_ready().settle()
+    assert world.phase == "Scheduling"
+    return world.restarted().later(60)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Recovering"])
+def test_a_job_that_began_to_run_while_the_operator_was_away_is_in_time(phase: str):
+    world = missed()
+    world.step()
+    assert world.master(phase).settle().phase == phase
+    assert world.commands == []
+
+
+def test_one_that_did_not_begin_is_not():
+    world = missed()
+    world.step()
+    assert world.master("Scheduling").settle().status["reason"] == "PreRunningDeadlineExceeded"
+
+
+def test_one_that_cannot_say_whether_it_began_has_ten_seconds():
+    world = missed()
+    world.step()
+    assert world.silent(0.0).settle().phase == "Scheduling"
+    assert world.look().requeue == 10
+    assert world.later(10).settle().status["reason"] == "PreRunningDeadlineExceeded"
+
+
+def test_one_that_cannot_be_asked_has_none():
+    world = missed()
+    world.cluster["status"]["head"] = {}
+    world.step()
+    assert world.status["reason"] == "PreRunningDeadlineExceeded"
+
+
 def test_a_queue_stops_the_clock():
     world = World(dljob(scheduling={"queueName": "research"}, activeDeadlineSeconds=100))
     world.step()

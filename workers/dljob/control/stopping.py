@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dljob.control import commands, names, reasons
 from dljob.control.accept import Refused
 from dljob.control.attempts import ENDED
-from dljob.control.case import Case, bounded, seconds
+from dljob.control.case import PATIENCE_SECONDS, Case, bounded, seconds
 from dljob.control.fields import text
 from dljob.control.model import Command
 from dljob.control.steps import Intent, Step, Verdict
+from dljob.control.submit import watch
 
 STOP_SECONDS = 60.0
 """PrimeMaster may take so long to end the job's processes, before the RayCluster goes anyway."""
@@ -66,10 +67,21 @@ def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
     if active is not None:
         message = f"activeDeadlineSeconds of {active} passed since {text(case.old, 'startTime')}"
         yield start + active, Intent(reasons.DEADLINE_EXCEEDED, message)
-    if before is not None and text(case.old, "phase") in BEFORE_RUNNING and case.snapshot.get("phase") != "Running":
+    if before is not None and _never_ran(case):
         why = text(case.old, "message") or text(case.old, "reason")
         message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
         yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _never_ran(case: Case) -> bool:
+    """Whether the job has not run yet: an operator that was away hears PrimeMaster before it says so."""
+    if text(case.old, "phase") not in BEFORE_RUNNING:
+        return False
+    if case.snapshot:
+        return text(case.snapshot, "phase") in BEFORE_RUNNING
+    master = case.observed.master
+    patient = master is None or master.age < PATIENCE_SECONDS
+    return not (case.submitted and patient and watch(case))
 
 
 def _carry_out(case: Case) -> Step:
