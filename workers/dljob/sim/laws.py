@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from dljob.master import ledger, timers
 from dljob.master.actions import Reserve, SpawnHost
 from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
+from dljob.master.events import Event
 from dljob.master.ledger import Account
 from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
@@ -35,13 +37,15 @@ def replayed(w: World, *, written: bool = True) -> list[str]:
     """The journal leads to what PrimeMaster knew, byte for byte; `written`: by way of its written form."""
     state = w.base
     for at, event in w.journal[w.base_at :]:
-        if written:
-            record: Any = json.loads(json.dumps(encode_event(event)))
-            state = transition(state, decode_event(record), at).state
-        else:
-            state = transition(state, event, at).state
+        state = transition(state, _reread(event), at).state if written else transition(state, event, at).state
     same = text(state) == text(w.known) if written else state == w.known
     return [] if same else [f"replay: {len(w.journal)} events do not lead to the state"]
+
+
+@lru_cache(4096)
+def _reread(event: Event) -> Event:
+    """An event after it was written down and read."""
+    return decode_event(json.loads(json.dumps(encode_event(event))))
 
 
 # -- when something begins
@@ -101,9 +105,8 @@ def _mixed(w: World, running: Running) -> Iterator[str]:
                 yield f"world: {r.role}/{running.rank} of start {running.generation} meets {r.rank} of {r.generation}"
 
 
-def unread(state: JobState) -> list[str]:
-    """A snapshot leads to the state that was written down."""
-    new = restored(state)
+def unread(state: JobState, new: JobState) -> list[str]:
+    """What was read of a snapshot is the state that was written down."""
     lost = [each.name for each in fields(state) if getattr(new, each.name) != getattr(state, each.name)]
     return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
 

@@ -254,8 +254,9 @@ class World:
         self.epoch += 1
         self.ahead = max(self.offset, self.last - self.now)
         if not first:
-            self.problems.extend([*laws.replayed(self), *laws.unread(self.known)])
+            self.problems.extend(laws.replayed(self))
             self.base, self.base_at = laws.restored(self.known), len(self.journal)
+            self.problems.extend(laws.unread(self.known, self.base))
         self.state = self.known
         if self.state.phase.final:
             self.carry_out(reissue(self.state, self.clock()))
