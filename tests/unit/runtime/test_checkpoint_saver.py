@@ -12,6 +12,7 @@ from checkpoint_kit import Rank, a_saver, client, place
 
 from dljob.errors import CheckpointError, UsageError
 from dljob.runtime.checkpoint import Checkpoints
+from dljob.runtime.checkpoint import saver as saver_module
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.checkpoint.slot import check_room
@@ -212,6 +213,32 @@ def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_pat
         assert mine.load() is None
         mine.close()
     assert len(asked) == 2
+
+
+def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with a_saver() as (saver, _):
+        gone = client(place(saver, tmp_path / "gone", name="gone/0"))
+        gone.save(1, state(1), persist=True)
+        gone.close()
+        assert saver.flush(20) == ""
+        assert copies("gone/0") > 0
+        monkeypatch.setattr(saver_module, "KEPT_S", -1.0)
+        again = client(place(saver, tmp_path / "gone", name="gone/0", incarnation=2))
+        assert again.latest() == 1
+        assert copies("gone/0") > 0, "its own next process comes for it"
+        other = client(place(saver, tmp_path / "other"))
+        assert other.latest() is None
+        assert copies("gone/0") == 0
+        again.close()
+        other.close()
+
+
+def copies(name: str) -> int:
+    """How many descriptors of a rank's memory this process has."""
+    targets = (str(link.readlink()) for link in list(Path("/proc/self/fd").iterdir()) if link.is_symlink())
+    return sum(f"dljob-checkpoint-{name}" in target for target in targets)
 
 
 def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):

@@ -128,6 +128,7 @@ class Saver:
             self._newest[place.folder] = max(newest, place.life)
             if place.life < newest:
                 holding.fenced = f"life {newest} has begun on this node"
+            self._tidy(coming=place.folder)  # before it takes memory of its own
             self._holdings.setdefault((place.folder, place.rank), []).append(holding)
         return holding
 
@@ -226,13 +227,20 @@ class Saver:
             self._told("Fenced", f"{place.name}: step {head.step} of life {place.life} does not count: {why}")
         return why
 
-    def _tidy(self, successor: Holding | None = None) -> None:
-        """Under the lock: give back memory of dead processes that nobody will ask for."""
+    def _tidy(self, successor: Holding | None = None, coming: str = "") -> None:
+        """Under the lock: give back memory of dead processes that nobody will ask for.
+
+        `coming`: a folder whose world begins to come, late as it is.
+        """
         now = time.monotonic()
         for key, many in list(self._holdings.items()):
             for old in list(many):
                 heir = successor is not None and (successor.place.folder, successor.place.rank) == key
-                late = now - old.ended_at > KEPT_S and not old.unsaved(all_of_it=old.place.save_on_exit)
+                late = (
+                    now - old.ended_at > KEPT_S
+                    and key[0] != coming
+                    and not old.unsaved(all_of_it=old.place.save_on_exit)
+                )
                 useless = not old.slots or heir or old.fenced or late
                 if not old.alive and useless and not old.busy and old is not successor:
                     old.drop()
