@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from dljob.cli import main
+from dljob.master.state import JobState
 from dljob.sim import explore, explore_worlds
 from dljob.sim.explore import PROMPT, Small, enabled
 from dljob.sim.explore_key import key_of, tidy
@@ -151,3 +152,55 @@ def test_the_command_explores(capsys, monkeypatch):
     assert NAMES[0] in capsys.readouterr().out
     assert main.run(["sim", "--explore", "--faults", "-1"]) == 2
     assert "-1 faults" in capsys.readouterr().err
+
+
+LEFT_OUT = {
+    *("job", "started_at", "ended_at", "version", "serial", "ledger", "result", "faults", "notices", "errors"),
+    *("restarts", "replaced", "carried", "held", "live"),
+}
+"""What decides nothing in these worlds, or follows from what is looked at."""
+LOOKED_AT = {
+    *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
+    *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake"),
+}
+
+
+def test_somebody_thought_of_every_part_of_the_state():
+    assert {field.name for field in fields(JobState)} == LEFT_OUT | LOOKED_AT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a spare", "a torch world"])
+def test_worlds_that_count_as_one_state_lead_to_the_same_states(name):
+    """Whatever was left out of the comparison decides nothing: the same choices, and the same states behind them."""
+    small = next(each.small for each in WORLDS if each.small.name == name)
+    search = explore._Search(small, 1)
+
+    def after(w, left):
+        found = {}
+        for faulty, choices in (
+            (0, list(enabled(w))),
+            (1, list(search._wrong(w)) if left and w.doomed is None else []),
+        ):
+            for choice in choices:
+                new = w.clone()
+                explore.make(new, choice)
+                small.settle(new)
+                tidy(new)
+                found[left - faulty, key_of(new)] = new
+        return found
+
+    begin = small.world()
+    tidy(begin)
+    known, todo, same = {}, [(begin, 1)], 0
+    while todo:
+        w, left = todo.pop()
+        here = (left, key_of(w))
+        if here in known:
+            same += 1
+            assert set(after(w, left)) == known[here]
+            continue
+        nexts = after(w, left) if w.finished is None else {}
+        known[here] = set(nexts)
+        todo.extend((new, remaining) for (remaining, _), new in nexts.items() if new.finished is None)
+    assert same > 200
