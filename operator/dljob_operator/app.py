@@ -12,6 +12,7 @@ from typing import Any, Literal
 import kopf
 from prometheus_client import start_http_server
 
+from dljob.control import names
 from dljob.control.model import Settings
 from dljob.kube.api import DLJOBS, PODS, ApiError, Kube
 from dljob.kube.connection import Way, find
@@ -87,7 +88,7 @@ class App:
     async def run(self) -> None:
         """Work until a signal or `stop`. Raises what ended a task that must not end."""
         options = self.options
-        async with Kube(await self._way(), manager="dljob-operator") as kube:
+        async with Kube(await self._way(), manager=names.MANAGER) as kube:
             self._watched = await self._look(kube)
             registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
             handlers.configure(settings)

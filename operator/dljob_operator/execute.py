@@ -63,7 +63,7 @@ class Hands:
         self._kube = kube
         self._cache = cache
         self._heads = heads
-        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in (DLJOBS, CONFIG_MAPS, SECRETS, PODS)))
+        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in (DLJOBS, CONFIG_MAPS, PODS)))
         self._kinds = {objects.resource.kind: objects for objects in kinds}
         self._keep: Mapping[str, Callable[[Object], Any]] = {
             "DLJob": cache.put_job,

@@ -51,7 +51,6 @@ class Told:
     """When PrimeMaster last answered; 0: never."""
     error: str = ""
     ray_job: RayJobView | None = None
-    ray_heard: float = 0.0
     brought: float = 0.0
     """When its key was last brought up for something that could wait."""
     failures: int = 0
@@ -81,7 +80,6 @@ class Pollers:
             told = self._told[key] = Told(uid, watch, time.monotonic())
         if submitted:
             told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
-            told.ray_heard = time.monotonic()
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._ask(key, told), name=f"poll {key}")
 
@@ -90,12 +88,10 @@ class Pollers:
         told = self._told.get(key)
         if told is None:
             return None, None
-        now = time.monotonic()
-        ray_job = told.ray_job and replace(told.ray_job, age=now - told.ray_heard)
         if not told.heard and not told.error:
-            return None, ray_job
-        age = now - (told.heard or told.began)
-        return MasterView(told.snapshot, told.placement, age, told.error), ray_job
+            return None, told.ray_job
+        age = time.monotonic() - (told.heard or told.began)
+        return MasterView(told.snapshot, told.placement, age, told.error), told.ray_job
 
     async def close(self) -> None:
         """Ask nobody any more."""
@@ -184,7 +180,6 @@ class Pollers:
             new = replace(before, error=error.message)
         if told.ray_job is not old:
             return  # it was submitted meanwhile: "no such submission" may be of before
-        told.ray_heard = told.ray_heard if new.error else time.monotonic()
         told.ray_job = new
         if old is None or replace(old, error="") != replace(new, error=""):
             self._queue.add(key)

@@ -251,6 +251,6 @@ def test_the_patch_turns_one_status_into_the_other(old: dict[str, Any], new: dic
 def test_troubles_are_named_after_what_failed() -> None:
     assert label(Create("RayCluster", {})) == "CreateRayCluster"
     assert label(CreateToken("a", "b", {}, {})) == "CreateToken"
-    assert label(Delete("Secret", "a", "b")) == "DeleteSecret"
+    assert label(Delete("DLJob", "a", "b")) == "DeleteDLJob"
     assert label(Annotate("Pod", "a", {})) == "AnnotatePod"
     assert label(Submit("i", "c", "a", (), {}, {})) == "Submit"

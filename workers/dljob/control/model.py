@@ -92,7 +92,6 @@ class RayJobView:
     """The last lines of its log, when it failed."""
     session: str = ""
     """Ray's session: another one means that the head lost its state."""
-    age: float = 0.0
     error: str = ""
 
 
@@ -161,7 +160,7 @@ class CreateToken:
 class Delete:
     """DELETE a child, by name and uid, in the background; gone already is fine."""
 
-    kind: Literal["RayCluster", "ConfigMap", "Secret", "DLJob"]
+    kind: Literal["RayCluster", "DLJob"]
     name: str
     uid: str
 

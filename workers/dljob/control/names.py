@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 MANAGER = "dljob-operator"
-"""Field manager, and `reportingController` prefix."""
+"""Of the fields that the operator writes."""
 CONTROLLER = "dljob.io/operator"
 """The value of spec.managedBy that means us, and the controller of Events."""
 
