@@ -55,7 +55,7 @@ _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("one rank", job(_ONE, maxRestarts=1), (KILL, ERROR, *CRASHES)), 2),
     Bounded(Small("two ranks", job(role("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
-    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, ERROR, *CRASHES), PROMPT), 2),
+    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
