@@ -9,7 +9,7 @@ import pytest
 
 from dljob.cli import main
 from dljob.master.state import JobState
-from dljob.sim import explore, explore_worlds
+from dljob.sim import explore, explore_worlds, happenings
 from dljob.sim.explore import PROMPT, Small, enabled
 from dljob.sim.explore_key import key_of, tidy
 from dljob.sim.explore_worlds import KILL, WORLDS, explored, job, role
@@ -130,7 +130,7 @@ def test_what_turns_in_a_circle_for_ever_is_told(monkeypatch):
         w.pending[w.serial + 1] = Pending(item, w.now)
         w.serial += 1
 
-    monkeypatch.setitem(explore.happenings._HAPPEN, Done, again)
+    monkeypatch.setitem(happenings._HAPPEN, Done, again)
     found = explore.explore(Small("round", job(role("a")), (), PROMPT), 0)
     assert found.problems[0].startswith("no end")
 

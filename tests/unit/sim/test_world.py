@@ -10,7 +10,7 @@ from dljob.master.assign import would_be_nodes
 from dljob.master.state import Phase
 from dljob.plan.plan import plan
 from dljob.sim import laws
-from dljob.sim.happenings import FAULTS
+from dljob.sim.mishaps import FAULTS
 from dljob.sim.things import Arrive, Done, Fault, Happen
 from dljob.sim.world import World
 from dljob.spec.model import DLJobManifest

@@ -17,7 +17,7 @@ from typing import Any
 
 from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.sim import happenings, laws
+from dljob.sim import laws, mishaps
 from dljob.sim.explore_key import key_of, tidy
 from dljob.sim.things import (
     Arrive,
@@ -159,7 +159,7 @@ class _Search:
                 if w.state is not None:
                     yield fault
             else:
-                for each in happenings.possible(w, fault.kind):
+                for each in mishaps.possible(w, fault.kind):
                     yield Fault(fault.kind, each.pick, fault.value, fault.text)
 
     def _enter(self, w: World, left: int, parent: int, choice: int) -> int:

@@ -1,14 +1,14 @@
-"""What happens in a world by itself, and what goes wrong in it."""
+"""What happens in a world by itself: what was on its way arrives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dljob.master.events import Commanded, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
+from dljob.master.events import HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.evolve import evolve
 from dljob.master.state import Phase
-from dljob.master.views import HostId, NodeView, Outcome, Reason
+from dljob.master.views import Outcome, Reason
 from dljob.sim import executor
 from dljob.sim.things import (
     Arrive,
@@ -17,12 +17,10 @@ from dljob.sim.things import (
     Break,
     Carry,
     Done,
-    Fault,
     Heal,
     Item,
     Lapse,
     Look,
-    Node,
     Notice,
     Process,
     SetUp,
@@ -35,19 +33,7 @@ from dljob.sim.things import (
 if TYPE_CHECKING:
     from dljob.sim.world import World
 
-BREAK_S, STRIKE_OFF_S = 1.25, 10.0
-"""How long calls to a cut node last, and how long the cluster waits for a silent one."""
 DONE = Outcome(ok=True)
-ERRORS = (
-    Outcome(ok=False, reason=Reason.UNKNOWN),
-    Outcome(ok=False, reason=Reason.UNKNOWN, code=137),
-    Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError", frame="train.py:7 in step", step=1),
-    Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError", frame="train.py:9 in step", step=9),
-    Outcome(ok=False, reason=Reason.USER_ERROR, error_type="DistBackendError", frame="train.py:11 in step"),
-    Outcome(ok=False, reason=Reason.UNKNOWN, code=3),
-    Outcome(ok=False, reason=Reason.IMPORT_ERROR, error_type="ImportError", frame="train.py:1", fatal=True),
-)
-"""How user code may end badly; the last one ends the job."""
 
 
 def happen(w: World, item: Item, *more: Item) -> None:
@@ -136,7 +122,8 @@ def _boot(w: World, _i: Boot) -> None:
         w.boot()
 
 
-def _on(w: World, node: str) -> list[Process]:
+def on(w: World, node: str) -> list[Process]:
+    """The processes of a node."""
     return [process for process in w.processes.values() if process.node == node]
 
 
@@ -189,7 +176,7 @@ def _heal(w: World, i: Heal) -> None:
     away = w.now - node.since
     w.nodes[i.node] = evolve(node, silence=Silence.NONE)
     lapsed = not node.listed or away > w.job.fault_tolerance.lease_seconds
-    for process in _on(w, i.node):
+    for process in on(w, i.node):
         if lapsed or process.condemned or (w.state is not None and process.actor not in w.watched):
             w.die(process.actor)
         elif process.actor in w.watched:
@@ -212,7 +199,7 @@ def _lapse(w: World, i: Lapse) -> None:
             and node.silence is Silence.CUT
             and w.now >= node.since + w.job.fault_tolerance.lease_seconds
         ):
-            for process in _on(w, i.node):
+            for process in on(w, i.node):
                 w.die(process.actor)
     elif w.state is None and w.epoch == i.epoch:
         for actor in list(w.processes):
@@ -244,156 +231,3 @@ _HAPPEN: dict[type, Callable[[World, Any], None]] = {
     Lapse: _lapse,
     Beacon: _beacon,
 }
-
-
-# -- what goes wrong
-
-
-def fault(w: World, f: Fault) -> None:
-    """Something goes wrong; where there is nobody that it could happen to, nothing does."""
-    FAULTS[f.kind](w, f)
-
-
-def _kill_process(w: World, f: Fault) -> None:
-    actor = w.owner.get(_host_named(w, f.text), "") if f.text else _picked(w.processes, f.pick)
-    w.die(actor)
-
-
-def _picked(of: Iterable[str], pick: int) -> str:
-    """One of these; empty where there is none."""
-    there = sorted(of)
-    return there[pick % len(there)] if there else ""
-
-
-def _host_named(w: World, rank: str) -> HostId:
-    role, _, number = rank.partition("/")
-    return w.job.roles[role].host_of(int(number))
-
-
-def _end_rank(w: World, f: Fault) -> None:
-    if f.text:
-        role, _, number = f.text.partition("/")
-        live = [key for key in ((role, int(number)),) if key in w.running]
-    else:
-        live = sorted(w.running)
-    if not live:
-        return
-    key = live[f.pick % len(live)]
-    incarnation, actor = w.running[key][0]
-    process = w.processes[actor]
-    running = next(r for r in process.ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
-    if w.reachable(process.node):
-        w.ended.add(key)
-        executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
-
-
-def _speaking(w: World, f: Fault) -> list[str]:
-    if f.text:
-        return [f.text] if w.reachable(f.text) else []
-    return sorted(name for name, node in w.nodes.items() if node.silence is Silence.NONE)
-
-
-def _lose_node(w: World, f: Fault) -> None:
-    """A machine is switched off: the cluster finds out later."""
-    there = _speaking(w, f)
-    if not there:
-        return
-    name = there[f.pick % len(there)]
-    w.nodes[name] = evolve(w.nodes[name], silence=Silence.CUT, since=w.now)
-    for process in _on(w, name):
-        w.die(process.actor)
-    w.later(StrikeOff(name), STRIKE_OFF_S)
-    w.later(Break(name), BREAK_S)
-    w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
-
-
-def _silence(w: World, f: Fault, how: Silence) -> None:
-    there = _speaking(w, f)
-    if not there:
-        return
-    name = there[f.pick % len(there)]
-    w.nodes[name] = evolve(w.nodes[name], silence=how, since=w.now)
-    if how is Silence.CUT:
-        w.later(Break(name), BREAK_S)
-        w.later(Lapse(name, 0), w.job.fault_tolerance.lease_seconds)
-    w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
-    if f.value > STRIKE_OFF_S:
-        w.later(StrikeOff(name), STRIKE_OFF_S)
-    w.later(Heal(name), f.value)
-
-
-def _join(w: World, f: Fault) -> None:
-    """A machine joins, as big as one that was there at first."""
-    groups = sorted(w.job.plan.node_groups)
-    group = w.job.plan.node_groups[groups[f.pick % len(groups)]]
-    name = f"new-{w.serial}"
-    w.serial += 1
-    w.nodes[name] = Node(NodeView(name, group.resources, group.resources, group.labels))
-    w.look()
-
-
-def _crash(w: World, f: Fault) -> None:
-    """PrimeMaster dies: at once (0), or at the next event: before it is journaled (1), after n - 2 effects (n)."""
-    w.outlived = f.value > 0
-    if f.pick == 0:
-        w.crash()
-    else:
-        w.doomed = f.pick - 2
-
-
-def _refuse(w: World, f: Fault) -> None:
-    w.refusing += 1 + f.pick % 3
-
-
-def _jump(w: World, f: Fault) -> None:
-    """The machine's clock is set."""
-    w.offset += f.value
-
-
-def _command(w: World, f: Fault) -> None:
-    kind, _, target = f.text.partition(" ")
-    if target == "rank":
-        names = sorted(w.begin.ranks)
-        role, rank = names[f.pick % len(names)]
-        target = f"{role}/{rank}"
-    elif target == "role":
-        names = sorted(w.job.roles)
-        target = names[f.pick % len(names)]
-    if w.state is not None:
-        w.later(Arrive(Commanded(f"c{int(f.value)}", kind, target, "somebody")))
-
-
-def _again(w: World, f: Fault) -> None:
-    """An event that was heard is heard once more."""
-    if w.journal and w.state is not None:
-        event = w.journal[-1 - f.pick % min(len(w.journal), 40)][1]
-        w.later(Arrive(event))
-
-
-FAULTS: dict[str, Callable[[World, Fault], None]] = {
-    "kill": _kill_process,
-    "error": _end_rank,
-    "node lost": _lose_node,
-    "freeze": lambda w, f: _silence(w, f, Silence.FROZEN),
-    "cut": lambda w, f: _silence(w, f, Silence.CUT),
-    "join": _join,
-    "crash": _crash,
-    "refuse": _refuse,
-    "clock": _jump,
-    "command": _command,
-    "again": _again,
-}
-"""What can go wrong, by name."""
-
-
-def possible(w: World, kind: str) -> list[Fault]:
-    """Every fault of a kind that could happen to somebody now, one for each."""
-    if kind == "kill":
-        count = len(w.processes)
-    elif kind == "error":
-        count = len(w.running)
-    elif kind in ("node lost", "freeze", "cut"):
-        count = len(_speaking(w, Fault(kind)))
-    else:
-        count = int(w.state is not None)
-    return [Fault(kind, pick) for pick in range(count)]

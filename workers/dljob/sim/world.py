@@ -14,17 +14,17 @@ item happens; a world knows no chance.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from dljob.master.actions import Action, Finish, Note
 from dljob.master.events import Event, MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady, Tick
 from dljob.master.evolve import evolve
 from dljob.master.reissue import live_hosts, ready_spares, reissue
-from dljob.master.state import JobState, RankKey
+from dljob.master.state import JobState
 from dljob.master.transition import initial, next_wake, transition
-from dljob.master.views import HostId, NodeView, Outcome, Reason
+from dljob.master.views import NodeView, Outcome, Reason
 from dljob.plan.model import JobPlan
-from dljob.sim import executor, happenings, laws
+from dljob.sim import executor, happenings, laws, mishaps
+from dljob.sim.surroundings import Surroundings
 from dljob.sim.things import (
     Arrive,
     Beacon,
@@ -32,15 +32,11 @@ from dljob.sim.things import (
     Carry,
     Fault,
     Happen,
-    Item,
     Lapse,
     Look,
     Move,
-    Node,
     Notice,
     Pending,
-    Process,
-    Running,
     Silence,
     SpareId,
     Wake,
@@ -59,7 +55,7 @@ GONE = Outcome(ok=False, reason=Reason.UNKNOWN)
 NODE_GONE = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
 
 
-class World:
+class World(Surroundings):
     """One job and its surroundings.
 
     Attributes:
@@ -70,7 +66,6 @@ class World:
     """
 
     def __init__(self, plan: JobPlan, spec: DLJobSpec, nodes: Iterable[NodeView], *, own_nodes: bool = False) -> None:
-        self.now = EPOCH_S
         self.offset = 0.0
         """How far the machine's clock is ahead of `now`."""
         self.ahead = 0.0
@@ -94,41 +89,8 @@ class World:
         self.notes: list[tuple[float, Note]] = []
         self.obeyed = 0
         """How often a command was answered."""
-        self.pending: dict[int, Pending] = {}
-        self.arriving: dict[int, None] = {}
-        """The pending items that are events for PrimeMaster."""
-        self.serial = 0
-        self._surround(nodes)
+        super().__init__(plan, nodes, EPOCH_S)
         self.later(Boot())
-
-    def _surround(self, nodes: Iterable[NodeView]) -> None:
-        """Nothing runs yet on these nodes."""
-        self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
-        self.groups: dict[tuple[str, int], str] = {}
-        self.struck: set[tuple[str, int]] = set()
-        """Reservations that went with their nodes, and were not given back."""
-        self.processes: dict[str, Process] = {}
-        self.watched: dict[str, Watched] = {}
-        self.owner: dict[HostId, str] = {}
-        """The actor that was made a host last."""
-        self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}
-        """(incarnation, actor) of each live process of a rank."""
-        self.worlds: dict[tuple[str, int], int] = {}
-        """Live ranks by role and generation."""
-        self.started: dict[RankKey, int] = {}
-        """The latest incarnation that was ever started."""
-        self.reserving: set[tuple[str, int]] = set()
-        self.looking = False
-        self.told_nodes: tuple[NodeView, ...] | tuple[str, ...] | None = None
-        self.refusing = 0
-        """So many reservations will be refused, whatever the room."""
-        self.doomed: int | None = None
-        """PrimeMaster dies at the next event: -1 before it is journaled, else after so many effects of it."""
-        self.outlived = False
-        """Whether the orders that are on their way when PrimeMaster dies take effect, without an answer to anybody."""
-        self.admitted = False
-        self.was_ready: set[RankKey] = set()
-        self.ended: set[RankKey] = set()
 
     # -- the interface
 
@@ -140,8 +102,8 @@ class World:
         return found
 
     def faults(self, *kinds: str) -> list[Move]:
-        """What could go wrong now, of these kinds (see `happenings.FAULTS`): one fault for each victim."""
-        return [fault for kind in kinds for fault in happenings.possible(self, kind)]
+        """What could go wrong now, of these kinds (see `mishaps.FAULTS`): one fault for each victim."""
+        return [fault for kind in kinds for fault in mishaps.possible(self, kind)]
 
     def apply(self, move: Move) -> None:
         """Make a move. Time only goes on when an item or a timer is later than now."""
@@ -154,7 +116,7 @@ class World:
                 self.now = max(self.now, (self.wake_at() or self.now))
                 self.tell((Arrive(Tick()),))
             case Fault():
-                happenings.fault(self, move)
+                mishaps.fault(self, move)
 
     def _pop(self, number: int) -> Pending:
         self.arriving.pop(number, None)
@@ -320,37 +282,6 @@ class World:
 
     # -- processes
 
-    def later(self, item: Item, wait: float = 0.0) -> int:
-        """Put an item on its way, `wait` seconds at the least; gives its number."""
-        self.serial += 1
-        self.pending[self.serial] = Pending(item, self.now + wait)
-        if isinstance(item, Arrive):
-            self.arriving[self.serial] = None
-        return self.serial
-
-    def reachable(self, node: str) -> bool:
-        """Whether a node is there and answers."""
-        found = self.nodes.get(node)
-        return found is not None and found.silence is Silence.NONE
-
-    def report(self, process: Process, event: RankReady | RankEnded) -> Process:
-        """A process says something of a rank, and keeps it until it is acknowledged."""
-        new = evolve(process, reports=(*process.reports, event))
-        self.processes[process.actor] = new
-        if process.actor in self.watched and self.reachable(process.node):
-            self.later(Arrive(event, process.actor))
-        return new
-
-    def stop_running(self, actor: str, running: Running) -> None:
-        """A rank has no process any more."""
-        key = (running.role, running.rank)
-        left = tuple(one for one in self.running.get(key, ()) if one != (running.incarnation, actor))
-        if left:
-            self.running[key] = left
-        else:
-            self.running.pop(key, None)
-        self.worlds[running.role, running.generation] -= 1
-
     def die(self, actor: str, outcome: Outcome = GONE) -> None:
         """A process ends; PrimeMaster hears of it when it hears the node."""
         process = self.processes.pop(actor, None)
@@ -378,17 +309,3 @@ class World:
         for process in [p for p in self.processes.values() if p.group == key]:
             executor.kill(self, process.actor)
         self.look()
-
-    def take(self, node: str, unit: str, times: int) -> bool:
-        """Take a unit's demand from a node, or give it back; False when there is no room for it."""
-        found = self.nodes.get(node)
-        if found is None:
-            return False
-        free = dict(found.view.free)
-        for name, amount in self.job.plan.units[unit].demand:
-            free[name] = free.get(name, 0) - times * amount
-            if free[name] < 0 and name in dict(found.view.total):
-                return False
-        view = replace(found.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
-        self.nodes[node] = evolve(found, view=view)
-        return True

@@ -139,6 +139,7 @@ class Saver:
             holding.ended_at = time.monotonic()
             self._enqueue(holding, all_of_it=holding.place.save_on_exit)
             self._tidy()
+            self._changed.notify_all()
 
     def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
         match message["op"]:

@@ -1,0 +1,109 @@
+"""What is around a PrimeMaster: nodes, reservations, processes, and what is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dljob.master.events import RankEnded, RankReady
+from dljob.master.evolve import evolve
+from dljob.master.state import RankKey
+from dljob.master.views import HostId, NodeView
+from dljob.plan.model import JobPlan
+from dljob.sim.things import (
+    Arrive,
+    Item,
+    Node,
+    Pending,
+    Process,
+    Running,
+    Silence,
+    Watched,
+)
+
+
+class Surroundings:
+    """Nodes and what runs on them; what PrimeMaster hears of it is put on its way."""
+
+    def __init__(self, plan: JobPlan, nodes: Iterable[NodeView], now: float) -> None:
+        self.plan = plan
+        self.now = now
+        self.pending: dict[int, Pending] = {}
+        self.arriving: dict[int, None] = {}
+        """The pending items that are events for PrimeMaster."""
+        self.serial = 0
+        self._surround(nodes)
+
+    def _surround(self, nodes: Iterable[NodeView]) -> None:
+        """Nothing runs yet on these nodes."""
+        self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
+        self.groups: dict[tuple[str, int], str] = {}
+        self.struck: set[tuple[str, int]] = set()
+        """Reservations that went with their nodes, and were not given back."""
+        self.processes: dict[str, Process] = {}
+        self.watched: dict[str, Watched] = {}
+        self.owner: dict[HostId, str] = {}
+        """The actor that was made a host last."""
+        self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}
+        """(incarnation, actor) of each live process of a rank."""
+        self.worlds: dict[tuple[str, int], int] = {}
+        """Live ranks by role and generation."""
+        self.started: dict[RankKey, int] = {}
+        """The latest incarnation that was ever started."""
+        self.reserving: set[tuple[str, int]] = set()
+        self.looking = False
+        self.told_nodes: tuple[NodeView, ...] | tuple[str, ...] | None = None
+        self.refusing = 0
+        """So many reservations will be refused, whatever the room."""
+        self.doomed: int | None = None
+        """PrimeMaster dies at the next event: -1 before it is journaled, else after so many effects of it."""
+        self.outlived = False
+        """Whether the orders that are on their way when PrimeMaster dies take effect, without an answer to anybody."""
+        self.admitted = False
+        self.was_ready: set[RankKey] = set()
+        self.ended: set[RankKey] = set()
+
+    def later(self, item: Item, wait: float = 0.0) -> int:
+        """Put an item on its way, `wait` seconds at the least; gives its number."""
+        self.serial += 1
+        self.pending[self.serial] = Pending(item, self.now + wait)
+        if isinstance(item, Arrive):
+            self.arriving[self.serial] = None
+        return self.serial
+
+    def reachable(self, node: str) -> bool:
+        """Whether a node is there and answers."""
+        found = self.nodes.get(node)
+        return found is not None and found.silence is Silence.NONE
+
+    def report(self, process: Process, event: RankReady | RankEnded) -> Process:
+        """A process says something of a rank, and keeps it until it is acknowledged."""
+        new = evolve(process, reports=(*process.reports, event))
+        self.processes[process.actor] = new
+        if process.actor in self.watched and self.reachable(process.node):
+            self.later(Arrive(event, process.actor))
+        return new
+
+    def stop_running(self, actor: str, running: Running) -> None:
+        """A rank has no process any more."""
+        key = (running.role, running.rank)
+        left = tuple(one for one in self.running.get(key, ()) if one != (running.incarnation, actor))
+        if left:
+            self.running[key] = left
+        else:
+            self.running.pop(key, None)
+        self.worlds[running.role, running.generation] -= 1
+
+    def take(self, node: str, unit: str, times: int) -> bool:
+        """Take a unit's demand from a node, or give it back; False when there is no room for it."""
+        found = self.nodes.get(node)
+        if found is None:
+            return False
+        free = dict(found.view.free)
+        for name, amount in self.plan.units[unit].demand:
+            free[name] = free.get(name, 0) - times * amount
+            if free[name] < 0 and name in dict(found.view.total):
+                return False
+        view = replace(found.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
+        self.nodes[node] = evolve(found, view=view)
+        return True
