@@ -224,7 +224,7 @@ def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
         gone.close()
         assert saver.flush(20) == ""
         with saver._changed:
-            assert saver._changed.wait_for(lambda: all(not h.alive for h in sum(saver._holdings.values(), [])), 10)
+            assert saver._changed.wait_for(lambda: not any(h.alive for hs in saver._holdings.values() for h in hs), 10)
         assert copies("gone/0") > 0
         monkeypatch.setattr(saver_module, "KEPT_S", -1.0)
         again = client(place(saver, tmp_path / "gone", name="gone/0", incarnation=2))
