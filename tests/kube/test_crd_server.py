@@ -232,7 +232,7 @@ def test_explain_and_get_are_for_people(plane: Cluster) -> None:
         table = plane.kubectl("get", "dlj", "columns-check", "-o", "wide").split("\n")[0].split()
         assert table == [
             *("NAME", "PHASE", "ROLES", "DEVICES", "RESTARTS", "STEP", "AGE"),
-            *("CLUSTER", "ATTEMPT", "LASTFAULT", "REASON"),
+            *("CLUSTER", "ATTEMPT", "GOODPUT", "LASTFAULT", "REASON"),
         ]
     finally:
         plane.kubectl("delete", "dljob", "columns-check")
