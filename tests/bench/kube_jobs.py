@@ -34,7 +34,8 @@ import time
 print("first line at", repr(time.time()), flush=True)
 import ray
 ray.init(log_to_driver=False)
-print("task began at", repr(ray.get(ray.remote(num_cpus=0.1)(time.time).remote())), flush=True)
+began = ray.remote(num_cpus=0.1)(lambda: time.time())
+print("task began at", repr(ray.get(began.remote())), flush=True)
 """
 CODE = "import time\n\n\ndef main():\n    print(f'first line at {time.time()!r}', flush=True)\n"
 FIRST = re.compile(r"first line at ([0-9.]+)")
