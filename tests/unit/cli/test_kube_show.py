@@ -50,7 +50,7 @@ RUNNING: dict[str, Any] = {
          "detectedAt": "2026-01-01T00:30:00.000Z", "recoveredAt": "2026-01-01T00:30:02.500Z"},
         {"level": "Process", "target": "actor/3", "firstCause": "device error", "detectedAt": "2026-01-01T00:59:58Z"},
     ],
-    "progress": {"time": "2026-01-01T00:59:00Z", "step": 120, "maxSteps": 1000,
+    "progress": {"time": "2026-01-01T00:59:00Z", "step": 120,
                  "metrics": [{"name": "reward", "value": "0.25"}, {"name": "kl", "value": "0.01"}]},
     "placement": {"units": 2, "ready": 1, "pending": 1,
                   "notReady": [{"name": "actor-0", "node": "n1", "why": "node n1 is not ready"}, {"name": "critic-0"}]},

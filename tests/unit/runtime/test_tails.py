@@ -197,3 +197,37 @@ async def test_a_log_that_cannot_be_had_is_no_text(nodes: Path) -> None:
         await tails.read(tails.on_node, nodes, row("a", 1), None, 10)
     with pytest.raises(NotFoundError, match="no log of a/0: it is on no node"):
         await tails.read(tails.on_node, nodes, row("a", 0, node=""), 0, 10)
+
+
+# -- a node that came just now
+
+
+class UnknownError(Exception):
+    """As Ray's, when the raylet that was asked has not heard of the node."""
+
+
+async def test_a_node_that_lives_is_asked_again_until_the_raylet_knows_of_it() -> None:
+    answers: list[Any] = [UnknownError("no such node"), UnknownError("no such node"), "the log"]
+
+    async def ask() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await tails.once_known(ask, (UnknownError,), lambda: True) == "the log"
+    assert answers == []
+
+
+async def test_a_node_that_is_gone_is_not_asked_again_and_other_errors_are_told() -> None:
+    asked: list[int] = []
+
+    async def ask() -> str:
+        asked.append(1)
+        raise UnknownError("no such node") if len(asked) == 1 else ValueError("torn")
+
+    with pytest.raises(UnknownError):
+        await tails.once_known(ask, (UnknownError,), lambda: False)
+    assert asked == [1]
+    with pytest.raises(ValueError, match="torn"):
+        await tails.once_known(ask, (UnknownError,), lambda: True)

@@ -25,6 +25,8 @@ NODES_AT_ONCE = 128
 WITHIN_S = 20.0
 """How long all nodes together may take to answer: a worker process must start on each. Callers wait 25 s."""
 
+AGAIN_S = 0.2
+
 Row = Mapping[str, Any]
 """A rank in a snapshot."""
 OnNode = Callable[..., Awaitable[Any]]
@@ -188,12 +190,36 @@ async def read(ask: OnNode, folder: Path, row: Row, offset: int | None, limit: i
 async def on_node(node: str, function: Any, *args: Any) -> Any:
     """Run a function on a node, by a task that holds nothing of it; here, if that is where we are."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from ray.exceptions import ActorUnschedulableError, TaskUnschedulableError
 
     if not node:
         raise LookupError("it never had a node")
     if node == ray.get_runtime_context().get_node_id():
         return await asyncio.to_thread(function, *args)
+    unknown = (ActorUnschedulableError, TaskUnschedulableError)
+    return await once_known(lambda: _task(node, function, *args), unknown, lambda: _lives(node))
+
+
+async def once_known(
+    ask: Callable[[], Awaitable[Any]], unknown: tuple[type[Exception], ...], lives: Callable[[], bool]
+) -> Any:
+    """What `ask` gives. Its raylet may not know yet of a node that came just now: while that lives, it is asked again.
+
+    Cancelled, it asks no more; callers bound the time.
+    """
+    while True:
+        try:
+            return await ask()
+        except unknown:
+            if not await asyncio.to_thread(lives):
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _task(node: str, function: Any, *args: Any) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     task: Any = ray.remote(num_cpus=0, max_retries=1)(function)
     ref = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args)
     try:
@@ -202,6 +228,12 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
         with suppress(Exception):
             ray.cancel(ref, force=True)
         raise
+
+
+def _lives(node: str) -> bool:
+    import ray
+
+    return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
 
 
 def _lost(node: str, error: Exception) -> str:

@@ -80,7 +80,6 @@ def _fault(words: str) -> Schema:
         firstCause=_text("What failed first, in its own words."),
         detectedAt=_time("When it was noticed."),
         recoveredAt=_time("When the job went on; absent until then."),
-        lostSteps=_count("Steps that had to be done again."),
     )
 
 
@@ -188,10 +187,6 @@ def _history() -> dict[str, Schema]:
             "How far the first driver role is; written at most every 15 seconds.",
             time=_time("When this was said."),
             step=_count("Its step."),
-            maxSteps=_count("Its last step to be."),
-            etaSeconds=_count("Seconds that it will still take."),
-            lastCheckpointStep=_count("The step that was saved last."),
-            lastCheckpointTime=_time("When it was saved."),
             goodputPermille=_count(
                 "Productive share of the time of all ranks since the start of the attempt, in thousandths."
             ),

@@ -96,9 +96,8 @@ def _progress(status: Mapping[str, Any]) -> list[str]:
     progress = part(status, "progress")
     if progress.get("step") is None:
         return []
-    of = f" of {progress['maxSteps']}" if progress.get("maxSteps") else ""
     metrics = "  ".join(f"{m['name']} {m['value']}" for m in items(progress, "metrics"))
-    return [f"  step {progress['step']}{of}  {metrics}".rstrip()]
+    return [f"  step {progress['step']}  {metrics}".rstrip()]
 
 
 def _fault(fault: Mapping[str, Any]) -> str:
