@@ -44,6 +44,7 @@ def everything() -> DLJobManifest:
             exclude_seconds=60,
             pending_timeout_seconds=90,
         )
+        .hung_ranks(action="Report", idle_seconds=30, busy_seconds=300)
         .rule("r", action="RestartRole", roles=("A",), on_reasons=("Unknown",), on_exit_codes=(3,), max_attempts=2,
               escalate_to="RestartJob", counts_towards_limit=False)
         .known_cause("fabric", on_log="EFA: * unreachable", reason="Network")

@@ -70,6 +70,7 @@ WHOLE: Json = {
         "backoff": {"initialSeconds": 0, "multiplier": 2, "maxSeconds": 86400},
         "spares": {"processesPerNode": 0, "nodes": 0},
         "node": {"freezeSeconds": 3},
+        "hang": {"action": "Restart"},
         "rules": [
             {
                 "name": "r",

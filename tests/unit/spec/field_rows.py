@@ -245,6 +245,21 @@ ROWS: dict[str, Plan | Code] = {
         "node.pending_timeout_seconds",
         f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
     ),
+    "spec.faultTolerance.hang.action": Code(
+        "dljob.master.hanging",
+        "hang.action",
+        "tests/unit/master/test_hang.py::test_a_hang_is_only_told_where_the_policy_or_a_rule_says_so",
+    ),
+    "spec.faultTolerance.hang.idleSeconds": Code(
+        "dljob.master.hang",
+        "policy.idle_seconds",
+        "tests/unit/master/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
+    ),
+    "spec.faultTolerance.hang.busySeconds": Code(
+        "dljob.master.hang",
+        "policy.busy_seconds",
+        "tests/unit/master/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
+    ),
     "spec.faultTolerance.rules[].name": Code(
         "dljob.master.policy",
         "rule.name",

@@ -180,6 +180,13 @@ class SpecSetters:
         }
         return self._merge("faultTolerance", node=pruned(policy))
 
+    def hung_ranks(
+        self, *, action: str | None = None, idle_seconds: int | None = None, busy_seconds: int | None = None
+    ) -> Self:
+        """What becomes of ranks that stand still, and how long their silence may be at least."""
+        policy = {"action": action, "idleSeconds": idle_seconds, "busySeconds": busy_seconds}
+        return self._merge("faultTolerance", hang=pruned(policy))
+
     def rule(
         self,
         name: str,

@@ -163,6 +163,21 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class HangFound:
+    """A rank stands still, or is slow (`kind`: Hang | Straggler), as far as its steps and its node tell."""
+
+    role: str
+    rank: int
+    incarnation: int
+    kind: str
+    why: str
+    stacks: str = ""
+    """The file with the stacks of all ranks of the role; empty: there is none."""
+    whole: bool = False
+    """The role stands still as a whole; the rank only stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class CauseLearned:
     """Evidence that came by another way than the end itself. `target`: "<role>/<rank>" or "node/<Ray's node id>"."""
 
@@ -208,6 +223,7 @@ Event = (
     | RankReady
     | Stepped
     | RankEnded
+    | HangFound
     | CauseLearned
     | Commanded
     | Tick

@@ -85,6 +85,11 @@ def decide(d: Draft, role: str, rank: int, outcome: Outcome) -> Restart | Replac
     return Restart(Level(level), counts=True, why=f"restartPolicy of {role}")
 
 
+def rule_for(d: Draft, role: str, outcome: Outcome) -> Rule | None:
+    """The first rule that is about a failure, if any is; nothing is remembered."""
+    return next((rule for rule in d.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
+
+
 def next_level(facts: RoleFacts, level: Level) -> Level | None:
     """The next larger level that restarts more than this one; None above the job."""
     if level is Level.JOB:

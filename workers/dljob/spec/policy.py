@@ -12,7 +12,17 @@ from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
 RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
 RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "ReplaceNode", "Fail", "Ignore"]
 RuleReason = Literal[
-    "UserError", "ImportError", "NodeLost", "NodeFrozen", "OOMKilled", "DeviceError", "Preempted", "Network", "Unknown"
+    "UserError",
+    "ImportError",
+    "NodeLost",
+    "NodeFrozen",
+    "OOMKilled",
+    "DeviceError",
+    "Preempted",
+    "Network",
+    "Hang",
+    "Straggler",
+    "Unknown",
 ]
 
 ExitStatus = Annotated[int, Field(ge=1, le=255)]
@@ -63,6 +73,17 @@ class NodePolicy(Model):
     pending_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 300
     """So long ranks of a replaced node wait for another one; then an excluded node that answers is taken back, and
     where there is none the job fails."""
+
+
+class HangPolicy(Model):
+    """What becomes of ranks that stand still; the bounds grow with the steps that were measured."""
+
+    action: Literal["Restart", "Report", "Ignore"] = "Restart"
+    """Restart: as a failed rank, by the rules. Report: it is only told. Ignore: nobody looks."""
+    idle_seconds: Annotated[int, Field(ge=1, le=86400)] = 180
+    """A rank that does nothing while others wait for it hangs after so many seconds, and 30 median steps."""
+    busy_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
+    """One that works, or that nobody waits for, after so many seconds, and 300 median steps."""
 
 
 class Rule(Model):
@@ -117,6 +138,8 @@ class FaultTolerance(Model):
     """What is kept ready."""
     node: NodePolicy = NodePolicy()
     """Nodes that stop answering."""
+    hang: HangPolicy = HangPolicy()
+    """Ranks that stand still."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """What to do about which failure; the first rule that matches decides."""
     causes: Annotated[tuple[KnownCause, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()

@@ -27,6 +27,8 @@ class Source(StrEnum):
     """What somebody announced about the machine."""
     MONITOR = "monitor"
     """What watches the progress of ranks found."""
+    STACKS = "stacks"
+    """Where the stacks of a role's ranks were written to."""
 
 
 class Of(StrEnum):
