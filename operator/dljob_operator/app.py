@@ -23,6 +23,7 @@ from dljob.kube.token_key import TokenKey
 from dljob_operator import handlers
 from dljob_operator.cache import Cache
 from dljob_operator.controller import Controller, Parts, run_workers
+from dljob_operator.crd import lacking
 from dljob_operator.events import Recorder
 from dljob_operator.execute import Hands
 from dljob_operator.heads import Heads
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 10.0
 """Seconds between two looks for KubeRay while it is missing or old."""
+LOOK_TWICE = 2.0
+"""Seconds after which an API server that did not answer is asked again."""
+CRD_FIX = "apply this version's CRD: `helm upgrade` with crds.install, or kubectl apply -f crds/dljob.io_dljobs.yaml"
 STUCK_SECONDS = 600.0
 """A pass that takes longer hangs: the liveness probe fails."""
 LAG_SECONDS = 30.0
@@ -78,6 +82,8 @@ class App:
         self._tasks: list[asyncio.Task[Any]] = []
         self._failure: BaseException | None = None
         self._beat = time.monotonic()
+        self.lacks = ""
+        """Fields that the served DLJob lacks, in words."""
         self._watched: Literal["", "missing", "old"] = ""
         """What was wrong with KubeRay when the watches were set up."""
 
@@ -119,7 +125,9 @@ class App:
                 return await RayClusters(kube).trouble()
             except ApiError as error:
                 log.warning("cannot see whether KubeRay is there: %s", error.message)
-                await asyncio.sleep(2.0)
+            except Exception:  # an answer that makes no sense today may make some tomorrow
+                log.exception("what is served of KubeRay cannot be read")
+            await asyncio.sleep(LOOK_TWICE)
 
     # -- used by the life
 
@@ -156,6 +164,23 @@ class App:
             observer.kuberay = now
             for key in list(self.cache.jobs.entries):
                 self.queue.add(key)
+
+    async def watch_crd(self, kube: Kube) -> None:
+        """Say it when the served DLJob lacks fields, and look again until it has them."""
+        while True:
+            try:
+                found = await lacking(kube)
+            except ApiError as error:
+                log.warning("cannot see how DLJobs are served: %s", error.message)
+            except Exception:  # an answer that makes no sense must not end the operator
+                log.exception("how DLJobs are served cannot be read")
+            else:
+                if found and found != self.lacks:
+                    log.error("the served DLJob lacks %s: what is written there is lost; %s", found, CRD_FIX)
+                self.lacks = found
+                if not found:
+                    return
+            await asyncio.sleep(self.options.look_again_seconds)
 
     async def beat(self) -> None:
         """Show that the event loop turns."""
@@ -212,6 +237,7 @@ class _Life:
         app.spawn("workers", run_workers(self._controller, options.workers))
         app.spawn("relist", relist.run(self._sights, options.relist_seconds))
         app.spawn("beat", app.beat())
+        app.spawn("CRD", app.watch_crd(self._kube))
         app.spawn("KubeRay", app.watch_kuberay(self._kube, self._observer))
 
     async def end(self) -> None:
@@ -238,6 +264,7 @@ class _Life:
             "polled": len(self._pollers),
             "waiting": len(self._app.queue),
             "kuberay": self._observer.kuberay or "served",
+            "crd": f"lacks {self._app.lacks}" if self._app.lacks else "served",
         }
 
     def _sights(self) -> Sequence[Sight]:

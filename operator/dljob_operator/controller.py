@@ -23,7 +23,9 @@ from dljob_operator.workqueue import Key, WorkQueue
 log = logging.getLogger(__name__)
 
 RESTLESS = 25
-"""Passes in a row that each changed something and called for another: so many are a loop, and are slowed down."""
+"""Passes in a row that each changed something and called for another: so many are a loop, and are slowed down.
+
+Passes that share one long piece of work, and leave less of it each time, are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,10 @@ class Controller:
             await parts.recorder.tell(key, seen.job, event)
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
-        stale = outcome.status is not None and not await self._write(key, seen, outcome.status)
+        written = None if outcome.status is None else await self._write(key, seen, outcome.status)
         if not failed:
             parts.startup.passed(key, seen.cluster, outcome)
-        return self._again(key, memory, outcome, failed=failed, stale=stale)
+        return self._again(key, memory, outcome, failed=failed, news=written or bool(outcome.actions))
 
     async def _act(self, key: Key, memory: Memory, outcome: Outcome) -> bool:
         """Make the actions come true until one fails; returns whether one did."""
@@ -118,33 +120,39 @@ class Controller:
         return False
 
     async def _write(self, key: Key, seen: Observed, status: Object) -> bool:
-        """Write the status; False when it was decided from what is not so any more."""
+        """Write the status; returns whether there is anything new to decide from.
+
+        There is not when the API server drops what is written, since its CRD lacks the field: it answers with what it
+        had, and whoever tried again at once would try for ever.
+        """
         try:
-            await self._parts.hands.write_status(key, seen.job, status)
+            made = await self._parts.hands.write_status(key, seen.job, status)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             await self._parts.hands.refresh(key)
-            return False
-        return True
+            return True
+        return made.get("status") != seen.job.get("status")
 
-    def _again(self, key: Key, memory: Memory, outcome: Outcome, *, failed: bool, stale: bool) -> str:
+    def _again(self, key: Key, memory: Memory, outcome: Outcome, *, failed: bool, news: bool) -> str:
         """When the key comes back."""
         queue = self._parts.queue
-        changed = bool(outcome.actions) or outcome.status is not None
-        memory.unrest = memory.unrest + 1 if changed and not failed else 0
+        if not 0 < memory.left > outcome.left:
+            memory.unrest += 1
+        if failed or not news:
+            memory.unrest = 0
+        memory.left = outcome.left
+        restless = memory.unrest > RESTLESS
+        if restless:
+            log.error("%s: does not come to rest: %s", key, outcome.reason)
+        if failed or restless:
+            queue.retry(key)  # and not before: what it asked for supposed that all went well
+            return "error"
         for delay in (outcome.requeue, memory.look_again):
             if delay is not None:
                 queue.add_after(key, delay)
-        if failed:
-            queue.retry(key)
-            return "error"
-        if memory.unrest > RESTLESS:
-            log.error("%s: does not come to rest: %s", key, outcome.reason)
-            queue.retry(key)
-            return "error"
         queue.forget(key)
-        if changed or stale:
+        if news:
             queue.add(key)
         return "success" if outcome.requeue is None else "requeue_after"
 

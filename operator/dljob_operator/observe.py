@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,6 +11,7 @@ from dljob.control import names
 from dljob.control.fields import items, part, text
 from dljob.control.model import Object, Observed, Trouble
 from dljob.kube.api import CONFIG_MAPS, Json, Kube, NotThereError
+from dljob.kube.kuberay_client import RayClusters
 from dljob_operator import hangs
 from dljob_operator.cache import Cache
 from dljob_operator.poller import Pollers
@@ -32,7 +34,9 @@ class Memory:
     look_again: float | None = None
     """Seconds until they are to be looked at again; None: none hangs."""
     unrest: int = 0
-    """Passes in a row that changed something and were followed by another at once."""
+    """Passes in a row that changed something and were followed by another at once, and were no nearer to an end."""
+    left: int = 0
+    """What the last pass left to the next, as it said."""
 
 
 class Observer:
@@ -95,8 +99,20 @@ class Observer:
         ref = text(job, "spec", "rayClusterRef", "name")
         if ref:
             return await self._references.look(job["metadata"]["uid"], Key(key.namespace, ref))
+        await self._not_lost(key, job)
         name, cluster = self._cluster(key, job, attempt)
         return Seen(cluster, self._cache.pods_of(Key(key.namespace, name)))
+
+    async def _not_lost(self, key: Key, job: Object) -> None:
+        """Look live before a RayCluster counts as gone: an attempt is thrown away for that, and watches err."""
+        recorded, uid = (text(job, "status", "rayCluster", field) for field in ("name", "uid"))
+        if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
+            return
+        where = Key(key.namespace, recorded)
+        known = self._cache.clusters.entries.get(where)
+        if known is None or known.uid != uid:
+            with contextlib.suppress(NotThereError):
+                self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
 
     def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:
         """The RayCluster to look at: the one in the status while anything of it is there, else the attempt's."""

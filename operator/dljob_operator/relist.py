@@ -52,6 +52,8 @@ class Relist:
                     await self.once(sight)
                 except ApiError as error:
                     log.warning("cannot list %s: %s", sight.objects.resource.plural, error.message)
+                except Exception:  # one list that makes no sense must not end all later ones
+                    log.exception("the list of %s cannot be read", sight.objects.resource.plural)
 
     async def once(self, sight: Sight) -> int:
         """Compare one kind; returns how many changes no watch had told. Raises ApiError."""

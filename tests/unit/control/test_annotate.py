@@ -8,7 +8,7 @@ from typing import Any
 
 from control_kit import World, dljob
 
-from dljob.control import names
+from dljob.control import annotate, names
 from dljob.control.model import Annotate
 
 GROUPS = [{"name": "cpu", "cpu": "2", "replicas": 3}]
@@ -166,3 +166,13 @@ def test_long_values_are_cut():
     world.settle()
     assert len(worker(world, 0)["dljob.io/units"]) == 4096
     assert worker(world, 0)["dljob.io/roles"] == "worker"
+
+
+def test_many_pods_are_told_a_part_at_a_time_and_each_pass_leaves_less():
+    pods = 3 * annotate.PODS_A_PASS
+    world = world_with(workers=pods)
+    world.view = replace(world.view, placement=tuple(place(f"{world.name}-w{at}") for at in range(pods)))
+    left = []
+    while (outcome := world.step()).actions:
+        left.append(outcome.left)
+    assert left == [2 * annotate.PODS_A_PASS, annotate.PODS_A_PASS, 0]

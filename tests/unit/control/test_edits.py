@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from control_kit import SETTINGS, World, dljob
 
+from dljob.control import children
+
 GROUPS = [{"name": "a", "cpu": "2", "replicas": 2}, {"name": "b", "cpu": "2"}]
 
 
@@ -87,3 +89,16 @@ def test_after_a_change_of_the_spec_nobody_knows():
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
     world.job["spec"]["roles"] = []
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
+
+
+def test_a_queue_that_admits_costs_one_making_and_not_one_a_pass(monkeypatch):
+    made: list[object] = []
+    make = children.ray_cluster
+    monkeypatch.setattr(children, "ray_cluster", lambda *given: made.append(1) or make(*given))
+    world = World(dljob(nodeGroups=GROUPS, runtimeEnv={"env_vars": {"OF": "this test"}})).running()
+    world.cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["nodeSelector"] = {"pool": "a"}
+    world.cluster["metadata"]["generation"] = 2
+    made.clear()
+    for _ in range(5):
+        world.look()
+    assert len(made) == 1

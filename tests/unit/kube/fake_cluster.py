@@ -67,6 +67,10 @@ class FakeCluster:
     """Plurals that are not served."""
     fields: tuple[str, ...] = ("authOptions", "secretName", "upgradeStrategy")
     """What the OpenAPI document of RayCluster names."""
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """OpenAPI documents by group."""
+    pruned: tuple[str, ...] = ()
+    """Fields of statuses that the schema lacks: they are dropped without a word."""
     compacted: int = 0
     page: int = 0
     """Objects a page of a list, whatever limit is asked for; 0: all."""
@@ -195,7 +199,8 @@ class FakeCluster:
             groups = [{"name": g, "preferredVersion": _gv(g, v), "versions": [_gv(g, v)]} for g, v in SERVED if g]
             return web.json_response({"versions": ["v1"]} if path == "/api" else {"groups": groups})
         if path.startswith("/openapi/v3/apis/"):
-            return web.json_response(dict.fromkeys(self.fields, 1))
+            group = path.removeprefix("/openapi/v3/apis/").partition("/")[0]
+            return web.json_response(self.documents.get(group) or dict.fromkeys(self.fields, 1))
         served = {f"/apis/{g}/{v}" if g else f"/api/{v}": names for (g, v), names in SERVED.items()}.get(path)
         if served is None:
             return None
@@ -261,6 +266,8 @@ class FakeCluster:
                 )
             body = {k: v for k, v in body.items() if (k == "status") == (matched["sub"] == "status") or k == "metadata"}
             _merge(new, body)
+            for name in self.pruned:
+                new.get("status", {}).pop(name, None)
             new["metadata"]["uid"] = old["metadata"]["uid"]
         return web.json_response(self._keep(key, new, "MODIFIED"))
 

@@ -31,5 +31,5 @@ def test_files_that_hold_no_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the token key"):
         TokenKey.from_file(tmp_path / "none")
     (tmp_path / "short").write_text(" abc \n")
-    with pytest.raises(UsageError, match="has 3 bytes, at least 16 are needed"):
+    with pytest.raises(UsageError, match="has 3 bytes, at least 32 are needed"):
         TokenKey.from_file(tmp_path / "short")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from fake_cluster import FakeCluster
 from shell_kit import SETTINGS, cluster_of, dljob, run_head
 from stub_head import StubHead
 
+from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.token_key import TokenKey
+from dljob_operator import app as app_module
 from dljob_operator.app import App, Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -127,6 +130,44 @@ async def test_an_old_kuberay_is_waited_for(world: World) -> None:
         fake.fields = ("authOptions", "secretName", "upgradeStrategy")
         await world.until(lambda: fake.names("rayclusters"))
         assert not app.again
+
+
+async def test_an_older_crd_is_told_of_until_it_is_mended(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    from dljob.spec.crd import crd
+
+    def served() -> dict[str, Any]:
+        kinds = [{"group": "dljob.io", "version": "v1alpha1", "kind": "DLJob"}]
+        schema = copy.deepcopy(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+        return {"components": {"schemas": {"DLJob": {**schema, "x-kubernetes-group-version-kind": kinds}}}}
+
+    old = served()
+    del old["components"]["schemas"]["DLJob"]["properties"]["spec"]["properties"]["code"]
+    world.fake.documents["dljob.io"] = old
+    async with world.operator(look_again_seconds=0.05) as app:
+        assert await world.until(lambda: app.lacks) == "spec.code"
+        world.fake.documents["dljob.io"] = {"components": "nonsense"}
+        await world.until(lambda: not app.lacks)
+    assert caplog.text.count("lacks spec.code: what is written there is lost; apply") == 1
+
+
+async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    trouble = RayClusters.trouble
+
+    async def odd(self: RayClusters) -> Any:
+        asked.append(1)
+        if len(asked) < 3:
+            raise ValueError("no JSON")
+        return await trouble(self)
+
+    monkeypatch.setattr(RayClusters, "trouble", odd)
+    monkeypatch.setattr(app_module, "LOOK_TWICE", 0.01)
+    async with world.operator():
+        world.fake.put("dljobs", dljob())
+        await world.until(lambda: world.fake.names("rayclusters"))
+    assert len(asked) == 3
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from dljob.kube.api import ApiError
 from dljob_operator import controller, poller
 from dljob_operator.controller import run_workers
 from dljob_operator.execute import Hands
+from dljob_operator.workqueue import Key
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +126,62 @@ async def test_a_decision_that_never_rests_is_slowed_down(monkeypatch: pytest.Mo
         it.fake.put("dljobs", dljob())
         await it.settle()
         assert len(seen) == 4
+
+
+async def test_a_long_piece_of_work_is_no_loop_while_less_of_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "RESTLESS", 3)
+
+    def piece(left: int) -> Outcome:
+        return Outcome("more", (Annotate("DLJob", "hello", {"a": str(left)}),), requeue=0.0, left=left)
+
+    decide, seen = deciding(*(piece(left) for left in range(30, -1, -1)))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 32
+    decide, seen = deciding(*[piece(30)] * 100)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 4
+
+
+async def test_a_pass_that_failed_is_slow_to_come_again_even_when_it_was_in_a_hurry() -> None:
+    decide, seen = deciding(*[Outcome("more", (Annotate("DLJob", "hello", {"a": "b"}),), requeue=0.0, left=5)] * 9)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("PATCH", "dljobs/hello", 403, times=9)
+        await it.settle()
+        assert len(seen) == 1
+
+
+async def test_a_server_that_drops_what_is_written_is_not_written_to_again_at_once() -> None:
+    """As with the CRD of an older version, which lacks a field of the status."""
+    decide, seen = deciding(*[Outcome("go", status={"phase": "Pending", "carried": {"attempt": 1}})] * 9)
+    async with shell(decide=decide) as it:
+        it.fake.pruned = ("carried",)
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 2
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_a_ray_cluster_that_no_watch_knows_is_looked_for_before_it_counts_as_gone() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        run_head(it.fake, it.head)
+        await it.settle()
+        assert it.status()["rayCluster"]["uid"]
+        name = cluster_of(it.fake)
+        it.cache.clusters.entries.clear()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 1
+        assert it.cache.clusters.get(Key("default", name)) is not None
+        it.fake.take("rayclusters", name)
+        it.cache.clusters.entries.clear()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 2
 
 
 async def test_equal_events_are_one_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

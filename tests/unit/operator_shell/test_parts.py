@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -16,8 +19,10 @@ from dljob.control.model import Create, Outcome, Submit
 from dljob.kube.api import DLJOBS
 from dljob.kube.connection import Way
 from dljob.kube.objects import Objects
+from dljob.spec.crd import crd
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
 from dljob_operator.cache import Cache
+from dljob_operator.crd import lacks
 from dljob_operator.events import shortened
 from dljob_operator.handlers import configure, connection
 from dljob_operator.metrics import Metrics
@@ -143,6 +148,57 @@ async def test_a_list_tells_what_no_watch_did() -> None:
         assert [key.name for key in it.cache.jobs.entries] == ["b"]
         assert missed == [("DLJob", 2), ("DLJob", 2)]
         assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
+
+
+async def test_a_list_that_makes_no_sense_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shell() as it:
+        relist = Relist(it.queue, (None,), lambda _kind, _count: None)
+        asked: list[Sight] = []
+
+        async def once(_self: Relist, sight: Sight) -> int:
+            asked.append(sight)
+            if len(asked) < 3:
+                raise KeyError("metadata")
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(Relist, "once", once)
+        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        with pytest.raises(asyncio.CancelledError):
+            await relist.run(lambda: [sight], every=0.0)
+        assert len(asked) == 3
+
+
+def served_crd(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The OpenAPI document of our CRD, after a change."""
+    schema = copy.deepcopy(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    change(schema["properties"])
+    kinds = [{"group": "dljob.io", "version": "v1alpha1", "kind": "DLJob"}]
+    return {"components": {"schemas": {"x.DLJob": {**schema, "x-kubernetes-group-version-kind": kinds}}}}
+
+
+def _strict(properties: dict[str, Any]) -> None:
+    """As it was before the status took what it does not know."""
+    del properties["status"]["x-kubernetes-preserve-unknown-fields"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: None, ""),
+        (lambda p: p["status"]["properties"].pop("carried"), ""),  # the status takes what it does not know
+        (lambda p: (_strict(p), p["status"]["properties"].pop("carried")), "status.carried"),
+        (lambda p: p["spec"]["properties"]["roles"]["items"]["properties"].pop("replicas"), "spec.roles[].replicas"),
+        (lambda p: p.pop("status"), "status"),
+        (lambda p: (_strict(p), p["status"].update(properties={})), "observedGeneration, status.phase, "),
+    ],
+)
+def test_an_older_crd_is_told_of(change: Callable[[dict[str, Any]], object], said: str) -> None:
+    found = lacks(crd(), served_crd(change))
+    assert (found == said) if said[-2:] != ", " else (said in found and " more" in found)
+
+
+def test_a_document_without_dljobs_says_nothing() -> None:
+    assert lacks(crd(), {"components": {"schemas": {}}}) == lacks(crd(), {}) == ""
 
 
 def test_kopf_goes_the_way_of_our_own_client() -> None:

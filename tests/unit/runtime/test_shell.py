@@ -282,6 +282,22 @@ async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: 
     assert "ZeroDivisionError: a bug" in status["message"]
 
 
+@pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])
+async def test_what_a_master_does_beside_its_loop_ends_it_when_it_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async def wrong(shell: Shell) -> None:
+        if name == "_publish":  # without anybody who watches nodes none is found
+            await until(running(shell))
+        raise TypeError("no such thing")
+
+    monkeypatch.setattr(Shell, name, wrong)
+    world.master()
+    status = await ended(world)
+    assert (status["phase"], status["reason"]) == ("Failed", "MasterFailed")
+    assert "no such thing" in status["message"]
+
+
 async def test_a_master_that_is_fenced_stops_without_touching_anything(world: World) -> None:
     old = world.master()
     await until(running(old))

@@ -30,8 +30,8 @@ def pods(case: Case) -> Step | None:
             actions.append(Annotate("Pod", pod.name, change))
     if not actions:
         return None
-    requeue = 0.0 if len(actions) > PODS_A_PASS else None
-    return Step(f"{len(actions)} pods hold other units than they say", tuple(actions[:PODS_A_PASS]), requeue=requeue)
+    now, left = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
+    return Step(f"{len(actions)} pods hold other units than they say", now, requeue=0.0 if left else None, left=left)
 
 
 def plans(case: Case) -> Step | None:

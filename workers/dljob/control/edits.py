@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import cast
 
@@ -10,7 +12,7 @@ from dljob.control import accept, children, names
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import number, text
-from dljob.control.model import Object
+from dljob.control.model import Object, Observed, Settings
 
 SHOWN = 3
 
@@ -23,10 +25,24 @@ def edits(case: Case) -> str:
     cluster = case.cluster
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
-    made = children.ray_cluster(case, accept.blueprint(case.source, case.settings), case.terms.hash)
-    if text(cluster, "metadata", "annotations", names.MADE_HASH) != children.made_hash(made):
+    digest, made = _made(case.source, case.uid, case.attempt, case.settings)
+    if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
         return ""  # another spec, or another version of the operator, made it
-    return "; ".join(islice(_differences(made["spec"], cluster["spec"], "spec"), SHOWN))
+    return "; ".join(islice(_differences(json.loads(made), cluster["spec"], "spec"), SHOWN))
+
+
+@lru_cache(maxsize=1024)
+def _made(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
+    """Digest and text of the spec of the RayCluster that an attempt of a job is given.
+
+    A queue's admission is an edit too, so this is asked for at each pass of each job that waited in one.
+    """
+    job = json.loads(source)
+    job["metadata"]["uid"], job["status"] = uid, {"attempt": attempt}
+    case = Case(Observed(job), settings, 0.0)
+    blueprint = accept.blueprint(source, settings)
+    made = children.ray_cluster(case, blueprint, blueprint.hash)
+    return children.made_hash(made), json.dumps(made["spec"], separators=(",", ":"))
 
 
 def _differences(ours: object, theirs: object, path: str) -> Iterator[str]:

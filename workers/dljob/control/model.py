@@ -259,3 +259,5 @@ class Outcome:
     """What to keep asking; None: ask nothing (any more)."""
     requeue: float | None = None
     """Seconds until the next look when nothing else happens."""
+    left: int = 0
+    """Actions that wait for the next passes; as long as they grow fewer, passes in a row are work and no loop."""

@@ -61,6 +61,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
         status=new if write else None,
         watch=None if case.finished else watch(case),
         requeue=min(waits) if waits else None,
+        left=step.left,
     )
 
 

@@ -77,3 +77,5 @@ class Step:
     events: tuple[Event, ...] = ()
     requeue: float | None = None
     """Seconds after which it wants to be asked again."""
+    left: int = 0
+    """Actions of the same kind that there was no room for in this pass."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dljob.errors import UsageError
 
-SHORTEST = 16
-"""Bytes of a key."""
+SHORTEST = 32
+"""Bytes of a key, as many as a token has: shorter ones are easier to guess than the token (RFC 2104, section 3)."""
 
 
 class TokenKey:

@@ -1,14 +1,16 @@
-"""The beacon: says to PrimeMaster that this host lives and how far its ranks are; its answer renews the lease."""
+"""The beacon: PrimeMaster hears that this host lives and how far its ranks are, and its answer renews the lease."""
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorDiedError
 
+from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.guard import EndCode, Lease, boottime, end
 from dljob.runtime.messages import Beacon, BeaconReply
 
@@ -25,7 +27,8 @@ of a core, most felt while it comes back."""
 
 
 class BeaconThread:
-    """Sends a beacon every `job.beacon_s` while there is progress to tell, else every `IDLE` times that.
+    """Sees to it that PrimeMaster hears of this host: by the agent of its node, which reads the host's counters, or
+    while there is none, by itself: a beacon every `job.beacon_s` while there is progress to tell, else every `IDLE` times that.
 
     While PrimeMaster is away it goes on trying, and the lease runs down.
     """
@@ -34,6 +37,7 @@ class BeaconThread:
         self._host = host
         self._lease = lease
         self._master: Any = None
+        self._line: AgentLine | None = None
         self._next = 0.0
         threading.Thread(target=self._run, name="dljob-beacon", daemon=True).start()
 
@@ -41,15 +45,36 @@ class BeaconThread:
         pause = self._host.spec.job.beacon_s
         while True:
             started = time.monotonic()
-            self._host.evidence.sample()
+            with suppress(Exception):  # who cannot tell why somebody dies lives all the same
+                self._host.evidence.sample()
+            self._host.counters.beat()
             try:
-                self._beat()
+                if not self._spoken_for():
+                    self._beat()
             except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone
                 self._master = None
                 self._host.steps_lost()
             except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
                 self._host.steps_lost()
             time.sleep(max(0.01, pause - (time.monotonic() - started)))
+
+    def _spoken_for(self) -> bool:
+        """Whether the agent of this node speaks for this host; then PrimeMaster's last answer is in the counters."""
+        if self._line is None:
+            job, node = self._host.spec.job, ray.get_runtime_context().get_node_id()
+            where = address(job.uid, node)
+            self._line = AgentLine(where, self._host.spec.role.name, self._host.actor_name, self._host.counters)
+        renewal = self._line.renewal()
+        if renewal is None:
+            return False
+        self._take(renewal.epoch, known=renewal.known)
+        self._lease.renew(renewal.sent_at)
+        return True
+
+    def _take(self, epoch: int, *, known: bool) -> None:
+        if not known:
+            end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {epoch}) does not know {self._host.actor_name} any more")
+        self._host.reports.heard(epoch)
 
     def _beat(self) -> None:
         host = self._host
@@ -62,8 +87,6 @@ class BeaconThread:
         beacon = Beacon(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(beacon), timeout=ANSWER_S)
-        if not reply.known:
-            end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {reply.epoch}) does not know {host.actor_name} any more")
+        self._take(reply.epoch, known=reply.known)
         self._lease.renew(sent)
         self._next = sent + (IDLE - 0.5) * job.beacon_s
-        host.reports.heard(reply.epoch)

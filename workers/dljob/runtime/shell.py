@@ -68,7 +68,7 @@ class Shell:
             setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
         )
         self.executor.failed = self._troubled
-        self._nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state)
+        self._nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state, self.heard)
 
     # -- events in
 
@@ -105,7 +105,8 @@ class Shell:
             replay = await self.journal.open()
             await self._recover(replay)
             beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish(), self._nodes.run())]
-            beside[-1].add_done_callback(self._stopped)
+            for work in beside:
+                work.add_done_callback(self._stopped)
             while self._end is None:
                 await self._turn()
             await self._finish({})
@@ -292,8 +293,8 @@ class Shell:
         if beacon.steps:
             self._progressed = True
             self._dirty.set()
-        known = not self.recovered or self.executor.hosts.knows(beacon.actor)
-        return BeaconReply(self.journal.epoch, known)
+        self._nodes.spoke(self.executor.hosts.who(beacon.actor))
+        return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(beacon.actor))
 
     # -- nodes
 
