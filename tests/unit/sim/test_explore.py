@@ -145,12 +145,12 @@ def test_an_event_that_comes_twice_is_on_its_way_twice():
 
 def test_the_command_explores(capsys, monkeypatch):
     monkeypatch.setattr(explore_worlds, "WORLDS", WORLDS[:2])
-    assert main.run(["sim", "--explore", "--faults", "0", "-o", "json"]) == 0
+    assert main.run(["sim", "--explore", "--most", "0", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["world"] for each in found] == NAMES[:2]
-    assert main.run(["sim", "--explore", "--faults", "0"]) == 0
+    assert main.run(["sim", "--explore", "--most", "0"]) == 0
     assert NAMES[0] in capsys.readouterr().out
-    assert main.run(["sim", "--explore", "--faults", "-1"]) == 2
+    assert main.run(["sim", "--explore", "--most", "-1"]) == 2
     assert "-1 faults" in capsys.readouterr().err
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dljob.api import registry
 from dljob.api.handle import check_code_dir
-from dljob.cli import output, watch
-from dljob.cli.live import Screen, screen
+from dljob.cli import chaos, output, watch
+from dljob.cli.live import screen
 from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.plan import plan
+from dljob.plan.targets import load_faults
 from dljob.spec.load import load_file
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
     from dljob.runtime.embedded import EmbeddedRay
-    from dljob.runtime.faults import Injector
+    from dljob.runtime.inflict import Inflictor
 
 STOP_S = 20.0
 """How long a job may take to stop after Ctrl-C before its Ray is ended under it."""
@@ -39,7 +39,6 @@ class Runner:
     """One `dljob run`."""
 
     def __init__(self, file: Path, faults: Path | None, pretend: tuple[str, ...], form: output.DataFormat) -> None:
-        from dljob.runtime.faults import load_faults
         from dljob.runtime.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
         self._form: output.DataFormat = form
@@ -85,14 +84,17 @@ class Runner:
             runner=os.getpid(),
             record=self._registered,
         )
-        injector = self._injector(handle)
+        inflictor = self._inflictor(handle)
         with screen(handle.name) as shown:
-            status = watch.watch(handle.connection, shown, self._look(injector, shown))
-        extra: dict[str, Any] = {}
-        if injector is not None:
-            injector.finish(status)
-            extra = _fault_report(injector)
-        return watch.finish(handle, status, self._form, extra)
+            look = None if inflictor is None else chaos.Looking(inflictor, shown.say)
+            try:
+                status = watch.watch(handle.connection, shown, look)
+            finally:
+                if inflictor is not None:
+                    inflictor.close()
+        extra = {} if inflictor is None else inflictor.finish(status)
+        code = watch.finish(handle, status, self._form, extra)
+        return code or chaos.verdict(extra)
 
     def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
         _listen()  # ray.init put a SIGTERM handler of its own in place of ours
@@ -102,21 +104,10 @@ class Runner:
         output.say(f"job {made.name} ({made.uid[:8]}) on {raylets}; folder: {made.dir}")
         return made
 
-    def _injector(self, handle: JobHandle) -> Injector | None:
-        from dljob.runtime.faults import Injector
+    def _inflictor(self, handle: JobHandle) -> Inflictor | None:
+        from dljob.runtime.inflict import Inflictor
 
-        return None if self._faults is None else Injector(self._faults, self._plan, handle.connection.pids)
-
-    def _look(self, injector: Injector | None, shown: Screen) -> watch.Look | None:
-        if injector is None:
-            return None
-
-        def look(status: Mapping[str, Any]) -> None:
-            fault = injector.observe(status)
-            if fault is not None:
-                shown.say(f"fault: {fault.kind} {fault.target} at step {fault.step}")
-
-        return look
+        return None if self._faults is None else Inflictor(self._faults, self._plan, handle.connection)
 
     # --- ways out
 
@@ -145,14 +136,6 @@ class Runner:
 
     def _folder(self) -> Path:
         return self._handle.dir if self._handle is not None else registry.home()
-
-
-def _fault_report(injector: Injector) -> dict[str, Any]:
-    for name in injector.moved:
-        output.say(f"got another process: {name}")
-    for fault in injector.pending:
-        output.say(f"fault never came: {fault.kind} {fault.target} at step {fault.step}")
-    return {"pids_kept": injector.pids_kept}
 
 
 def _listen() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dljob.cli import output
 from dljob.cli.progress import FINAL
@@ -15,17 +15,28 @@ if TYPE_CHECKING:
     from dljob.cli.live import Screen
     from dljob.runtime.launch import JobConnection
 
-Look: TypeAlias = Callable[[Mapping[str, Any]], None]
+
+class Look(Protocol):
+    """Somebody who takes part in watching a job."""
+
+    def patience(self) -> float:
+        """How long the next status may be waited for, in seconds."""
+        ...
+
+    def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
+        """Take in a status and the notes since the last one."""
+        ...
+
 
 POLL_S = 5.0
 """The status comes when it changes, and at the latest after so long."""
 
 
 def watch(connection: JobConnection, screen: Screen, look: Look | None = None) -> dict[str, Any]:
-    """Show the job until it is over; `look` sees every status. The final status."""
+    """Show the job until it is over; `look` sees every status and note. The final status."""
     version, seq = 0, 0
     while True:
-        status = connection.status(version, POLL_S)
+        status = connection.status(version, POLL_S if look is None else min(POLL_S, look.patience()))
         notes = connection.notes(seq)
         version = status.get("version", version)
         seq = notes[-1]["seq"] if notes else seq
@@ -34,7 +45,7 @@ def watch(connection: JobConnection, screen: Screen, look: Look | None = None) -
             screen.end(status)
             return status
         if look is not None:
-            look(status)
+            look(status, notes)
 
 
 def finish(

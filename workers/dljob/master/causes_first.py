@@ -29,10 +29,12 @@ _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 
 def judge(d: Draft, role: str, rank: int, outcome: Outcome) -> Heard:
     """A failure with its cause, after what was announced of its node."""
-    node = _node(d, role, rank)
-    notice = d.notices.get(node)
-    if notice is not None and d.now - notice.at <= limits.NOTICE_S:
-        outcome = causes.told(outcome, notice.clues)
+    node, name = _node(d, role, rank), f"{role}/{rank}"
+    for notice in (d.notices.get(node), d.notices.get(name)):
+        if notice is not None and d.now - notice.at <= limits.NOTICE_S:
+            outcome = causes.told(outcome, notice.clues)
+    if name in d.notices:
+        d.notices = d.notices.delete(name)
     return _judged(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
 
 
@@ -104,8 +106,17 @@ def learned(d: Draft, event: CauseLearned) -> None:
         told = [f for f in d.faults if f.node == name and f.reason in _VAGUE and d.now - f.detected <= limits.LEARN_S]
     else:
         told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
+        if not told and _lives(d, event):
+            d.notices = d.notices.set(event.target, Notice(d.now, event.clues))
     for fault in told:
         _reconsider(d, fault, causes.told(fault.outcome or Outcome(ok=False), event.clues))
+
+
+def _lives(d: Draft, event: CauseLearned) -> bool:
+    """Whether it is about a process whose end nobody has heard of yet."""
+    role, _, rank = event.target.partition("/")
+    own = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
+    return own is not None and own.phase.live and own.incarnation == event.incarnation
 
 
 def root_of(faults: Iterable[Fault], fault: Fault) -> Fault:

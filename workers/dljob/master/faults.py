@@ -37,7 +37,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What was announced of a node, and when (unix seconds)."""
+    """What was announced of a node, or of a rank's process, and when (unix seconds)."""
 
     at: float
     clues: tuple[Clue, ...]

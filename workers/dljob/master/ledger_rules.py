@@ -10,7 +10,7 @@ from dljob.master.events import Event, HostLost, NodeFrozen, NodesSeen
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Account, Move, RankKey
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, RankState, RoleState, SpareState, UnitPhase
-from dljob.master.views import HostId
+from dljob.master.views import HostId, Reason
 
 Signs = dict[HostId | str, float]
 """Host, or node -> when it gave its last sign of life (unix seconds)."""
@@ -83,7 +83,7 @@ def micros(s: JobState | Draft, at: float) -> int:
 def settle(d: Draft, event: Event) -> None:
     """Book what this transition changed."""
     spares = _spares(d) if d.touched.spares else {}
-    clocks, signs = d.ledger.clocks, _signs(event, d.now)
+    clocks, signs = d.ledger.clocks, _signs(d, event)
     moves: list[Move] = []
     for key in _keys(d):
         account, was = account_of(d, key), clocks.get(key)
@@ -130,12 +130,15 @@ def _alive(spare: SpareState | None) -> bool:
     return spare is not None and spare.phase.alive
 
 
-def _signs(event: Event, now: float) -> Signs:
+def _signs(d: Draft, event: Event) -> Signs:
     """What an event knows of last signs of life."""
     if isinstance(event, HostLost):
-        return {} if event.seen is None else {event.host: event.seen}
+        if event.seen is None:
+            return {}
+        whole = {d.base.hosts[event.host].node: event.seen} if event.outcome.reason is Reason.NODE_LOST else {}
+        return {event.host: event.seen, **whole}
     if isinstance(event, NodeFrozen):
-        return {event.node: now - event.silent_s}
+        return {event.node: d.now - event.silent_s}
     return dict(event.silent) if isinstance(event, NodesSeen) else {}
 
 

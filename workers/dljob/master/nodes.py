@@ -27,6 +27,15 @@ def seen(d: Draft, event: NodesSeen) -> None:
     nodes_seen(d, event)
 
 
+def gone(d: Draft, name: str) -> bool:
+    """A host went with its node: all that lives there did, whenever the list of nodes says so. False: that is known."""
+    left = tuple(node for node in d.nodes if node.id != name)
+    if not d.phase.active or len(left) == len(d.nodes):
+        return False
+    seen(d, NodesSeen(left))
+    return True
+
+
 def frozen(d: Draft, event: NodeFrozen) -> None:
     """A node answers no more: its units go elsewhere, at once."""
     name, old = event.node, d.exclusions.get(event.node)

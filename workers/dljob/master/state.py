@@ -313,7 +313,7 @@ class JobState:
     restarts: Map[str, int] = field(default_factory=Map[str, int])
     """Restarts by level."""
     notices: Map[str, Notice] = field(default_factory=Map[str, Notice])
-    """By node id."""
+    """By node id, or by rank as role/rank."""
     faults: tuple[Fault, ...] = ()
     """The last few, oldest first."""
     serial: int = 0

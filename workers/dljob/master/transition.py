@@ -154,6 +154,8 @@ def _host_lost(d: Draft, event: HostLost) -> None:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
             causes_first.lost_late(d, event.host.role, ranks, event.outcome)
         return
+    if event.outcome.reason is Reason.NODE_LOST and nodes.gone(d, state.node):
+        return
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:

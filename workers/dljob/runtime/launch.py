@@ -22,6 +22,7 @@ from dljob.runtime.loop import settle
 from dljob.runtime.timeline import write_atomically
 
 if TYPE_CHECKING:
+    from dljob.master.views import Clue
     from dljob.spec.model import DLJobManifest
 
 MASTER_CLASS = "dljob.runtime.prime_actor.PrimeMaster"
@@ -103,6 +104,10 @@ class JobConnection:
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
         """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
         self._call("command", id or uuid.uuid4().hex, kind, target, by)
+
+    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Tell evidence of the end of a rank's process that is about to come, or came."""
+        self._call("learned", target, incarnation, clue)
 
     def pids(self) -> dict[str, int]:
         """The processes: `master`, `<role>/<rank>`; none when the job is over."""

@@ -20,6 +20,7 @@ from dljob.errors import NotFoundError
 from dljob.master import events as ev
 from dljob.master.carry import carried
 from dljob.master.status import placement
+from dljob.master.views import Clue
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
 from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
@@ -156,6 +157,12 @@ class PrimeMaster:
         async with self._client() as shell:
             if shell.final is None:
                 await shell.offer(ev.Commanded(id, kind, target, by))
+
+    async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Take evidence of a rank's end from outside; it is in the journal when this returns."""
+        async with self._client() as shell:
+            if shell.final is None:
+                await shell.offer(ev.CauseLearned(target, (clue,), incarnation))
 
     async def wait(self, timeout_s: float = LONGEST_S) -> dict[str, Any] | None:
         """The final status; None when the job is not over after the timeout."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dljob.master.views import Clue
     from dljob.runtime.entries import MasterOrder
     from dljob.runtime.messages import Beacon, BeaconReply, Peer, RoleTable
 
@@ -57,6 +58,10 @@ class PrimeMaster:
     async def command(self, id: str, kind: str, target: str = "job", by: str = "") -> None:  # noqa: A002
         """Take an order from outside."""
         await self._own.command(id, kind, target, by)
+
+    async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Take evidence of a rank's end from outside."""
+        await self._own.learned(target, incarnation, clue)
 
     async def wait(self, timeout_s: float = 30.0) -> dict[str, Any] | None:
         """The final status; None when the job is not over after the timeout."""

@@ -37,6 +37,8 @@ ERRORS = (
     Outcome(ok=False, reason=Reason.IMPORT_ERROR, error_type="ImportError", frame="train.py:1", fatal=True),
 )
 """How user code may end badly; the last one ends the job."""
+KILLED = 1
+"""Which of them is a SIGKILL to a rank whose host lives."""
 
 
 def fault(w: World, f: Fault) -> None:
@@ -84,7 +86,7 @@ def _speaking(w: World, f: Fault) -> list[str]:
 
 
 def _lose_node(w: World, f: Fault) -> None:
-    """A machine is switched off: the cluster finds out later."""
+    """A machine is switched off: the cluster finds out later; `value`: it does after so many seconds, before others."""
     there = _speaking(w, f)
     if not there:
         return
@@ -92,8 +94,9 @@ def _lose_node(w: World, f: Fault) -> None:
     w.nodes[name] = evolve(w.nodes[name], silence=Silence.CUT, since=w.now)
     for process in on(w, name):
         w.die(process.actor)
-    w.later(StrikeOff(name), STRIKE_OFF_S)
-    w.later(Break(name), BREAK_S)
+    w.later(StrikeOff(name), f.value or STRIKE_OFF_S)
+    if not f.value:
+        w.later(Break(name), BREAK_S)
     w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from dljob.errors import Problem, SpecError
 from dljob.spec.findings import Finding
@@ -47,7 +47,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     try:
         manifest = _strict(data)
     except ValidationError as error:
-        found = list(_findings(error))
+        found = list(details(error))
         wrong += [finding for _, finding in found]
         manifest = _without(data, found)
         unsure += [_about(kind, finding, data) for kind, finding in found]
@@ -83,13 +83,13 @@ def _strict(data: JsonValue) -> DLJobManifest:
     return DLJobManifest.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
 
 
-def _findings(error: ValidationError) -> Iterable[tuple[str, Finding]]:
-    """(pydantic's kind of error, what we say) for each error."""
+def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> Iterable[tuple[str, Finding]]:
+    """(pydantic's kind of error, what we say) for each error of a document of that model."""
     for one in error.errors(include_url=False):
         if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
             continue  # pydantic counts only the items that are right
         loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
-        message, hint = describe(one, loc)
+        message, hint = describe(one, loc, root)
         key = one["type"] == "extra_forbidden" or len(loc) < len(one["loc"])
         yield one["type"], Finding(loc, message, hint, at_key=key)
 

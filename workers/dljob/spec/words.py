@@ -46,21 +46,21 @@ def one_of(word: str, known: Sequence[str]) -> str:
     return did_you_mean(word, known) or f"there is {names}"
 
 
-def meant(loc: Loc) -> str:
+def meant(loc: Loc, root: type[BaseModel] = DLJobManifest) -> str:
     """The field that the unknown key `loc[-1]`, of the object at `loc[:-1]`, was probably meant to be, or ""."""
-    model: type[BaseModel] = DLJobManifest
+    model = root
     for part in loc[:-1]:
         if isinstance(part, str):
             model = model_in(aliases(model)[part].annotation) or model
     return nearest(str(loc[-1]), aliases(model))
 
 
-def describe(error: ErrorDetails, loc: Loc) -> Words:
-    """Message and hint of one of pydantic's errors."""
+def describe(error: ErrorDetails, loc: Loc, root: type[BaseModel] = DLJobManifest) -> Words:
+    """Message and hint of one of pydantic's errors; `root` is the model of the whole document."""
     context: Mapping[str, Any] = error.get("ctx", {})
     kind = error["type"]
     if kind == "extra_forbidden":
-        return "unknown field", _unknown(loc)
+        return "unknown field", _unknown(loc, root)
     if kind == "missing":
         return "is missing", _NEEDS.get(str(loc[-1]), "")
     if error["input"] is None and kind != "dljob":
@@ -82,12 +82,12 @@ def aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
-def _unknown(loc: Loc) -> str:
+def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     word = str(loc[-1])
-    near = meant(loc)
+    near = meant(loc, root)
     if near:
         return f"did you mean {near}?"
-    homes = [home for home, name in _homes(DLJobManifest, "") if name == word]
+    homes = [home for home, name in _homes(root, "") if name == word]
     return f"{word} is a field of {homes[0]}" if homes else ""
 
 

@@ -24,7 +24,8 @@ def sim(
     days: float = 30.0,
     world: int = 128,
     explore: bool = False,
-    faults: int | None = None,
+    most: int | None = None,
+    faults: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
     """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
@@ -42,7 +43,8 @@ def sim(
         days: for so many days.
         world: so many of its nodes train together, as one torch world; each of the others serves alone.
         explore: explore small worlds completely instead: every order of what can happen, every fault at every moment.
-        faults: with so many faults each; left out: with as many as take a few seconds.
+        most: with at most so many faults each; left out: with as many as take a few seconds.
+        faults: do the faults of this file to the job, as `dljob run --faults` does, and tell what it did about each.
         form: table, json or yaml.
     """
     from dljob.cli.given import manifest_of
@@ -50,7 +52,9 @@ def sim(
     from dljob.sim.drive import case_of
 
     if explore:
-        return _explore(faults, form)
+        return _explore(most, form)
+    if faults is not None:
+        return _scenario(file, faults, form)
     if nodes is not None:
         return _large(nodes, days, world, seed or 0, form)
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
@@ -82,12 +86,31 @@ def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFor
     return ExitCode.JOB_FAILED if found["problems"] else ExitCode.OK
 
 
-def _explore(faults: int | None, form: output.TableFormat) -> ExitCode:
+def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> ExitCode:
+    from dljob.cli import chaos
+    from dljob.cli.given import manifest_of
+    from dljob.plan.plan import plan
+    from dljob.plan.targets import load_faults
+    from dljob.sim.scenario import Scenario
+
+    if file is None:
+        raise UsageError("--faults is for a job", hint="dljob sim FILE --faults FAULTS")
+    manifest = manifest_of(file)
+    wanted = load_faults(faults, plan(manifest))
+    found = Scenario(manifest.model_dump(mode="json", by_alias=True, exclude_none=True), wanted).play()
+    if form == "table":
+        chaos.show(found)
+    else:
+        output.structured(found, form)
+    return ExitCode.JOB_FAILED if found["problems"] else chaos.verdict(found)
+
+
+def _explore(most: int | None, form: output.TableFormat) -> ExitCode:
     from dljob.sim.explore_worlds import WORLDS, explored
 
-    if faults is not None and faults < 0:
-        raise UsageError(f"{faults} faults", hint="there are none, or some")
-    found = [explored(each.small.name, faults) for each in WORLDS]
+    if most is not None and most < 0:
+        raise UsageError(f"{most} faults", hint="there are none, or some")
+    found = [explored(each.small.name, most) for each in WORLDS]
     if form == "table":
         names = ("world", "ranks", "faults", "states", "moves", "seconds")
         output.table([names, *(tuple(str(each[name]) for name in names) for each in found)])

@@ -1,0 +1,108 @@
+"""When faults of a file are due, and which incidents are laid to which of them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from dljob.plan.incidents import Incident, Moment, Strike, is_due, mismatch, report, sets, shares
+from dljob.spec.faults import Expected, FaultTime, FileFault
+
+
+def fault(target: str, kind: str = "kill", **more: Any) -> FileFault:
+    return FileFault(when=FaultTime(step=1), target=target, fault=cast("Any", kind), **more)
+
+
+def incident(target: str, at: float, *, cause: str = "Unknown", level: str = "Process", took: float = 1.0) -> Incident:
+    return Incident(cause, target, level, at, at + took)
+
+
+@pytest.mark.parametrize(
+    ("when", "now", "due"),
+    [
+        (FaultTime(time=5), Moment(), False),
+        (FaultTime(time=5), Moment(seconds=4.9), False),
+        (FaultTime(time=5), Moment(seconds=5.0), True),
+        (FaultTime(step=3), Moment(), False),
+        (FaultTime(step=3), Moment(step=2), False),
+        (FaultTime(step=3), Moment(step=4), True),
+        (FaultTime(event="Recovered", count=2), Moment(events={"Recovered": 1}), False),
+        (FaultTime(event="Recovered", count=2), Moment(events={"Recovered": 2}), True),
+        (FaultTime(event="Recovered"), Moment(), False),
+    ],
+)
+def test_when_a_fault_is_due(when: FaultTime, now: Moment, due: bool) -> None:
+    assert is_due(when, now) is due
+
+
+def test_an_incident_is_of_the_latest_fault_that_it_is_about() -> None:
+    strikes = [
+        Strike(0, fault("rollout/1"), 10.0),
+        Strike(1, fault("trainer"), 10.0),
+        Strike(2, fault("master"), 20.0),
+        Strike(3, fault("node/0", "stop"), 30.0),
+    ]
+    told = [
+        incident("trainer", 10.1, level="RoleGroup"),
+        incident("rollout/1", 10.2),
+        incident("master", 20.4, level="Master"),
+        incident("rollout/0", 20.5),
+        incident("reward/0", 9.0),
+        incident("reward/0", 31.0),
+        incident("job", 32.0, level="Job"),
+    ]
+    found, unasked = shares(strikes, told)
+    assert {number: [i.target for i in own] for number, own in found.items()} == {
+        0: ["rollout/1", "rollout/0"],
+        1: ["trainer"],
+        2: ["master"],
+        3: ["reward/0", "job"],
+    }
+    assert [i.target for i in unasked] == ["reward/0"]
+
+
+def test_what_follows_from_a_fault_to_somebody_else_is_the_latest_ones() -> None:
+    found, _ = shares([Strike(0, fault("a/0"), 1.0), Strike(1, fault("master"), 2.0)], [incident("b/0", 3.0)])
+    assert [i.target for i in found[1]] == ["b/0"]
+
+
+def test_what_is_expected() -> None:
+    told = [incident("a/0", 1.0), incident("b", 2.0, cause="NodeLost", level="Role")]
+    assert mismatch(None, []) == ""
+    assert mismatch(Expected(cause="NodeLost", target="b", level="Role"), told) == ""
+    assert mismatch(Expected(level="Process"), told) == ""
+    assert mismatch(Expected(cause="NodeLost", level="Process"), told) == (
+        "expected cause NodeLost, level Process; the job told Unknown of a/0 at level Process; "
+        "NodeLost of b at level Role"
+    )
+    assert mismatch(Expected(target="a/1"), []) == "expected target a/1; the job told nothing"
+
+
+def test_the_report() -> None:
+    faults = [fault("a/0"), fault("a/1", expect=Expected(cause="Hang")), fault("b"), fault("c", expect=Expected())]
+    told = [incident("a/0", 11.0, took=0.25), Incident("Unknown", "a/1", "Process", 12.5)]
+    made = report(faults, [Strike(0, faults[0], 10.5), Strike(1, faults[1], 12.0)], told, 10.0)
+    assert made["faults"] == [
+        {
+            "fault": "kill",
+            "target": "a/0",
+            "at": 0.5,
+            "incidents": [{"cause": "Unknown", "target": "a/0", "level": "Process", "seconds": 0.25}],
+            "problem": "",
+            "met": True,
+        },
+        {
+            "fault": "kill",
+            "target": "a/1",
+            "at": 2.0,
+            "incidents": [{"cause": "Unknown", "target": "a/1", "level": "Process", "seconds": None}],
+            "problem": "expected cause Hang; the job told Unknown of a/1 at level Process",
+            "met": False,
+        },
+        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it never came", "met": True},
+        {"fault": "kill", "target": "c", "at": None, "incidents": [], "problem": "it never came", "met": False},
+    ]
+    assert made["unasked"] == []
+    assert sets(made)[:2] == [{("Unknown", "a/0", "Process")}, {("Unknown", "a/1", "Process")}]
+    assert report(faults[:1], [Strike(0, faults[0], 10.5)], (), None)["faults"][0]["at"] == 0.0

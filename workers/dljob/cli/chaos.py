@@ -1,0 +1,62 @@
+"""What `dljob run --faults`, `dljob chaos` and `dljob sim --faults` say of a faults file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dljob.cli import output
+from dljob.errors import ExitCode
+
+if TYPE_CHECKING:
+    from dljob.runtime.inflict import Inflictor
+
+
+class Looking:
+    """Lets an inflictor see what a watch sees."""
+
+    def __init__(self, inflictor: Inflictor, say: Callable[[str], None]) -> None:
+        self._inflictor = inflictor
+        self._say = say
+
+    def patience(self) -> float:
+        """Until the next fault that comes by time."""
+        return self._inflictor.patience(time.time())
+
+    def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
+        """Do what is due, and say so."""
+        for line in self._inflictor.observe(status, notes):
+            self._say(f"fault after {line}")
+
+
+def show(told: Mapping[str, Any]) -> None:
+    """A report as lines on stdout."""
+    for row in told["faults"]:
+        output.data(f"{_at(row['at'])}  {row['fault']} {row['target']}")
+        for incident in row["incidents"]:
+            output.data(f"             {_line(incident)}")
+    for incident in told["unasked"]:
+        output.data(f"of itself    {_line(incident)}")
+    for problem in told.get("problems", ()):
+        output.data(f"broken: {problem}")
+
+
+def _at(seconds: float | None) -> str:
+    return "never      " if seconds is None else f"{seconds:9.1f} s"
+
+
+def _line(incident: Mapping[str, Any]) -> str:
+    took = incident["seconds"]
+    end = "not well again" if took is None else f"well again after {took:.2f} s"
+    return f"{incident['cause']} {incident['target']} [{incident['level']}]: {end}"
+
+
+def verdict(told: Mapping[str, Any]) -> ExitCode:
+    """Say what is not as expected; JOB_FAILED when something is not."""
+    if not told:
+        return ExitCode.OK
+    for number, row in enumerate(told["faults"]):
+        if row["problem"]:
+            output.say(f"fault {number}, {row['fault']} {row['target']}: {row['problem']}")
+    return ExitCode.OK if all(row["met"] for row in told["faults"]) else ExitCode.JOB_FAILED

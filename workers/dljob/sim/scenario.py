@@ -1,0 +1,146 @@
+"""A faults file done to a simulated job: the same file, the same report as of a real one.
+
+Everything takes the time that it takes on a quiet machine, and nothing else goes wrong. While all ranks run, the first
+driver role makes a step a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dljob.master.events import CauseLearned
+from dljob.master.state import Phase
+from dljob.master.views import Clue
+from dljob.plan import incidents
+from dljob.plan.incidents import Incident, Key, Moment, Strike
+from dljob.plan.model import HostKind
+from dljob.plan.targets import MASTER, NODE, chosen, ranked, target_of
+from dljob.sim import laws
+from dljob.sim.drive import Case, Driver, Pace
+from dljob.sim.mishaps import KILLED
+from dljob.sim.things import Arrive, Boot, Carry, Fault, Item, Look, Move, SetUp, Silence, Up
+from dljob.sim.world import EPOCH_S
+from dljob.spec.faults import FileFault
+from dljob.telemetry.evidence import Source
+
+STEP_S = 1.0
+PATIENCE_S = 3600.0
+"""So long after the job began, or after the last fault, nothing more is waited for."""
+FOR_EVER_S = 1e9
+GONE_S = 1.2
+"""So long until an embedded Ray says that a node is gone whose raylet was killed."""
+_TAKES: Mapping[type, float] = {Arrive: 0.01, Carry: 0.01, Up: 0.5, SetUp: 0.3, Look: 0.1, Boot: 0.4}
+
+
+class Scenario(Driver):
+    """Drives a job through the faults of a file."""
+
+    def __init__(self, manifest: Mapping[str, Any], faults: Sequence[FileFault], *, trace: bool = False) -> None:
+        super().__init__(Case(0, manifest, ()), trace=trace, pace=Pace(work=(FOR_EVER_S, FOR_EVER_S)))
+        self._faults = tuple(faults)
+        self._waiting = dict(enumerate(self._faults))
+        self._events: Counter[str] = Counter()
+        self._heard = 0
+        self._told: dict[Key, Incident] = {}
+        self._step = 0
+        self._last = EPOCH_S
+        """When something was done last."""
+        self._striking = False
+        self.strikes: list[Strike] = []
+
+    def play(self) -> dict[str, Any]:
+        """All faults, until the job runs as before: the report of `incidents.report`, with the laws that broke."""
+        w = self.world
+        self._schedule()
+        while not (self._over() or w.finished or w.problems):
+            self._until(w.now + STEP_S)
+            if self._well():
+                self._step += 1
+            self._look()
+        told = incidents.report(self._faults, self.strikes, self._told.values(), w.known.running_at)
+        return {**told, "phase": w.known.phase.value, "problems": [*w.problems, *laws.sweep(w), *laws.replayed(w)]}
+
+    def _over(self) -> bool:
+        w = self.world
+        busy = any(s.at + (s.fault.seconds or 0) > w.now for s in self.strikes)
+        calm = self._well() and not busy and w.now > self._last + STEP_S
+        return w.now > self._last + PATIENCE_S or (not self._waiting and calm)
+
+    def _well(self) -> bool:
+        known = self.world.known
+        return known.phase is Phase.RUNNING and self.world.state is not None and not self.world.arriving
+
+    def _make(self, move: Move) -> None:
+        super()._make(move)
+        self._look()
+
+    def _delay(self, item: Item) -> float:
+        return _TAKES.get(type(item)) or super()._delay(item)
+
+    def _look(self) -> None:
+        """Take in what the job says, do what is due."""
+        w = self.world
+        for fault in w.known.faults:
+            made = Incident(fault.reason, fault.target, fault.level, fault.detected, fault.recovered)
+            self._told[made.key] = made
+        for _, note in w.notes[self._heard :]:
+            self._events[note.reason] += 1
+        self._heard = len(w.notes)
+        if self._striking or w.known.running_at is None:
+            return
+        self._striking = True
+        now = Moment(w.now - w.known.running_at, self._step, self._events)
+        for number in [n for n, fault in self._waiting.items() if incidents.is_due(fault.when, now)]:
+            self._strike(number)
+        self._striking = False
+
+    # -- doing
+
+    def _strike(self, number: int) -> None:
+        """Do one; what has no process yet waits."""
+        w, fault = self.world, self._waiting[number]
+        target = target_of(fault.target, w.job.plan)
+        at = w.now
+        if target.role == MASTER:
+            done = w.state is not None
+            moves = [Fault("crash")] if done else []
+        elif target.role == NODE:
+            moves = self._to_node(target.node, fault)
+        else:
+            moves = [move for rank in target.ranks for move in self._to_rank(target.role, rank, fault)]
+        if not moves:
+            return
+        del self._waiting[number]
+        self._last = w.now
+        self.strikes.append(Strike(number, fault, at))
+        for move in moves:
+            if move.kind != "nothing":
+                self._make(move)
+
+    def _to_node(self, node: str, fault: FileFault) -> list[Fault]:
+        w = self.world
+        listed = [name for name, own in w.nodes.items() if own.silence is Silence.NONE]
+        held = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
+        name = chosen(node, ranked(held, listed))
+        if name is None or not w.reachable(name):
+            return []
+        if fault.fault == "kill":
+            return [Fault("node lost", value=GONE_S, text=name)]
+        return [Fault("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
+
+    def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[Fault]:
+        """What it is in this world; a process that stands still or is slow is noticed by nobody here."""
+        w, key = self.world, (role, rank)
+        if key not in w.running or not w.reachable(w.processes[w.running[key][0][1]].node):
+            return []
+        incarnation, _ = w.running[key][0]
+        if fault.fault in ("stop", "slow"):
+            return [Fault("nothing")]
+        if fault.fault == "oom":
+            line = Clue(Source.KERNEL, f"Out of memory: Killed process ({role}/{rank})")
+            w.tell((Arrive(CauseLearned(f"{role}/{rank}", (line,), incarnation)),))
+        if w.job.roles[role].plan.host is HostKind.FORK:
+            return [Fault("error", value=KILLED, text=f"{role}/{rank}")]
+        return [Fault("kill", text=f"{role}/{rank}")]
