@@ -10,7 +10,7 @@ from dljob.errors import UsageError
 from dljob.master.views import NodeView
 from dljob.plan.model import GRAIN, Unit
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, RefusedError
-from dljob.runtime.messages import Hello, Report
+from dljob.runtime.messages import Ask, Hello, Pulse, Report
 
 
 class MemoryKeyValue:
@@ -71,11 +71,11 @@ class MemoryHost:
     async def stop(self, order: Any) -> None:
         self.orders.append(("stop", order))
 
-    async def beat(self, pause_s: float) -> int:
-        await asyncio.sleep(pause_s)
+    async def beat(self, ask: Ask) -> Pulse:
+        await asyncio.sleep(ask.pause_s)
         if self.dead:
             raise ActorLostError("killed")
-        return 4711
+        return Pulse(4711, ask.acked + 1)
 
     async def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
         while True:

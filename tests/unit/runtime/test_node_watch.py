@@ -18,7 +18,7 @@ from dljob.master.state import Exclusion
 from dljob.master.views import HostId, NodeView
 from dljob.runtime import node_watch
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec
-from dljob.runtime.messages import JobInfo, saver_name
+from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
 from dljob.runtime.node_watch import SMALL, NodeWatch, wanted
 from dljob.spec.policy import FaultTolerance
 
@@ -29,15 +29,16 @@ def name_of(node: str) -> str:
     return f"01234567/agent/{node}"
 
 
-class Pulse(MemoryHost):
+class Agent(MemoryHost):
     """An agent whose beats the test gives."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, name[-2:])
-        self.beats: asyncio.Queue[int | Exception] = asyncio.Queue()
+        self.beats: asyncio.Queue[Pulse | Exception] = asyncio.Queue()
+        self.asked: list[Ask] = []
 
-    async def beat(self, pause_s: float) -> int:
-        del pause_s
+    async def beat(self, ask: Ask) -> Pulse:
+        self.asked.append(ask)
         answer = await self.beats.get()
         if isinstance(answer, Exception):
             raise answer
@@ -62,8 +63,11 @@ class Nodes(MemoryBackend):
             self.taken = False
             raise UsageError(f"an actor named {spec.name} is there already")
         self.specs.append(spec)
-        self.hosts[spec.name] = made = Pulse(spec.name)
+        self.hosts[spec.name] = made = Agent(spec.name)
         return ActorRef(spec.name, made)
+
+
+ALIVE = Pulse(1, 1)
 
 
 class Listener:
@@ -83,7 +87,13 @@ class Listener:
             job=SimpleNamespace(own_nodes=False, fault_tolerance=FaultTolerance()),
         )
         self.now = 0.0
-        self.watch = NodeWatch(INFO, self.backend, self._offer, lambda: self.state)  # type: ignore[arg-type]
+        self.beacons: list[Beacon] = []
+        self.known = {"w/0"}
+        self.watch = NodeWatch(INFO, self.backend, self._offer, lambda: self.state, epoch=lambda: 3, heard=self._hear)  # type: ignore[arg-type]
+
+    def _hear(self, beacon: Beacon) -> BeaconReply:
+        self.beacons.append(beacon)
+        return BeaconReply(3, beacon.actor in self.known)
 
     async def _offer(self, *events: ev.Event) -> None:
         self.told += events
@@ -96,7 +106,7 @@ class Listener:
             await self.watch.turn(self.now)
             await breathe()
 
-    async def beat(self, *nodes: str, answer: int | Exception = 1) -> None:
+    async def beat(self, *nodes: str, answer: Pulse | Exception = ALIVE) -> None:
         await breathe()
         for node in nodes:
             self.backend.hosts[name_of(node)].beats.put_nowait(answer)  # type: ignore[attr-defined]
@@ -246,7 +256,7 @@ async def test_nobody_waits_for_the_saver_of_a_frozen_node(here: Listener) -> No
 
 async def test_a_new_master_hears_the_agents_of_the_last_one_and_gives_them_longer_at_first(here: Listener) -> None:
     for node in ALL:
-        here.backend.hosts[name_of(node)] = Pulse(name_of(node))
+        here.backend.hosts[name_of(node)] = Agent(name_of(node))
     await up_or_not(here)
     await here.beat("n0", "n2")
     assert here.backend.specs == []

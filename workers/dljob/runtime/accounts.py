@@ -28,7 +28,8 @@ class Evidence:
 
     def heard(self, state: JobState, beacon: Beacon, now: float) -> Iterator[ev.Event]:
         """Take a beacon; gives what the core should know of it."""
-        self._heard[beacon.actor] = now
+        if not beacon.silent_s:
+            self._heard[beacon.actor] = now
         if len(self._heard) > self._room:
             self._forget(state)
         for rank, (incarnation, step, metrics) in beacon.steps.items():

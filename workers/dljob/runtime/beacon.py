@@ -27,10 +27,10 @@ of a core, most felt while it comes back."""
 
 
 class BeaconThread:
-    """Sees to it that PrimeMaster hears of this host: by the agent of its node, which reads the host's counters, or
-    while there is none, by itself: a beacon every `job.beacon_s` while there is progress to tell, else every `IDLE` times that.
+    """Sees to it that PrimeMaster hears of this host: by the agent of its node, or while that says nothing, by itself.
 
-    While PrimeMaster is away it goes on trying, and the lease runs down.
+    Then a beacon goes every `job.beacon_s` while there is progress to tell, else every `IDLE` times that. While
+    PrimeMaster is away it goes on trying, and the lease runs down.
     """
 
     def __init__(self, host: Host, lease: Lease) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import UsageError
 from dljob.runtime.messages import JobInfo, Reply
+from dljob.runtime.step_counters import Count, Slot, StepCounters
 
 if TYPE_CHECKING:
     from dljob.master.views import Outcome
@@ -54,6 +55,10 @@ class Stopping(threading.Event):
     def __bool__(self) -> bool:
         return self.is_set()
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it, for so many seconds at most; whether it is set. Whoever waits here is seen not to hang."""
+        return super().wait(timeout)
+
     def order(self, reason: str) -> None:
         """Tell user code to end; the first reason stays."""
         if not self.is_set():
@@ -62,35 +67,43 @@ class Stopping(threading.Event):
 
 
 class Progress:
-    """The last step of a rank and its metrics; the beacon takes what is new."""
+    """The last step of a rank's process and its metrics, kept in a step counter; the beacon takes what is new."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last: tuple[int, Mapping[str, float]] | None = None
-        self._new = False
+    def __init__(self, slot: Slot | None = None, rank: int = 0, incarnation: int = 1) -> None:
+        self._slot = StepCounters.made(1).slots[0] if slot is None else slot
+        self._who = rank, incarnation
+        self._taken = 0
+        self._slot.begin(rank, incarnation)
 
     def told_by(self, outcome: Outcome) -> Outcome:
         """An end with the last step in it, which no beacon may have told yet."""
-        if self._last is None:
+        last = self._last()
+        if last is None:
             return outcome
-        step, metrics = self._last
-        return replace(outcome, step=step, metrics=tuple(metrics.items()))
+        return replace(outcome, step=last.step, metrics=tuple(last.metrics.items()))
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         """Say how far the rank is."""
-        with self._lock:
-            self._last, self._new = (step, metrics), True
+        self._slot.put(*self._who, step, metrics)
 
     def take(self) -> tuple[int, Mapping[str, float]] | None:
         """What was put since the last call, None when nothing was."""
-        with self._lock:
-            new, self._new = self._new, False
-            return self._last if new else None
+        if self._slot.number() == self._taken:
+            return None
+        last = self._last()
+        if last is None or last.step is None or last.number == self._taken:
+            return None
+        self._taken = last.number
+        return last.step, last.metrics
 
     def again(self) -> None:
         """The beacon that took it was not heard: take it once more."""
-        with self._lock:
-            self._new = self._last is not None
+        self._taken = 0
+
+    def _last(self) -> Count | None:
+        last = self._slot.read()
+        told = last is not None and last.step is not None and (last.rank, last.incarnation) == self._who
+        return last if told else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

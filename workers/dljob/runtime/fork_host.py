@@ -32,8 +32,6 @@ from dljob.runtime.router import RayCalls
 
 UP_S = 120.0
 """How long the helper may take to start, torch's import included."""
-LAST_WORDS_S = 0.2
-"""How long after a rank's end its line may still be read; only a descendant that left its group holds it longer."""
 KILLED_S = 10.0
 """How long a killed rank's descendants may take to be gone."""
 
@@ -48,11 +46,13 @@ class _Rank:
     facts: Mapping[str, Any]
     place: Callable[[], Mapping[str, Any]]
     """Where it saves; asked for when it first does."""
+    slot: int
+    """Which of the host's step counters is its own."""
+    progress: Progress
     pid: int = 0
     why: str = ""
     """Why it was told to end; empty while it was not."""
     ended: threading.Event = field(default_factory=threading.Event)
-    progress: Progress = field(default_factory=Progress)
 
 
 class ForkHost(Host):
@@ -63,7 +63,7 @@ class ForkHost(Host):
         self._lock = threading.RLock()
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, Calls] = {}
-        self._socket = HostSocket(self._facts_of, self._put_progress, self._calls_of, self._saver_of)
+        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
         self._leaving = False
@@ -99,8 +99,12 @@ class ForkHost(Host):
         if log:
             os.close(fd)
         with self._lock:
+            old = self._ranks.get(start.rank)
+            slot = len(self._ranks) if old is None else old.slot
+            progress = Progress(self.counters.slots[slot], start.rank, start.incarnation)
+            facts = self._facts(order, start)
             self._ranks[start.rank] = _Rank(
-                start, log, size, self._facts(order, start), lambda: saving.place(spec, order, start)
+                start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress
             )
         self._helper.order(
             "fork",
@@ -153,7 +157,6 @@ class ForkHost(Host):
             rank.pid = event["pid"]
             self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, None)
         else:
-            self._socket.wait_closed(rank.start.rank, LAST_WORDS_S)
             self._ended(rank, self._outcome(rank, event))
 
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
@@ -214,9 +217,9 @@ class ForkHost(Host):
             return None
         return {**rank.facts, "stopping": rank.why}
 
-    def _put_progress(self, number: int, step: int, metrics: Mapping[str, float]) -> None:
+    def _counter_of(self, number: int) -> tuple[int, int]:
         with self._lock:
-            self._ranks[number].progress.put(step, metrics)
+            return self.counters.fd, self._ranks[number].slot
 
     def _saver_of(self, number: int) -> Mapping[str, Any]:
         with self._lock:

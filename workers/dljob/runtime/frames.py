@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 _LENGTHS = struct.Struct(">IQ")
@@ -18,12 +19,15 @@ class Frames:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
+        self._begun = b""
 
-    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Send a frame. Raises OSError when the other side is gone."""
+    def send(self, head: dict[str, Any], body: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Send a frame, and descriptors with it. Raises OSError when the other side is gone."""
         text = json.dumps(head).encode()
+        whole = _LENGTHS.pack(len(text), len(body)) + text
         with self._sending:
-            self._connection.sendall(_LENGTHS.pack(len(text), len(body)) + text)
+            sent = socket.send_fds(self._connection, [whole], fds) if fds else 0
+            self._connection.sendall(whole[sent:])
             if body:
                 self._connection.sendall(body)
 
@@ -39,6 +43,14 @@ class Frames:
             return None
         return json.loads(head), body
 
+    def receive_fds(self, count: int) -> list[int]:
+        """The descriptors that come with the next frame, which `receive` gives; fewer when the other side is gone."""
+        try:
+            self._begun, fds, _, _ = socket.recv_fds(self._connection, 1, count, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return []
+        return fds
+
     def close(self) -> None:
         """Close the connection; `receive` in another thread returns None."""
         with contextlib.suppress(OSError):
@@ -46,7 +58,7 @@ class Frames:
         self._connection.close()
 
     def _exactly(self, count: int) -> bytes | None:
-        parts = bytearray()
+        parts, self._begun = bytearray(self._begun), b""
         while len(parts) < count:
             try:
                 got = self._connection.recv(min(count - len(parts), 1 << 20))

@@ -19,11 +19,13 @@ from ray import actor as ray_actor
 
 from dljob.errors import UsageError
 from dljob.master.views import Clue
+from dljob.plan.model import HostKind
 from dljob.runtime import descendants, evidence
 from dljob.runtime.beacon import BeaconThread
 from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
 from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
 from dljob.runtime.reports import Reports
+from dljob.runtime.step_counters import StepCounters
 
 TERM_GRACE_S = 5.0
 """What user code gets between a SIGTERM from outside and the end of its process."""
@@ -47,6 +49,7 @@ class Host:
         descendants.adopt_orphans()
         descendants.end_forks_with_me()
         _keep_ray_connected()
+        self.counters = StepCounters.made(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
         lease = Lease(spec.job.lease_s)
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.Watch()

@@ -22,21 +22,24 @@ from dljob.runtime.messages import Reply
 
 
 class HostSocket:
-    """Serves the ranks of a fork host. `facts(rank, incarnation)` is what a rank is told, None for one of the past."""
+    """Serves the ranks of a fork host.
+
+    `facts(rank, incarnation)` is what a rank is told, None for one of the past; `counter(rank)` the descriptor of the
+    host's step counters, and which of them is the rank's.
+    """
 
     def __init__(
         self,
         facts: Callable[[int, int], Mapping[str, Any] | None],
-        progress: Callable[[int, int, Mapping[str, float]], None],
+        counter: Callable[[int], tuple[int, int]],
         calls: Callable[[int], Calls],
         saver: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._facts = facts
-        self._progress = progress
+        self._counter = counter
         self._calls = calls
         self._saver = saver
         self._lock = threading.Lock()
-        self._closed = threading.Condition(self._lock)
         self._lines: dict[int, list[Frames]] = {}
         self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
         """The leading @ stands for the zero byte, which an environment variable cannot hold."""
@@ -52,11 +55,6 @@ class HostSocket:
         for line in lines:
             with contextlib.suppress(OSError):
                 line.send({"op": "stopping", "reason": reason})
-
-    def wait_closed(self, rank: int, timeout_s: float) -> bool:
-        """Wait until all that a rank's dead processes wrote is taken; False when something still holds a line of it."""
-        with self._closed:
-            return self._closed.wait_for(lambda: not self._lines.get(rank), timeout_s)
 
     def close(self) -> None:
         """Close all lines."""
@@ -91,21 +89,18 @@ class HostSocket:
                 return
             with self._lock:
                 self._lines.setdefault(rank, []).append(line)
-            line.send(dict(facts))
+            fd, slot = self._counter(rank)
+            line.send({**facts, "slot": slot}, fds=(fd,))
             while (frame := line.receive()) is not None:
                 self._one(line, rank, *frame)
         except OSError:
             pass
         finally:
-            with self._closed, contextlib.suppress(KeyError, ValueError):
+            with self._lock, contextlib.suppress(KeyError, ValueError):
                 self._lines[rank].remove(line)
-                self._closed.notify_all()
             line.close()
 
     def _one(self, line: Frames, rank: int, head: Mapping[str, Any], body: bytes) -> None:
-        if head["op"] == "progress":
-            self._progress(rank, head["step"], head["metrics"])
-            return
         if head["op"] == "saver":
             threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
             return

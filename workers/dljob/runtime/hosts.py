@@ -72,6 +72,11 @@ class Hosts:
         """Whether an actor is somebody's host or a spare; one that is not must end itself."""
         return actor in self._watched
 
+    def who(self, actor: str) -> HostId | SpareId | None:
+        """Who an actor is now."""
+        watched = self._watched.get(actor)
+        return watched.who if watched else None
+
     def actor_of(self, host: HostId) -> str | None:
         """The actor that is a host now: its own, or one that was a spare."""
         return self._actors.get(host)

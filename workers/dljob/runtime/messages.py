@@ -11,9 +11,13 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload) -> Reply          a call from another role; arguments and result travel pickled, as bytes
 
+an agent of a node (`dljob.runtime.node_agent`) with:
+
+    beat(Ask) -> Pulse                      the beacons of all hosts of the node in one, asked for by PrimeMaster
+
 and PrimeMaster answers hosts with:
 
-    beacon(Beacon) -> BeaconReply           renews the lease; carries progress
+    beacon(Beacon) -> BeaconReply           renews the lease; carries progress; while the agent of its node does not
     peers(role) -> RoleTable                who is who now
     await_peer(role, rank, after) -> Peer   parks until that rank is ready in an incarnation > `after`
 """
@@ -117,6 +121,8 @@ class Beacon:
     actor: str
     epoch: int
     steps: Mapping[int, tuple[int, int, Mapping[str, float]]] = field(default_factory=dict)
+    silent_s: float = 0.0
+    """From the node's agent: how long the host's own thread has not run, when that is longer than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,30 @@ class BeaconReply:
 
     epoch: int
     known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What PrimeMaster asks a node's agent, and what it answers to the agent's last words."""
+
+    epoch: int
+    pause_s: float
+    """The answer comes after so long."""
+    news_s: float
+    """And as soon as there are news, but not before so long."""
+    acked: int = 0
+    """The number of the last answer that was heard; 0: none of this process was."""
+    unknown: tuple[str, ...] = ()
+    """The actors in it that are nobody's host any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A node's agent answers: the node lives, and this is what its hosts have to say."""
+
+    pid: int
+    number: int
+    hosts: tuple[Beacon, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""NodeAgent: one small actor per node of a job, holding nothing of it. That it answers means its node is not frozen.
+"""NodeAgent: one small actor per node of a job. That it answers means that its node is not frozen.
+
+The answer brings what the hosts of the node have to say: it is the one connection of a node that reports.
 
 It ends with its raylet, with the job (PrimeMaster kills what bears the job's name), and when PrimeMaster has not asked
 for a lease's time. Nothing heavy is imported here.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +19,13 @@ from typing import ClassVar
 import ray
 
 from dljob.runtime import reaping
+from dljob.runtime.agent_line import address
 from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
+from dljob.runtime.messages import Ask, Pulse
+from dljob.runtime.node_hosts import NodeHosts
 
+LOOK_S = 0.05
+"""How often the hosts' counters are looked at while PrimeMaster waits for news."""
 NICENESS = -5
 """Above what computes: a node on which everybody computes is not frozen."""
 
@@ -27,18 +35,25 @@ class NodeAgent:
 
     concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2}
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, uid: str) -> None:
         hurry()
+        self.hosts = NodeHosts(address(uid, ray.get_runtime_context().get_node_id()))
         self._lease = Lease(lease_s)
         self._pause = threading.Event()
         self._guard = Guard(self._lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     @ray.method(concurrency_group="beat")
-    def beat(self, pause_s: float) -> int:
-        """Its pid, after a pause: asked again and again, the answers are the node's pulse, and end with it."""
+    def beat(self, ask: Ask) -> Pulse:
+        """What the hosts have to say, after a pause: asked again and again, the answers are the node's pulse."""
+        if not self.hosts.heard(ask):  # a master that is over, and does not know it yet
+            self._pause.wait(ask.pause_s)
+            return Pulse(os.getpid(), 0)
         self._lease.renew(boottime())
-        self._pause.wait(pause_s)
-        return os.getpid()
+        self._pause.wait(ask.news_s)
+        until = time.monotonic() + ask.pause_s - ask.news_s
+        while (left := until - time.monotonic()) > 0 and not self.hosts.news():
+            self._pause.wait(min(left, LOOK_S))
+        return self.hosts.report(ask)
 
     @ray.method(concurrency_group="work")
     def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:

@@ -17,14 +17,18 @@ from dljob.master import events as ev
 from dljob.master.actions import StartRanks
 from dljob.master.silence import frozen
 from dljob.master.state import JobState
+from dljob.master.views import HostId
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, Backend
-from dljob.runtime.messages import JobInfo, saver_name
+from dljob.runtime.hosts import SpareId
+from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
 
 AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
 TICK_S = 0.25
 """How often silence is judged. The clock moves on by no more than twice this at a time."""
 BEATS = 6
 """How many beats a node may miss before it counts as frozen."""
+CALLS_S = 400
+"""So many answers a second are asked of all agents together, as long as each beats twice in what counts as a freeze."""
 RETRY_S = 0.5
 FIRST_S = 5.0
 """How much longer an agent may take that this master hears for the first time."""
@@ -41,11 +45,22 @@ Offer = Callable[..., Awaitable[None]]
 class NodeWatch:
     """Hears one job's nodes while it runs; `run` never returns."""
 
-    def __init__(self, info: JobInfo, backend: Backend, offer: Offer, state: Callable[[], JobState]) -> None:
+    def __init__(
+        self,
+        info: JobInfo,
+        backend: Backend,
+        offer: Offer,
+        state: Callable[[], JobState],
+        *,
+        epoch: Callable[[], int],
+        heard: Callable[[Beacon], BeaconReply],
+    ) -> None:
         self._info = info
         self._backend = backend
         self._offer = offer
         self._state = state
+        self._epoch = epoch
+        self._host_heard = heard
         self._clock = 0.0
         self._last = 0.0
         self._heard: dict[str, float] = {}
@@ -84,16 +99,16 @@ class NodeWatch:
         self._last = now
         state = self._state()
         if state.verdict is not None:
-            self._keep((), 0)
+            self._keep(())
         elif state.running_at is not None:
-            self._keep(wanted(state), state.job.fault_tolerance.node.freeze_seconds)
+            self._keep(wanted(state))
             await self._judge(state)
 
-    def _keep(self, nodes: Iterable[str], freeze_s: float) -> None:
+    def _keep(self, nodes: Iterable[str]) -> None:
         """An agent's task for each node, and for no other."""
         there = set(nodes)
         for node in there - self._agents.keys():
-            self._agents[node] = asyncio.create_task(self._follow(node, freeze_s / BEATS))
+            self._agents[node] = asyncio.create_task(self._follow(node))
         for node in self._agents.keys() - there:
             self._agents.pop(node).cancel()
             self._refs.pop(node, None)
@@ -133,6 +148,12 @@ class NodeWatch:
             if agent is not None:
                 await self._backend.kill(agent)
 
+    def spoke(self, who: HostId | SpareId | None) -> None:
+        """A host was heard: its node is not frozen, whatever its agent does."""
+        own = self._state().hosts.get(who) if isinstance(who, HostId) else who
+        if own is not None and own.node in self._heard:
+            self._heard[own.node] = self._clock
+
     # -- what is asked of agents
 
     def reap(self, actions: Iterable[object]) -> None:
@@ -153,12 +174,12 @@ class NodeWatch:
 
     # -- one node's agent
 
-    async def _follow(self, node: str, pause_s: float) -> None:
+    async def _follow(self, node: str) -> None:
         """Ask the agent of a node until the job ends, which ends it; one whose process died before is made again."""
         name, said = f"{self._info.uid[:8]}/agent/{node[:8]}", ""
         while not self._over:
             try:
-                await self._ask(name, node, pause_s)
+                await self._ask(name, node)
             except ActorLostError as error:
                 if error.certain and not error.node_lost:
                     self._heard.pop(node, None)
@@ -169,11 +190,18 @@ class NodeWatch:
                     _say(said)
             await asyncio.sleep(RETRY_S)
 
+    def _pauses(self) -> tuple[float, float]:
+        """How long an agent waits before it answers, and how long when it has news; longer where there are many."""
+        freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
+        turn = len(self._agents) / CALLS_S
+        pause = min(max(freeze_s / BEATS, turn), freeze_s / 2)
+        return pause, min(max(self._info.beacon_s, turn), pause)
+
     @property
     def _over(self) -> bool:
         return self._closed or self._state().verdict is not None
 
-    async def _ask(self, name: str, node: str, pause_s: float) -> None:
+    async def _ask(self, name: str, node: str) -> None:
         agent = await self._backend.lookup(name)
         if agent is not None:
             self._heard.setdefault(node, self._clock + FIRST_S)
@@ -183,11 +211,12 @@ class NodeWatch:
             birth.add_done_callback(self._births.discard)
             agent = await asyncio.shield(birth)
         self._refs[node] = agent
-        pause = 0.0  # nothing is known of a node before the first answer, so that one comes at once
+        ask = Ask(self._epoch(), 0.0, 0.0)  # nothing is known of a node before the first answer: it comes at once
         while True:
-            await self._backend.call(agent, "beat", pause)
-            pause = pause_s
+            pulse: Pulse = await self._backend.call(agent, "beat", ask)
             self._heard[node] = self._clock
+            unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
+            ask = Ask(self._epoch(), *self._pauses(), pulse.number, unknown)
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
@@ -200,7 +229,7 @@ class NodeWatch:
         return agent
 
     def _spec(self, name: str, node: str) -> ActorSpec:
-        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s,), node=node)
+        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid), node=node)
 
 
 def _say(words: str) -> None:

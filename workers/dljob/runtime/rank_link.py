@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,7 @@ from dljob.errors import CallError, CheckpointError, UnreachableError
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext, install, make_log, read_only
 from dljob.runtime.frames import Frames, abstract
 from dljob.runtime.messages import Refusal, Reply
+from dljob.runtime.step_counters import StepCounters
 
 SAVER_S = 90.0
 """How long a saver may take to be made."""
@@ -31,6 +33,8 @@ class RankLink:
         self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
         self._places: list[Future[Mapping[str, Any]]] = []
         self.stopping = Stopping()
+        self.report: Callable[[int, Mapping[str, float]], None]
+        """Says how far the rank is, from `hello` on: a write to shared memory, whatever the host does."""
         self.pid = os.getpid()
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -42,19 +46,19 @@ class RankLink:
 
     def hello(self, rank: int, incarnation: int) -> dict[str, Any]:
         """Say who we are; what the host tells of us."""
-        answer = None
+        answer, fds = None, list[int]()
         with contextlib.suppress(OSError):  # it is being closed
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
+            fds = self._frames.receive_fds(1)
             answer = self._frames.receive()
-        if answer is None:
+        if answer is None or not fds:
             self._frames.close()
             raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
+        slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
+        os.close(fds[0])
+        self.report = functools.partial(slot.put, rank, incarnation)
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
         return answer[0]
-
-    def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Say how far the rank is."""
-        self._frames.send({"op": "progress", "step": step, "metrics": dict(metrics)})
 
     def saver(self) -> Mapping[str, Any]:
         """Where the saver of this node is, and what this rank is called there; it is made if there is none."""

@@ -59,16 +59,16 @@ class Shell:
         self._trouble: BaseException | None = None
         self._count = 0
         self._clock = JobClock()
-        self._last, self._writing = 0.0, False
-        self._dirty = asyncio.Event()
-        self._look = asyncio.Event()
-        self._progressed = False
+        self._last, self._writing, self._progressed = 0.0, False, False
+        self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
         self.executor = Executor(
             setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
         )
         self.executor.failed = self._troubled
-        self._nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state, self.heard)
+        self._nodes = NodeWatch(
+            setup.info, backend, self.offer, lambda: self.state, epoch=lambda: self.journal.epoch, heard=self.heard
+        )
 
     # -- events in
 

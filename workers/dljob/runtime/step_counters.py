@@ -33,7 +33,7 @@ _HEAD = struct.Struct("=QII")
 _WHO = struct.Struct("=qqq")
 """Rank, incarnation, nanoseconds of CLOCK_BOOTTIME; what follows is JSON."""
 _HEART = struct.Struct("=q")
-_LEASE = struct.Struct("=qq?")
+_LEASE = struct.Struct("=qqq?")
 _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
 _RANKS_AT, ROOM = 4096, 8192
 """Where the counters begin, and how long one copy of a counter may be, in bytes."""
@@ -58,7 +58,7 @@ class Cell:
         return max(_HEAD.unpack_from(self._memory, at)[0] for at in self._offsets)
 
     def read(self) -> tuple[int, bytes] | None:
-        """The number of the last write and its value; None when there was none yet."""
+        """The number of the last write and its value, while one is being written of the one before; None: no write."""
         for _ in range(TRIES):
             whole = [copy for at in self._offsets if (copy := self._copy(at)) is not None]
             if whole:
@@ -167,6 +167,8 @@ class Renewal:
     epoch: int
     sent_at: float
     """When the agent had sent what was answered, by `now`: from then on the lease counts."""
+    until: float
+    """How long the host may rely on there being a next one, by `now`."""
     known: bool
     """False: it is nobody's host any more and must end itself."""
 
@@ -214,15 +216,16 @@ class StepCounters:
 
     def renew(self, renewal: Renewal) -> None:
         """Hand PrimeMaster's answer to the host."""
-        self._lease.write(_LEASE.pack(renewal.epoch, int(renewal.sent_at * 1e9), renewal.known))
+        times = (round(at * 1e9) for at in (renewal.sent_at, renewal.until))
+        self._lease.write(_LEASE.pack(renewal.epoch, *times, renewal.known))
 
     def renewal(self) -> Renewal | None:
         """PrimeMaster's last answer; None before the first one."""
         found = self._lease.read()
         if found is None:
             return None
-        epoch, sent_at, known = _LEASE.unpack(found[1])
-        return Renewal(epoch, sent_at / 1e9, known)
+        epoch, sent_at, until, known = _LEASE.unpack(found[1])
+        return Renewal(epoch, sent_at / 1e9, until / 1e9, known)
 
     def close(self) -> None:
         """Give the descriptor and the memory back."""

@@ -67,6 +67,7 @@ class ThreadHost(Host):
                     f"{self.actor_name} is {self.spec.role.name}/{self._start.rank}, incarnation "
                     f"{self._start.incarnation}, already; it cannot become rank {start.rank}, {start.incarnation}"
                 )
+            self._progress = Progress(self.counters.slots[0], start.rank, start.incarnation)
             self._start, self._order = start, order
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 

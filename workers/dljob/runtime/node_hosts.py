@@ -1,0 +1,203 @@
+"""The hosts of one node as its agent knows them: it reads their step counters, and hands PrimeMaster's answers back.
+
+A host connects and gives the descriptor of its counters (`dljob.runtime.agent_line`); when the line breaks it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+from dljob.runtime.agent_line import peer
+from dljob.runtime.messages import Ask, Beacon, Pulse
+from dljob.runtime.step_counters import Count, Renewal, StepCounters, now
+
+HELLO_BYTES = 4096
+SILENT_S = 1.0
+"""A host whose own thread has not run for so long is silent; it does so five times a second."""
+PENDING = 4
+"""So many answers may wait for theirs: those of calls that were lost on the way are of no use."""
+SLACK_S = 0.75
+"""How much later than expected PrimeMaster may ask again before hosts speak for themselves."""
+BIND_S = 0.5
+
+
+@dataclass(slots=True)
+class NodeHost:
+    """One host."""
+
+    role: str
+    actor: str
+    pid: int
+    counters: StepCounters
+    told: dict[int, int] = field(default_factory=dict[int, int])
+    """Slot -> number of the last count that PrimeMaster has."""
+
+    @property
+    def silent_s(self) -> float:
+        """How long the host's own thread has not run, when that is longer than it should be; else 0."""
+        silence = now() - self.counters.heart()
+        return silence if silence > SILENT_S else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostLook:
+    """What can be seen of one host."""
+
+    role: str
+    actor: str
+    pid: int
+    silent_s: float
+    """How long its own thread has not run, when that is longer than it should be: it is stopped, or C code of a rank
+    in its process holds the GIL. Else 0.
+    """
+    counts: tuple[Count, ...]
+    """Its ranks' counters; those of forked ranks go on while the host is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An answer that waits for its own."""
+
+    at: float
+    pause_s: float
+    counts: tuple[tuple[NodeHost, Mapping[int, int]], ...]
+
+
+class NodeHosts:
+    """All hosts of the node. `where` is the socket's address."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._lock = threading.Lock()
+        self._hosts: dict[int, NodeHost] = {}
+        self._numbers = count(1)
+        self._epoch = 0
+        self._pending: dict[int, _Told] = {}
+        threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
+
+    def look(self) -> tuple[HostLook, ...]:
+        """What can be seen of the hosts that live now, without asking any of them."""
+        with self._lock:
+            hosts = self._hosts.values()
+            return tuple(HostLook(h.role, h.actor, h.pid, h.silent_s, h.counters.ranks()) for h in hosts)
+
+    # -- what PrimeMaster asks
+
+    def heard(self, ask: Ask) -> bool:
+        """Take PrimeMaster's answer to an earlier report; False: a newer master was heard before."""
+        with self._lock:
+            if ask.epoch < self._epoch:
+                return False
+            if ask.epoch > self._epoch:  # it may know nothing of what its predecessor was told
+                self._epoch = ask.epoch
+                self._pending.clear()
+                for host in self._hosts.values():
+                    host.told.clear()
+            told = self._pending.pop(ask.acked, None)
+            if told is not None:
+                self._answered(told, ask)
+            return True
+
+    def _answered(self, told: _Told, ask: Ask) -> None:
+        there = {id(host) for host in self._hosts.values()}
+        until = told.at + 1.25 * max(told.pause_s, ask.pause_s) + SLACK_S
+        for host, numbers in told.counts:
+            if id(host) in there:
+                host.told.update(numbers)
+                host.counters.renew(Renewal(ask.epoch, told.at, until, host.actor not in ask.unknown))
+
+    def news(self) -> bool:
+        """Whether a rank told something that PrimeMaster does not have."""
+        with self._lock:
+            return any(
+                (number := slot.number()) and number != host.told.get(index)
+                for host in self._hosts.values()
+                for index, slot in enumerate(host.counters.slots)
+            )
+
+    def report(self, ask: Ask) -> Pulse:
+        """What all hosts have to say; it is said again until an `Ask` takes it."""
+        with self._lock:
+            number = next(self._numbers)
+            told = [_news(host, ask.epoch) for host in self._hosts.values()]
+            counts = tuple(zip(self._hosts.values(), (numbers for _, numbers in told), strict=True))
+            self._pending[number] = _Told(now(), ask.pause_s, counts)
+            while len(self._pending) > PENDING:
+                del self._pending[min(self._pending)]
+            return Pulse(os.getpid(), number, tuple(beacon for beacon, _ in told))
+
+    # -- the lines of the hosts
+
+    def _serve(self) -> None:
+        server = self._bound()
+        selector = selectors.DefaultSelector()
+        selector.register(server, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is server:
+                    with suppress(OSError):
+                        line, _ = server.accept()
+                        line.setblocking(False)
+                        selector.register(line, selectors.EVENT_READ)
+                elif isinstance(key.fileobj, socket.socket) and not self._one(key.fileobj):
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+
+    def _bound(self) -> socket.socket:
+        """The name may be held for a moment yet by an agent that is being ended."""
+        while True:
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with suppress(OSError):
+                server.bind(self._where)
+                server.listen(128)
+                server.setblocking(False)
+                return server
+            server.close()
+            time.sleep(BIND_S)
+
+    def _one(self, line: socket.socket) -> bool:
+        """Read what came on a line; False when it is over."""
+        text, fds = b"", list[int]()
+        with suppress(OSError):
+            text, fds, _, _ = socket.recv_fds(line, HELLO_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        host = _introduced(line, text, fds)
+        with self._lock:
+            gone = self._hosts.pop(line.fileno(), None)
+            if gone is not None:
+                gone.counters.close()
+            if host is not None:
+                self._hosts[line.fileno()] = host
+        return host is not None
+
+
+def _introduced(line: socket.socket, text: bytes, fds: list[int]) -> NodeHost | None:
+    """The host that says who it is; None for anybody else, and at the end of a line."""
+    with suppress(ValueError, KeyError):
+        pid, uid = peer(line)
+        if text and fds and uid == os.getuid():
+            hello = json.loads(text)
+            return NodeHost(hello["role"], hello["actor"], pid, StepCounters.opened(fds[0]))
+    for fd in fds:
+        os.close(fd)
+    return None
+
+
+def _news(host: NodeHost, epoch: int) -> tuple[Beacon, Mapping[int, int]]:
+    steps: dict[int, tuple[int, int, Mapping[str, float]]] = {}
+    numbers: dict[int, int] = {}
+    for index, slot in enumerate(host.counters.slots):
+        last = slot.read() if slot.number() != host.told.get(index, 0) else None
+        if last is not None:
+            numbers[index] = last.number
+            if last.step is not None:
+                steps[last.rank] = (last.incarnation, last.step, last.metrics)
+    return Beacon(host.role, host.actor, epoch, steps, host.silent_s), numbers
