@@ -1,0 +1,107 @@
+"""A small job with everything, what happens to it, and what must be true of it whoever dies how often meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prime_help import Job, eventually
+
+from dljob.telemetry.records import scan
+
+RANKS = ("trainer/0", "counter/0", "worker/0", "worker/1", "script/0", "script/1")
+LONG_S = 120.0
+"""Longer than all deaths of a master on the way to one thing take, also on a busy machine."""
+
+
+class Scene:
+    """One job under masters that die. Each method causes one thing, and returns when the job is over it."""
+
+    def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL") -> None:
+        self.job = job
+        self.options = {"where": str(job.folder), "at": list(at), "how": how}
+        self._spares = 0
+
+    def start(self) -> None:
+        """Admission, hosts, ranks: a driver, a callee, two ranks of one host each and two of one host; spares."""
+        job = self.job
+        script = {"name": "script", "entrypoint": {"module": "mortal_user.py"}, "resources": {"cpu": "0.5"}}
+        job.start(
+            job.role("trainer", "mortal_user.trains"),
+            job.role("counter", "mortal_user.Counts", driver=False),
+            job.role("worker", "mortal_user.works", replicas=2, driver=False),
+            {**script, "replicas": 2, "replicasPerGroup": 2, "driver": False},
+            backend={"name": "ray-mortal", "options": self.options},
+            master={"maxRestarts": 1000},
+            faultTolerance={
+                "leaseSeconds": 300,
+                "backoff": {"initialSeconds": 0},
+                "spares": {"processesPerNode": 1},
+            },
+        )
+
+    def running(self, **incarnations: int) -> None:
+        """All ranks are in user code, in the first incarnation or in these: `worker_1=2`."""
+        wanted = {name.replace("_", "/"): number for name, number in incarnations.items()}
+        self.job.running(*RANKS, incarnation=wanted, within=LONG_S)
+
+    def kill(self, rank: str, incarnation: int = 1) -> None:
+        """SIGKILL a rank."""
+        os.kill(self.job.pid(rank, incarnation), signal.SIGKILL)
+
+    def raise_error(self, rank: str) -> None:
+        """A worker raises an error."""
+        flag = self.job.folder / f"raise-{rank.replace('/', '-')}"
+        flag.touch()
+        eventually(lambda: not flag.exists(), LONG_S, self.job.seen)
+
+    def kill_spare(self) -> None:
+        """SIGKILL a spare that waits, as soon as there is one."""
+        pid = eventually(self._waiting_spare, LONG_S, self.job.seen)
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: "SpareLost" in self.kinds(), LONG_S, self.job.seen)
+
+    def _waiting_spare(self) -> int:
+        """The pid of a ready spare of the role `script`, which nobody takes."""
+        events = [event for event in self.events() if event["t"] == "SpareReady" and event["role"] == "script"]
+        return events[-1]["pid"] if events else 0
+
+    def end(self) -> dict[str, Any]:
+        """Let the drivers end; the final status."""
+        self.job.go()
+        return self.job.connection.wait(LONG_S)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The journal's events, in order; those that a fenced master wrote too late are among them."""
+        records = [record for segment in self.job.segments() for record in scan(segment.read_bytes()).records]
+        return [record["e"] for record in records if record["k"] == "event"]
+
+    def kinds(self) -> set[str]:
+        """The kinds of the journal's events."""
+        return {event["t"] for event in self.events()}
+
+    def points(self) -> set[str]:
+        """The points that a master came to."""
+        return {path.name for path in Path(self.options["where"], "points").iterdir()}
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """What user code wrote down."""
+        return [json.loads(line) for line in (self.job.folder / f"{name}.jsonl").read_text().splitlines()]
+
+    def check(self, status: dict[str, Any], **restarted: int) -> None:
+        """Each rank was in user code as often as it had to be, each step was made and counted once, nothing is left."""
+        due = dict.fromkeys(RANKS, 1) | {name.replace("_", "/"): 1 + times for name, times in restarted.items()}
+        lives = sorted((line["rank"], line["incarnation"]) for line in self.lines("lives"))
+        assert lives == sorted((rank, n + 1) for rank, times in due.items() for n in range(times))
+        assert status["phase"] == "Succeeded", status
+        steps = [line["step"] for line in self.lines("steps")]
+        assert steps == list(range(1, len(steps) + 1))
+        assert [line["step"] for line in self.lines("counted")] == steps
+        assert json.loads(status["result"]) == {"steps": len(steps), "counted": len(steps)}
+        notes = [note["seq"] for note in self.job.connection.notes()]
+        assert notes == list(range(1, len(notes) + 1))
+        self.job.nothing_left(30)
