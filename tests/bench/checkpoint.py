@@ -78,7 +78,7 @@ def main() -> None:
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
             theirs.close()
             ours.recv(1000)
-            place = Place(address, str(Path(folder) / "trainer"), "trainer/0", 0, 1, 1, 1, 1)
+            place = Place(address, str(Path(folder) / "trainer"), "trainer/0", 0, 1, 1, 1, 1, "trainer")
             mine = Client(lambda: asdict(place), lambda text: print(text, file=sys.stderr))
             whole = state()
             first = once(lambda: mine.save(0, whole, persist=True))

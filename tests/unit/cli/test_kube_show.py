@@ -47,10 +47,11 @@ RUNNING: dict[str, Any] = {
     "restartsTotal": 4,
     "recentFaults": [
         {"level": "RoleGroup", "target": "actor/1", "firstCause": "killed by signal 9",
-         "detectedAt": "2026-01-01T00:30:00.000Z", "recoveredAt": "2026-01-01T00:30:02.500Z"},
+         "detectedAt": "2026-01-01T00:30:00.000Z", "recoveredAt": "2026-01-01T00:30:02.500Z",
+         "lostSteps": 7},
         {"level": "Process", "target": "actor/3", "firstCause": "device error", "detectedAt": "2026-01-01T00:59:58Z"},
     ],
-    "progress": {"time": "2026-01-01T00:59:00Z", "step": 120,
+    "progress": {"time": "2026-01-01T00:59:00Z", "step": 120, "lastCheckpointStep": 100,
                  "metrics": [{"name": "reward", "value": "0.25"}, {"name": "kl", "value": "0.01"}]},
     "placement": {"units": 2, "ready": 1, "pending": 1,
                   "notReady": [{"name": "actor-0", "node": "n1", "why": "node n1 is not ready"}, {"name": "critic-0"}]},

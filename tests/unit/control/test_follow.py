@@ -18,6 +18,7 @@ FAULT = {
     "target": "worker",
     "firstCause": "n" * 900,
     "detectedAt": "t",
+    "lostSteps": 0,
 }
 
 
@@ -52,10 +53,12 @@ def test_progress_has_a_time_and_bounded_metrics():
     assert got["progress"]["metrics"][0] == {"name": "loss", "value": "0.123457"}
     assert len(got["progress"]["metrics"]) == 16
     assert made()["progress"] == {"time": "now"}
-    assert made(progress={"step": 9, "goodputPermille": 8})["progress"] == {
-        "time": "now",
-        "step": 9,
-        "goodputPermille": 8,
+    told = {"step": 9, "goodputPermille": 8, "lastCheckpointStep": 8, "lastCheckpointTime": "2027-01-15T08:00:01Z"}
+    assert made(progress=told)["progress"] == {"time": "now", **told}
+    assert made(progress={**told, "lastCheckpointStep": None, "lastCheckpointTime": None})["progress"].keys() == {
+        "time",
+        "step",
+        "goodputPermille",
     }
 
 

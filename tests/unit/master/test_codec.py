@@ -13,6 +13,7 @@ from master_kit import UID, World, job, nodes
 from dljob.errors import JournalError
 from dljob.master import codec
 from dljob.master import events as ev
+from dljob.master.marks import Committed, Life, Mark
 from dljob.master.state import JobState
 from dljob.master.transition import initial
 from dljob.master.views import Clue, HostId, NodeView, Outcome, Reason
@@ -47,6 +48,9 @@ views = st.builds(
     ip=text,
     head=st.booleans(),
 )
+lives = st.builds(Life, st.integers(1, 3), st.integers(1, 3))
+saved = st.builds(Mark, lives, small)
+committed = st.builds(Committed, saved, st.floats(0, 2e9))
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text),
     st.builds(
@@ -57,7 +61,10 @@ EVENTS = st.one_of(
         st.lists(st.tuples(text, st.lists(st.floats(0, 2e9), max_size=3).map(tuple))).map(tuple),
         st.none() | small,
         text,
+        st.lists(st.tuples(text, committed), max_size=2).map(tuple),
     ),
+    st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
+    st.builds(ev.CheckpointDecided, st.sampled_from(["t", "w/1", "x"]), lives, st.none() | saved, st.none() | small),
     st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
     st.builds(ev.NodeThawed, text),
     st.builds(
@@ -111,6 +118,8 @@ def a_busy_job():
     world.send(ev.Commanded("c", "restart", "w/0"))
     world.send(ev.CauseLearned("node/n0", (Clue("notice", "it is taken back"),)))
     world.send(ev.Carried(1, restarts=(("Job", 2),)))
+    world.send(ev.CheckpointCommitted("t", Mark(Life(1, 1), 3)))
+    world.send(ev.CheckpointDecided("t", Life(1, 2), Mark(Life(1, 1), 3), 5))
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()
     return world

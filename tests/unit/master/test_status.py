@@ -12,6 +12,8 @@ from dljob.master.state import UnitPhase
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.master.views import Outcome
 
+UNSAVED = {"lastCheckpointStep": None, "lastCheckpointTime": None}
+
 
 def show(world, progress=None):
     return json.loads(json.dumps(status(world.state, world.now, progress or {})))
@@ -56,7 +58,7 @@ def test_a_running_job_shows_roles_ranks_units_and_progress():
         "step": 7,
         "log": "w/1/1.log",
     }
-    assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None}
+    assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None} | UNSAVED
     assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}
     assert seen["restarts"] == {"process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
     assert seen["version"] == world.state.version
@@ -148,7 +150,7 @@ def test_placement_shows_gaps_between_ranks_and_leaves_out_what_is_not_held():
 
 def test_no_progress_is_no_step():
     world = World(job({"name": "w"}))
-    assert show(world)["progress"] == {"step": None, "metrics": {}, "goodputPermille": None}
+    assert show(world)["progress"] == {"step": None, "metrics": {}, "goodputPermille": None} | UNSAVED
 
 
 def test_peers_are_addressed_by_their_present_process():

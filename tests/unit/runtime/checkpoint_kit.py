@@ -52,6 +52,7 @@ def place(saver: Saver, folder: Path, **changes: Any) -> Place:
         "attempt": 1,
         "number": 1,
         "incarnation": 1,
+        "of": "trainer",
         "grace_s": 20.0,
     }
     return Place(**{**values, **changes})

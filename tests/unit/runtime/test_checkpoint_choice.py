@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.runtime.checkpoint.choice import Decision, Found, Life, Mark, choose, expired, fence
+from dljob.master.marks import Decision, Life, Mark, fence
+from dljob.runtime.checkpoint.choice import Found, choose, expired
 from dljob.runtime.checkpoint.files import Folder
 
 A, B, C = Life(1, 1), Life(1, 2), Life(2, 1)

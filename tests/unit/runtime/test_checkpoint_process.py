@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,22 @@ from typing import Any
 import pytest
 from checkpoint_kit import Rank, client, place
 
+from dljob.errors import CheckpointError
 from dljob.runtime.checkpoint.files import Folder
+
+
+class Journal:
+    """PrimeMaster as savers know it. `refused`: what it says to every commit."""
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self.asked: list[dict[str, Any]] = []
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(question)
+        if question["what"] == "commit":
+            return {"why": self.refused}
+        return {"why": self.refused, "yours": question["what"] == "turn", "chosen": question.get("chosen")}
 
 
 class Agent:
@@ -31,10 +48,26 @@ class Agent:
         subprocess.run([*command, self.address, str(grace_s)], pass_fds=[theirs.fileno()], check=True)
         theirs.close()
         self.link = ours
+        self.journal = Journal()
         self.pid = self.hear()["pid"]
 
     def hear(self) -> dict[str, Any]:
-        return json.loads(self.link.recv(1 << 16))
+        """The next word that is no question for PrimeMaster: those are answered."""
+        while True:
+            said = json.loads(self.link.recv(1 << 16))
+            if said["op"] != "ask":
+                return said
+            answer = self.journal.answer(said["question"])
+            self.link.send(json.dumps({"op": "done", "id": said["id"], "answer": answer}).encode())
+
+    def hears(self) -> None:
+        """Answer questions from now on, and leave every other word unheard."""
+        threading.Thread(target=self._hears, daemon=True).start()
+
+    def _hears(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                self.hear()
 
     def ends(self) -> None:
         """As when its process ends; a forked rank of the test may hold the socket as well."""
@@ -78,8 +111,41 @@ def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path: Pa
     rank = Rank(place(made, tmp_path), saves(1, 2, persist=False))
     assert rank.heard() == "saved"
     made.ends()
-    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
+    assert [(mark.step, world) for mark, world in Folder(tmp_path).unsaid()] == [(1, 1), (2, 1)]
     rank.kill()
+
+
+def test_what_was_on_disk_when_nobody_could_journal_it_is_journaled_by_who_comes_next(agent: Agent, tmp_path: Path):
+    """No agent, no journal, no manifest: the next life finds the parts, and has them journaled before it decides."""
+    gone = Agent()
+    rank = Rank(place(gone, tmp_path), saves(1, 2, persist=False))
+    assert rank.heard() == "saved"
+    gone.ends()
+    rank.kill()
+    again = Rank(place(agent, tmp_path, number=2), lambda mine, tell: tell(str(mine.load()[0])))
+    while (said := agent.hear())["op"] != "others":
+        pass
+    agent.link.send(json.dumps({"op": "done", "id": said["id"]}).encode())
+    agent.hears()
+    assert again.heard() == "2"
+    assert again.wait() == 0
+    asked = [(q["what"], (q.get("mark") or q.get("chosen") or {}).get("step")) for q in agent.journal.asked]
+    assert asked == [("turn", None), ("commit", 1), ("commit", 2), ("decide", 2)]
+    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
+
+
+def test_what_the_journal_refuses_is_no_checkpoint_and_ends_the_saving(agent: Agent, tmp_path: Path):
+    agent.journal.refused = "life 1.2 has gone on anew"
+    agent.hears()
+    log: list[str] = []
+    mine = client(place(agent, tmp_path), log)
+    mine.save(1, {"a": 1}, persist=True)
+    with pytest.raises(CheckpointError, match=r"life 1\.2 has gone on anew"):
+        mine.wait(20)
+    with pytest.raises(CheckpointError, match=r"trainer/0 cannot load: life 1\.2 has gone on anew"):
+        mine.load()
+    assert [f.bad for f in Folder(tmp_path).found()] == ["it is not whole: 1 part and no manifest"]
+    mine.close()
 
 
 def test_signals_to_a_whole_group_do_not_end_it(agent: Agent):
@@ -115,6 +181,7 @@ def test_a_world_asks_the_savers_of_other_nodes_before_it_decides(agent: Agent, 
     while other.hear()["op"] != "done":
         pass
     agent.link.send(json.dumps({"op": "done", "id": asked["id"]}).encode())
+    agent.hears()
     assert again.heard() == "4"
     assert again.wait() == 0
     other.ends()
@@ -130,6 +197,7 @@ def test_a_rank_outlives_its_saver(tmp_path: Path):
     mine.save(1, {"a": 1}, persist=False)
     os.kill(first.pid, signal.SIGKILL)
     first.ends()
+    second.hears()
     mine.save(2, {"a": 2}, persist=True)
     mine.wait(20, everything=True)
     assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]

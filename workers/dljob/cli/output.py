@@ -64,6 +64,18 @@ def coloured(terminal: bool) -> bool:  # noqa: FBT001 - the one thing it depends
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
 
 
+def saved(progress: Mapping[str, Any]) -> str:
+    """What of a job's steps is on disk; empty while nothing is."""
+    step = progress.get("lastCheckpointStep")
+    return "" if step is None else f", saved {step}"
+
+
+def lost(fault: Mapping[str, Any]) -> str:
+    """What a fault cost; empty where nobody knows."""
+    steps = fault.get("lostSteps")
+    return "" if steps is None else f", {steps} step{'s' * (steps != 1)} lost"
+
+
 def seconds(value: float) -> str:
     """A span for people: 0.35 s, 12.3 s, 3m12s, 2h05m."""
     if value < 1:

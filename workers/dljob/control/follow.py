@@ -21,7 +21,7 @@ LEVELS = {
     "master": "master",
 }
 """Name of a restart level in the status -> its name in the snapshot."""
-STEPS = ("step", "goodputPermille")
+STEPS = ("step", "lastCheckpointStep", "goodputPermille")
 MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
 FAULT = ("level", "reason", "target", "firstCause", "detectedAt", "recoveredAt")
 EXCLUSION = ("name", "reason", "since", "until")
@@ -73,7 +73,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         snapshot.get("reason"),
         snapshot.get("epoch"),
         snapshot.get("restarts"),
-        snapshot.get("carry"),
+        {key: value for key, value in part(snapshot, "carry").items() if key != "checkpoints"},
         snapshot.get("lastFault"),
         roles_state(items(snapshot, "roles")),
         placement_state(part(snapshot, "placement")),
@@ -101,12 +101,15 @@ def placement_state(placement: Object) -> object:
 
 
 def _fault(fault: Object) -> Pieces:
-    return {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
+    words: Pieces = {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
+    return {**words, "lostSteps": fault["lostSteps"]} if isinstance(fault.get("lostSteps"), int) else words
 
 
 def _progress(progress: Object, at: str) -> Pieces:
     found: Pieces = {"time": at}
     found |= {key: number(progress, key) for key in STEPS if isinstance(progress.get(key), int)}
+    if text(progress, "lastCheckpointTime"):
+        found["lastCheckpointTime"] = text(progress, "lastCheckpointTime")
     metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     if metrics:
         found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]

@@ -15,17 +15,21 @@ from dljob.master import budget
 from dljob.master.draft import Draft
 from dljob.master.events import Carried
 from dljob.master.evolve import evolve
-from dljob.master.state import JobState, Mark
+from dljob.master.marks import Committed, Life, Mark, Saves
+from dljob.master.state import JobState
+from dljob.master.state import Mark as Failure
 from dljob.master.views import Level
 from dljob.telemetry import reasons
 
 VERSION = 1
 MARKS_A_KEY, MARKS = 32, 256
 """So many times are handed on of each budget, and of all: the newest, about 4 KiB."""
+WORLDS = 64
+"""Of so many worlds the last checkpoint, the newest."""
 
 
 def carry(state: JobState) -> dict[str, Any]:
-    """What is to be handed on, JSON-able; empty while nothing was restarted and nothing failed."""
+    """What is to be handed on, JSON-able; empty while nothing was restarted, nothing failed and nothing was saved."""
     marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
     newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
     oldest = newest[-1] if newest else 0.0
@@ -33,9 +37,21 @@ def carry(state: JobState) -> dict[str, Any]:
         "restarts": dict(sorted(state.restarts.items())),
         "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
         "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
+        "checkpoints": _saves(state),
     }
     kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
-    return {"v": VERSION, **kept} if any(kept.values()) else {}
+    told = {name: table for name, table in kept.items() if table}
+    return {"v": VERSION, **told} if told else {}
+
+
+def _saves(state: JobState) -> dict[str, list[float]]:
+    """World -> [attempt, number of the life, step, when] of its last checkpoint."""
+    found = [(own.last, world) for world, own in state.saves.items() if own.last]
+    newest = sorted(found, key=lambda one: (-one[0].at, one[1]))[:WORLDS]
+    return {
+        world: [one.mark.life.attempt, one.mark.life.number, one.mark.step, round(one.at, 1)]
+        for one, world in sorted(newest, key=lambda one: one[1])
+    }
 
 
 def carried(text: str, uid: str, attempt: int) -> Carried:
@@ -65,7 +81,13 @@ def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
         if not all(math.isfinite(at) for at in own):
             raise ValueError(f"a time of {key} is not finite")
         marks.append((key, own))
-    return Carried(attempt, restarts, roles, tuple(marks), step if isinstance(step, int) else None)
+    saves: list[tuple[str, Committed]] = []
+    for world, (told, number, saved, at) in cast("Mapping[str, list[float]]", state.get("checkpoints", {})).items():
+        if not math.isfinite(at):
+            raise ValueError(f"the time of the checkpoint of {world} is not finite")
+        saves.append((world, Committed(Mark(Life(int(told), int(number)), int(saved)), float(at))))
+    reached = step if isinstance(step, int) else None
+    return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves))
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -92,9 +114,17 @@ def take(d: Draft, event: Carried) -> None:
     for key, times in event.marks:
         if key in known:
             # The last head's clock may have been ahead: nothing of the past may seem younger than what comes.
-            marks = [Mark(min(at, d.now)) for at in times]
+            marks = [Failure(min(at, d.now)) for at in times]
             d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
+    _take_saves(d, event)
     _tell(d, event)
+
+
+def _take_saves(d: Draft, event: Carried) -> None:
+    for world, one in event.saves:
+        if world.partition("/")[0] in d.roles:
+            own = d.saves.get(world, Saves())
+            d.saves = d.saves.set(world, evolve(own, committed=(evolve(one, at=min(one.at, d.now)), *own.committed)))
 
 
 def _keys(d: Draft) -> frozenset[str]:

@@ -12,6 +12,7 @@ from dljob.master.evolve import evolve
 from dljob.master.faults import Fault, Notice
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
+from dljob.master.marks import Saves
 from dljob.master.state import (
     ErrorMemory,
     Exclusion,
@@ -47,7 +48,7 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger",
+    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "saves",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -115,6 +116,7 @@ class Draft:
         self.epoch: int = state.epoch
         self.wake: float | None = state.wake
         self.ledger: Ledger = state.ledger
+        self.saves: Map[str, Saves] = state.saves
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -156,6 +158,7 @@ class Draft:
             version=self.base.version + changed,
             wake=self.wake,
             ledger=self.ledger,
+            saves=self.saves,
         )
 
     def _changed(self) -> bool:

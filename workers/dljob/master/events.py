@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dljob.master.marks import Committed, Life, Mark
 from dljob.master.views import Clue, HostId, NodeView, Outcome
 
 
@@ -35,6 +36,8 @@ class Carried:
     """The last step that it came to, as far as anybody heard."""
     why: str = ""
     """Why it cannot be used; empty: it can."""
+    saves: tuple[tuple[str, Committed], ...] = ()
+    """The last checkpoint by world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,25 @@ class HangFound:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """All parts of a checkpoint of a world (an Elastic role, `trainer`, or an Actor rank, `w/3`) are on disk."""
+
+    world: str
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDecided:
+    """A life of a world goes on from a checkpoint; None: from nothing."""
+
+    world: str
+    life: Life
+    chosen: Mark | None
+    reached: int | None = None
+    """The highest step that earlier processes told; None: they told none."""
+
+
+@dataclass(frozen=True, slots=True)
 class CauseLearned:
     """Evidence that came by another way than the end itself. `target`: "<role>/<rank>" or "node/<Ray's node id>"."""
 
@@ -223,6 +245,8 @@ Event = (
     | RankReady
     | Stepped
     | RankEnded
+    | CheckpointCommitted
+    | CheckpointDecided
     | HangFound
     | CauseLearned
     | Commanded

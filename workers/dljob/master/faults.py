@@ -66,3 +66,5 @@ class Fault:
     """The fault that it follows from; 0: none is known."""
     followed: tuple[Follower, ...] = ()
     """What follows from it, in the order in which it was heard."""
+    lost: int | None = None
+    """How many steps further than the checkpoint that it went on from the role had come; None: nobody knows."""

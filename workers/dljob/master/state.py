@@ -16,6 +16,7 @@ from dljob.master.actions import Action
 from dljob.master.faults import Fault, Notice
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
+from dljob.master.marks import Saves
 from dljob.master.views import HostId, Level, NodeView
 
 RankKey: TypeAlias = tuple[str, int]
@@ -330,6 +331,8 @@ class JobState:
     """No timer is due before this; None: there is no timer."""
     ledger: Ledger = field(default_factory=Ledger)
     """Where the time of all ranks went."""
+    saves: Map[str, Saves] = field(default_factory=Map[str, Saves])
+    """Checkpoints, by world."""
 
 
 @dataclass(frozen=True, slots=True)

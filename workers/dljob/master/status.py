@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
-from dljob.master import ledger_view
+from dljob.master import checkpoints, ledger_view
 from dljob.master.carry import carry
 from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
@@ -181,7 +181,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
-        "progress": {**_progress(state, progress), "goodputPermille": ledger_view.permille(state, now)},
+        "progress": {**_progress(state, progress), "goodputPermille": ledger_view.permille(state, now), **_saved(state)},
         "ledger": ledger_view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
@@ -272,6 +272,7 @@ def _fault(state: JobState, fault: Fault) -> dict[str, Any]:
         "detectedAt": _time(fault.detected),
         "recoveredAt": _time(recovered),
         "seconds": None if recovered is None else round(recovered - fault.detected, 3),
+        "lostSteps": fault.lost,
     }
 
 
@@ -284,6 +285,12 @@ def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
         return {"step": None, "metrics": {}}
     (step, metrics), _ = max(steps, key=lambda item: (item[0][0], -item[1]))
     return {"step": step, "metrics": dict(metrics)}
+
+
+def _saved(state: JobState) -> dict[str, Any]:
+    """The last checkpoint: the first driver role's, or where that saves nothing, any role's."""
+    last = checkpoints.last(state)
+    return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": _time(last and last.at)}
 
 
 def _time(at: float | None) -> str | None:

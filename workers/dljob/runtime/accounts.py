@@ -65,6 +65,10 @@ class Evidence:
                 return dataclasses.replace(event, seen=self._heard.pop(actor, None))
             case ev.RankReady() if event.incarnation > 1:
                 return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
+            case ev.CheckpointDecided():
+                role, _, rank = event.world.partition("/")
+                steps = [s for (name, n), s in self._highest.items() if name == role and rank in ("", str(n))]
+                return dataclasses.replace(event, reached=max(steps, default=None))
             case ev.NodesSeen():
                 return dataclasses.replace(event, silent=self._silent(state, {node.id for node in event.nodes}))
             case _:

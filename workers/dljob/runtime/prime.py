@@ -28,6 +28,7 @@ from dljob.runtime.guard import raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
+from dljob.runtime.saves import SaveDesk
 from dljob.runtime.setup import Setup
 from dljob.runtime.shell import Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
@@ -47,6 +48,7 @@ class PrimeMaster:
     def __init__(self, order: MasterOrder) -> None:
         self._order = order
         self._clients = 0
+        self._desk = SaveDesk()
         loop = asyncio.get_running_loop()
         self._made: asyncio.Future[Shell] = loop.create_future()
         self._main = loop.create_task(self._run())
@@ -112,6 +114,10 @@ class PrimeMaster:
 
         await until(shell.changed, lambda: _there(look(), after), None)
         return look()
+
+    async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
+        """What a node's saver asks of checkpoints (`runtime.checkpoint.book`)."""
+        return await self._desk.answer(await self._ready(), question, node)
 
     # -- what clients ask
 

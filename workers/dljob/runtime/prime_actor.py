@@ -35,6 +35,10 @@ class PrimeMaster:
         """A rank, once it is ready in an incarnation greater than `after`, or will never be back."""
         return await self._own.await_peer(role, rank, after)
 
+    async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
+        """What a node's saver asks of checkpoints."""
+        return await self._own.saves(question, node)
+
     async def hello(self) -> int:
         """The first answer. Its pid."""
         return await self._own.hello()

@@ -18,6 +18,7 @@ import time
 from typing import Any, ClassVar
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util import list_named_actors
 
 from dljob.errors import CheckpointError
@@ -27,6 +28,8 @@ from dljob.runtime.messages import JobInfo, saver_name, saver_prefix
 UP_S = 30.0
 FLUSH_S = 60.0
 """How long the savers of other nodes are waited for."""
+ASK_S = 20.0
+AGAIN_S = 0.1
 LOOKS = 6
 """So often in a lease's time it is asked whether PrimeMaster is still there."""
 _BOOT = """import json, sys
@@ -43,7 +46,8 @@ class SaverAgent:
 
     def __init__(self, job: JobInfo) -> None:
         self._job = job
-        self._name = saver_name(job, ray.get_runtime_context().get_node_id())
+        self._node: str = ray.get_runtime_context().get_node_id()
+        self._name = saver_name(job, self._node)
         self._address = f"@dljob-saver-{job.uid[:8]}-{secrets.token_hex(8)}"
         self._up = threading.Event()
         self._ids = itertools.count(1)
@@ -97,6 +101,8 @@ class SaverAgent:
                     print(f"[dljob] checkpoint: {message['text']}", flush=True)  # noqa: T201 - into the actor's log
                 case "others":
                     threading.Thread(target=self._others, args=(message["id"],), daemon=True).start()
+                case "ask":
+                    threading.Thread(target=self._ask, args=(message["id"], message["question"]), daemon=True).start()
                 case _:
                     with self._lock:
                         event, said = self._asked.pop(message["id"])
@@ -127,6 +133,19 @@ class SaverAgent:
                     asked.append(other.flush.remote(FLUSH_S, False))
             ray.wait(asked, num_returns=len(asked), timeout=FLUSH_S)
         self._say(op="done", id=number)
+
+    def _ask(self, number: int, question: dict[str, Any]) -> None:
+        """Have PrimeMaster answer, once there is one: as long as this actor lives, one may come."""
+        answer: dict[str, Any] | None = None
+        while answer is None:
+            try:
+                master: Any = ray.get_actor(self._job.master, self._job.namespace)
+                answer = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
+            except Exception as error:  # noqa: BLE001 - a master that is away comes back; else the lease ends us
+                if isinstance(error, RayTaskError):
+                    print(f"[dljob] checkpoint: PrimeMaster cannot answer: {error}", flush=True)  # noqa: T201
+                time.sleep(AGAIN_S)
+        self._say(op="done", id=number, answer=answer)
 
     def _follow_master(self) -> None:
         """The lease runs while the job has a master, dead or alive; one that is gone for good has no name any more."""

@@ -42,6 +42,7 @@ def place_of(spec: HostSpec, order: StartOrder, start: RankStart, address: str) 
         attempt=job.attempt,
         number=start.incarnation if alone else order.generation,
         incarnation=start.incarnation,
+        of=role.name if role.elastic else f"{role.name}/{start.rank}",
         save_on_exit=job.save_on_exit,
         grace_s=job.save_grace_s,
     )

@@ -80,6 +80,7 @@ def _fault(words: str) -> Schema:
         firstCause=_text("What failed first, in its own words."),
         detectedAt=_time("When it was noticed."),
         recoveredAt=_time("When the job went on; absent until then."),
+        lostSteps=_count("How many steps further than the checkpoint that it went on from the role had come."),
     )
 
 
@@ -187,6 +188,8 @@ def _history() -> dict[str, Schema]:
             "How far the first driver role is; written at most every 15 seconds.",
             time=_time("When this was said."),
             step=_count("Its step."),
+            lastCheckpointStep=_count("The step that was saved last: by that role, or if it saves nothing by any."),
+            lastCheckpointTime=_time("When that checkpoint was whole on disk."),
             goodputPermille=_count(
                 "Productive share of the time of all ranks since the start of the attempt, in thousandths."
             ),

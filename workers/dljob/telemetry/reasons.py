@@ -34,6 +34,8 @@ IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
 MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster came back and took the job in hand again
 CARRIED = "Carried"  # a new attempt on Kubernetes counts restarts on from where the last one was
 CARRY_IGNORED = "CarryIgnored"  # what the last attempt handed on cannot be used: budgets begin anew
+CHECKPOINT_RESTORED = "CheckpointRestored"  # a role, or a rank of it, goes on from a checkpoint, or found none
+CHECKPOINT_REFUSED = "CheckpointRefused"  # what an old process saved does not count: its successor has gone on without it
 
 # Commands.
 COMMAND_ACCEPTED = "CommandAccepted"  # somebody ordered something, and it is being done

@@ -124,7 +124,7 @@ def describe(record: registry.JobRecord, status: dict[str, Any]) -> list[str]:
     progress: dict[str, Any] = status.get("progress", {})
     if progress.get("step") is not None:
         metrics = "  ".join(f"{k} {v:g}" for k, v in progress.get("metrics", {}).items())
-        lines.append(f"  step {progress['step']}  {metrics}".rstrip())
+        lines.append(f"  step {progress['step']}{output.saved(progress)}  {metrics}".rstrip())
     restarts = {k: v for k, v in status.get("restarts", {}).items() if v}
     lines += [f"  {line}" for line in spent(status.get("ledger", {}))]
     lines.append("  restarts: " + (", ".join(f"{v} {k.replace('_', ' ')}" for k, v in restarts.items()) or "none"))
@@ -132,7 +132,7 @@ def describe(record: registry.JobRecord, status: dict[str, Any]) -> list[str]:
         took = (
             "not yet recovered" if fault.get("seconds") is None else f"recovered in {output.seconds(fault['seconds'])}"
         )
-        lines.append(f"  fault: {fault['target']} [{fault['level']}] {fault['firstCause']}; {took}")
+        lines.append(f"  fault: {fault['target']} [{fault['level']}] {fault['firstCause']}; {took}{output.lost(fault)}")
         lines += [f"    evidence: {line}" for line in fault.get("evidence", [])]
         lines += [f"    after it: {line}" for line in fault.get("followed", [])]
     lines.append(f"  folder: {record.dir}")

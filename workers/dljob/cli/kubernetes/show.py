@@ -8,7 +8,7 @@ from typing import Any
 
 from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of, why
 from dljob.api.kubernetes.timeline import unix
-from dljob.cli.output import seconds
+from dljob.cli.output import lost, saved, seconds
 
 Json = dict[str, Any]
 Row = tuple[str, ...]
@@ -97,13 +97,13 @@ def _progress(status: Mapping[str, Any]) -> list[str]:
     if progress.get("step") is None:
         return []
     metrics = "  ".join(f"{m['name']} {m['value']}" for m in items(progress, "metrics"))
-    return [f"  step {progress['step']}  {metrics}".rstrip()]
+    return [f"  step {progress['step']}{saved(progress)}  {metrics}".rstrip()]
 
 
 def _fault(fault: Mapping[str, Any]) -> str:
     begun, over = unix(fault.get("detectedAt")), unix(fault.get("recoveredAt"))
     took = "not yet recovered" if begun is None or over is None else f"recovered in {seconds(over - begun)}"
-    return f"  fault: {fault.get('target')} [{fault.get('level')}] {fault.get('firstCause')}; {took}"
+    return f"  fault: {fault.get('target')} [{fault.get('level')}] {fault.get('firstCause')}; {took}{lost(fault)}"
 
 
 def _waiting(placement: Mapping[str, Any]) -> list[str]:

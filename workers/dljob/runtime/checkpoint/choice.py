@@ -1,44 +1,11 @@
-"""Which step a new life restores, what is void, and what may go: decisions without a file in sight.
-
-A *life* is one run of all that save together: an Elastic role's generation, an Actor rank's incarnation. Before a life
-loads it decides once, for all its ranks, from where; that decision also fences: what an earlier life saves beyond it
-never counts, however late it comes.
-"""
+"""Which step a new life restores, and what may go: decisions without a file in sight (`dljob.master.marks`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Life:
-    """Counts lives, the job's attempts first."""
-
-    attempt: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.attempt}.{self.number}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Mark:
-    """A saved step of a life; a later life's is newer, whatever the steps are."""
-
-    life: Life
-    step: int
-
-    def __str__(self) -> str:
-        return f"step {self.step} of life {self.life}"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a life restored; None: it began anew."""
-
-    life: Life
-    chosen: Mark | None
+from dljob.master.marks import Decision, Life, Mark, fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +16,6 @@ class Found:
     world: int
     memory: bool = False
     bad: str = ""
-
-
-def fence(mark: Mark, decisions: Iterable[Decision]) -> str:
-    """Why a mark does not count: a later life went on from before it. Empty when it counts."""
-    for decision in decisions:
-        if mark.life < decision.life and (decision.chosen is None or mark > decision.chosen):
-            since = f"from {decision.chosen}" if decision.chosen else "anew"
-            return f"life {decision.life} has gone on {since}"
-    return ""
 
 
 def choose(found: Iterable[Found], decisions: Iterable[Decision], life: Life) -> tuple[Found | None, tuple[str, ...]]:

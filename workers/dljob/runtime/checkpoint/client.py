@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.runtime.checkpoint.choice import Life, Mark
+from dljob.master.marks import Life, Mark
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.fitting import fill
 from dljob.runtime.checkpoint.model import Place
@@ -68,6 +68,8 @@ class Client:
         with self._lock:
             for memory in (True, False):
                 said, fds = self._request({"op": "choose", "memory": memory})
+                if "error" in said:
+                    raise CheckpointError(said["error"])
                 for word in said["skipped"]:
                     self._say(f"checkpoint: {word}")
                 if not said["source"]:

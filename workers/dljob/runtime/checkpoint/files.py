@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime.checkpoint.choice import Decision, Found, Life, Mark, expired, fence
+from dljob.master.marks import Decision, Life, Mark, fence
+from dljob.runtime.checkpoint.choice import Found, expired
+from dljob.runtime.checkpoint.model import Place
 from dljob.runtime.checkpoint.slot import PAGE, WHOLE, Head, read_head
 
 CHUNK = 8 << 20
@@ -32,6 +34,7 @@ MANIFEST = "manifest.json"
 _TRAILER = struct.Struct("<8sII")
 _END = b"DLJCRC32"
 _STEP = re.compile(r"step-(\d+)\.(\d+)-(\d+)")
+_PART = re.compile(r"rank-\d+\.part")
 _RESTORE = re.compile(r"restore-(\d+)-(\d+)\.json")
 
 
@@ -53,6 +56,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def of(cls, place: Place) -> Folder:
+        """Where a rank's world saves."""
+        return cls(Path(place.folder))
 
     def at(self, mark: Mark) -> Path:
         """The folder of one checkpoint."""
@@ -93,16 +101,20 @@ class Folder:
                 raise TornError
         return crc
 
-    def commit(self, mark: Mark, world: int) -> str:
-        """Write the manifest when all parts of the world are there.
+    def commit(self, mark: Mark, world: int, ask: Callable[[], str | None] = lambda: "") -> str:
+        """Write the manifest when all parts of the world are there, and nobody who is asked then refuses it.
 
-        Returns "committed", "waiting" for parts of others, or "fenced: ..." with the reason.
+        `ask` says why it does not count, else ""; None: nobody can say now.
+
+        Returns "committed", "waiting" for parts of others or for an answer, or "fenced: ..." with the reason.
         """
         if why := fence(mark, self.decisions()):
             return f"fenced: {why}"
         heads = [_head_of(self.part(mark, rank)) for rank in range(world)]
-        if any(head is None for head in heads):
+        if any(head is None for head in heads) or (why := ask()) is None:
             return "waiting"
+        if why:
+            return f"fenced: {why}"
         parts = [
             {"rank": n, "file": self.part(mark, n).name, "bytes": found[0].total, "crc32": found[1]}
             | {"incarnation": found[0].incarnation}
@@ -167,11 +179,18 @@ class Folder:
         told = [(mark, self.manifest(mark)) for mark in reversed(self.marks())]
         return [Found(m, int(said["world"])) if said else Found(m, 0, bad=self._unwhole(m)) for m, said in told]
 
+    def unsaid(self) -> list[tuple[Mark, int]]:
+        """(mark, world) of those of which a part is there and no manifest: who wrote the last part said nothing."""
+        found = [mark for mark in self.marks() if MANIFEST not in _names(self.at(mark))]
+        names = [(mark, name) for mark in found for name in _names(self.at(mark)) if _PART.fullmatch(name)]
+        heads = {mark: head for mark, name in names if (head := _head_of(self.at(mark) / name))}
+        return [(mark, head[0].world) for mark, head in heads.items()]
+
     def _unwhole(self, mark: Mark) -> str:
         names = _names(self.at(mark))
         if MANIFEST in names:
             return "its manifest cannot be read"
-        parts = sum(name.endswith(".part") and not name.startswith(".") for name in names)
+        parts = sum(_PART.fullmatch(name) is not None for name in names)
         return f"it is not whole: {parts} part{'s' * (parts != 1)} and no manifest"
 
     def check(self, mark: Mark) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from dljob.runtime.checkpoint.choice import Mark
+from dljob.master.marks import Mark
 from dljob.runtime.checkpoint.model import Place
 from dljob.runtime.checkpoint.slot import WHOLE, Head, Slot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.runtime.checkpoint.choice import Life, Mark
+from dljob.master.marks import Life, Mark
 
 KEEP = 2
 """How many whole checkpoints stay on disk."""
@@ -28,6 +28,8 @@ class Place:
     number: int
     """Of the life: the role's generation, or this rank's incarnation."""
     incarnation: int
+    of: str
+    """The world, as PrimeMaster calls it: `trainer` for an Elastic role, `w/3` for an Actor rank."""
     save_on_exit: bool = True
     grace_s: float = 120.0
     """How long saving may take when the rank or the job ends."""

@@ -3,9 +3,10 @@
     python -m dljob.runtime.checkpoint.process FD ADDRESS [GRACE]
 
 The process that was started ends at once; the saver is its child, which nobody has.
-Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text} and {"op": "others", id}; the agent
-orders {"op": "flush", id, timeout_s, alive} and answers {"op": "done", id}, as the saver does. When the agent's end of
-the socket closes, however the agent ended, the saver brings what it holds to disk within GRACE seconds, and leaves.
+Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text}, {"op": "others", id} and {"op":
+"ask", id, question}; the agent orders {"op": "flush", id, timeout_s, alive} and answers {"op": "done", id, answer}, as
+the saver does. When the agent's end of the socket closes, however the agent ended, the saver brings what it holds to
+disk within GRACE seconds, and leaves.
 """
 
 from __future__ import annotations
@@ -17,13 +18,24 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from dljob.runtime.checkpoint.book import JournalBook
 from dljob.runtime.checkpoint.saver import Saver
 
 OTHERS_S = 60.0
 """How long the savers of other nodes may take to flush before a world decides without them."""
 GRACE_S = 120.0
+
+
+@dataclass(eq=False, slots=True)
+class Asked:
+    """Something that was asked of the agent."""
+
+    heard: threading.Event = field(default_factory=threading.Event)
+    answer: dict[str, Any] | None = None
 
 
 class Process:
@@ -34,9 +46,10 @@ class Process:
         self._grace_s = grace_s
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, threading.Event] = {}
+        self._asked: dict[int, Asked] = {}
         self._gone = False
-        self._saver = Saver(address, lambda kind, text: self._say(op="told", kind=kind, text=text), self._others)
+        book = JournalBook(self._question)
+        self._saver = Saver(address, lambda kind, text: self._say(op="told", kind=kind, text=text), self._others, book)
 
     def serve(self) -> None:
         """Serve until the agent is gone."""
@@ -46,13 +59,14 @@ class Process:
                 with self._lock:
                     asked = self._asked.pop(message["id"], None)
                 if asked is not None:
-                    asked.set()
+                    asked.answer = message.get("answer")
+                    asked.heard.set()
             else:
                 threading.Thread(target=self._flush, args=(message,), daemon=True).start()
-        self._gone = True
         with self._lock:
-            for event in self._asked.values():
-                event.set()
+            self._gone = True
+            for asked in self._asked.values():
+                asked.heard.set()
         self._saver.flush(self._grace_s, alive=True)
         self._saver.close()
 
@@ -67,12 +81,21 @@ class Process:
         self._say(op="done", id=order["id"], failed=self._saver.flush(order["timeout_s"], alive=order["alive"]))
 
     def _others(self) -> None:
-        number, event = next(self._ids), threading.Event()
+        self._wait(OTHERS_S, op="others")
+
+    def _question(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """PrimeMaster's answer, however long it is away; None when the agent is gone."""
+        return self._wait(None, op="ask", question=question)
+
+    def _wait(self, seconds: float | None, **message: Any) -> dict[str, Any] | None:
+        number, asked = next(self._ids), Asked()
         with self._lock:
-            self._asked[number] = event
-        if not self._gone:
-            self._say(op="others", id=number)
-            event.wait(OTHERS_S)
+            if self._gone:
+                return None
+            self._asked[number] = asked
+        self._say(id=number, **message)
+        asked.heard.wait(seconds)
+        return asked.answer
 
     def _say(self, **message: Any) -> None:
         try:

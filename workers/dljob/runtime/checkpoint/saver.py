@@ -26,7 +26,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime.checkpoint.choice import Decision, Found, Life, Mark, choose, fence
+from dljob.errors import CheckpointError
+from dljob.master.marks import Life, Mark, fence
+from dljob.runtime.checkpoint.book import Book, FileBook
+from dljob.runtime.checkpoint.choice import Found, choose
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.holding import Holding, dup
 from dljob.runtime.checkpoint.model import KEEP, Place
@@ -47,10 +50,13 @@ Told = Callable[[str, str], None]
 class Saver:
     """Serves on `address` until `close`. `others` flushes the savers of other nodes before a world decides."""
 
-    def __init__(self, address: str, told: Told, others: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, address: str, told: Told, others: Callable[[], None] = lambda: None, book: Book | None = None
+    ) -> None:
         self.address = address
         self._told = told
         self._others = others
+        self._book = book or FileBook()
         self._changed = threading.Condition()
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, Life] = {}
@@ -157,7 +163,10 @@ class Saver:
             case "free" | "wait":
                 wire.send(self._wait(holding, message))
             case "choose":
-                said, handed = self._choose(holding, memory=message["memory"])
+                try:
+                    said, handed = self._choose(holding, memory=message["memory"])
+                except CheckpointError as error:
+                    said, handed = {"error": str(error)}, []
                 wire.send(said, handed)
                 for fd in handed:
                     os.close(fd)
@@ -217,7 +226,7 @@ class Saver:
         if not why:
             copy = Copy(slot.map, head.total, lambda: slot.head == head)
             folder.write_part(mark, place.rank, slot.clean_head(head), copy)
-            said = folder.commit(mark, place.world)
+            said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
             if said == "committed":
                 folder.retain(KEEP)
                 self._told(
@@ -256,10 +265,10 @@ class Saver:
         place, folder = holding.place, Folder(Path(holding.place.folder))
         skipped: tuple[str, ...] = ()
         with self._deciding:
-            made = next((d for d in folder.decisions() if d.life == place.life), None)
+            made = self._book.turn(place, folder)
             if made is None:
                 best, skipped = self._best(place, folder)
-                made = folder.decide(Decision(place.life, best and best.mark))
+                made = self._book.decide(place, folder, best and best.mark)
         newest = max([m for m in [made.chosen, *self._own(place, folder)] if m], default=None)
         if newest is None:
             return {"source": "", "skipped": skipped}, []
@@ -277,6 +286,8 @@ class Saver:
         if place.life > FIRST and (not found or place.world > len(self._here(place.folder))):
             self._others()
             self.flush(place.grace_s)
+        for mark, world in folder.unsaid():
+            folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
         found += folder.found()
         while True:
             best, skipped = choose(found, decisions, place.life)
