@@ -153,9 +153,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"no attribute 'replica'\n.*'replicas'",
     ),
     "a patched backend": (lambda: setattr(one().workloads["a"], "backend", "elastic"), "read-only"),
-    "a check that is not there yet": (
-        lambda: setattr(one().workloads["a"], "comm_pre_check", True),
-        "no check before collectives",
+    "a check that is neither wanted nor not": (
+        lambda: setattr(one().workloads["a"], "comm_pre_check", "yes"),
+        "comm_pre_check='yes'",
     ),
     "a node group of the builder's own name": (
         lambda: DLJobBuilder().node_num(1).node_group("workers").role("a").run("m.A").build(),

@@ -11,6 +11,7 @@ from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master.assign import would_be_nodes
 from dljob.master.codec import event_record, replay
+from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase
 from dljob.master.transition import initial, next_wake, transition
@@ -78,6 +79,8 @@ class World:
         self.finished: list = []
         self.released = False
         self.hold = hold
+        self.bad: dict = {}
+        """Node -> what does not work there; "": its all-reduce."""
 
     # -- the core ------------------------------------------------------------------------------------------------
 
@@ -343,6 +346,17 @@ class World:
             self.spares[key] = a.life
             self.pending.append(ev.SpareReady(*key, a.life, f"spare {key} {a.life}", 7, "spare.log"))
 
+    def _check_nodes(self, a):
+        places = {place.node: place for place in a.places}
+        for place in a.places:
+            assert self.held[place.unit].get(place.token, place.node) == place.node
+        facts = tuple(NodeFacts(node, "cpu", 10.0, trouble=self.bad.get(node, "")) for node in places)
+        fit = [team for team in a.teams if not any(self.bad.get(node) for node in team)]
+        teams = tuple(
+            TeamFacts(t, trouble="it did not end") if any(n in self.bad for n in t) else TeamFacts(t, 9.0) for t in fit
+        )
+        self.pending += [ev.NodesSeen(self.seen()), ev.NodesChecked(a.role, a.number, facts, teams)]
+
     def _kill_spare(self, a):
         if self.spares.get((a.role, a.node, a.slot)) == a.life:
             del self.spares[a.role, a.node, a.slot]
@@ -373,6 +387,7 @@ _EXECUTE = {
     act.StopRanks: World._stop_ranks,
     act.KillHost: World._kill_host,
     act.SpawnSpare: World._spawn_spare,
+    act.CheckNodes: World._check_nodes,
     act.Note: World._note,
     act.Release: World._release,
     act.Finish: World._finish,

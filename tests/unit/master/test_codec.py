@@ -103,7 +103,7 @@ def test_any_event_at_any_time_gives_a_state_that_is_the_same_after_json(event):
 
 def a_busy_job():
     made = job(
-        {"name": "t", "type": "Elastic", "replicas": 2},
+        {"name": "t", "type": "Elastic", "replicas": 2, "comm": {"preCheck": True}},
         {"name": "w", "driver": False, "replicas": 3},
         faultTolerance={"spares": {"processesPerNode": 1}},
     )

@@ -10,6 +10,7 @@ from immutables import Map
 from dljob.master import (
     admission,
     budget,
+    checks,
     codec,
     commands,
     ending,
@@ -254,6 +255,18 @@ def begins_before_it_ends(patch):
     """Of the orders of a step, what begins something comes first."""
     old = executor.in_order
     patch.setattr(executor, "in_order", lambda actions: old(actions)[::-1])
+
+
+@bug
+def starts_unchecked(patch):
+    """Nobody waits for the check of its nodes."""
+    patch.setattr(starting.checks, "pending", lambda d, role: False)
+
+
+@bug
+def takes_a_late_answer(patch):
+    """What a check found counts, whoever was left or came while it was made."""
+    patch.setattr(checks, "places_of", lambda d, role: d.checks[role].places if role in d.checks else ())
 
 
 @bug

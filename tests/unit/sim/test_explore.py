@@ -161,7 +161,7 @@ LEFT_OUT = {
 """What decides nothing in these worlds, or follows from what is looked at."""
 LOOKED_AT = {
     *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
-    *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake"),
+    *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake", "checks"),
 }
 
 

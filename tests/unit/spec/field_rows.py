@@ -135,9 +135,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].dependsOn[].condition": Plan("spec.roles.0.dependsOn.0.condition", "Complete"),
     "spec.roles[].comm.backend": Plan("spec.roles.0.comm.backend", "None"),
     "spec.roles[].comm.timeoutSeconds": Plan("spec.roles.0.comm.timeoutSeconds", 60),
-    "spec.roles[].comm.preCheck": Code(
-        "dljob.spec.scalars", "_only_false", "tests/unit/spec/test_fields.py::test_a_pre_check_can_only_be_declined"
-    ),
+    "spec.roles[].comm.preCheck": Plan("spec.roles.0.comm.preCheck", True),
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),

@@ -118,7 +118,6 @@ def test_what_is_stored_has_the_defaults_of_scalars_only() -> None:
     role = SPEC[".spec.roles[]"]["properties"]
     assert (role["replicas"]["default"], role["driver"]["default"], role["type"]["default"]) == (1, True, "Actor")
     assert "default" not in role["comm"]
-    assert SPEC[".spec.roles[].comm.preCheck"]["enum"] == [False]
     assert SPEC[".spec.roles[].accelerator.count"] == {
         INT_OR_STRING: True,
         "default": "1",

@@ -95,9 +95,10 @@ def test_a_dump_carries_annotations() -> None:
     assert "  annotations:\n    example.com/note: hello\n" in dump(parse(data))
 
 
-def test_a_pre_check_can_only_be_declined() -> None:
+@pytest.mark.parametrize("said", [True, False])
+def test_a_pre_check_can_be_asked_for_and_declined(said: bool) -> None:
     data = copy.deepcopy(DERIVED)
-    data["spec"]["roles"][0]["comm"]["preCheck"] = False
+    data["spec"]["roles"][0]["comm"]["preCheck"] = said
     manifest = parse(data)
-    assert manifest.spec.roles[0].comm.pre_check is False
+    assert manifest.spec.roles[0].comm.pre_check is said
     assert load(dump(manifest)) == manifest

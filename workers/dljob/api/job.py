@@ -49,7 +49,7 @@ class Workload:
     depends_on: dict[str, str] = field(default_factory=dict[str, str])
     """Role -> Ready or Complete."""
     comm: dict[str, Any] = field(default_factory=dict[str, Any])
-    """backend, timeoutSeconds, initProcessGroup."""
+    """backend, timeoutSeconds, preCheck, initProcessGroup."""
     restart_policy: dict[str, Any] = field(default_factory=dict[str, Any])
     """level, maxRestarts."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
@@ -69,18 +69,15 @@ class Workload:
         return self.type.lower()
 
     @property
-    def comm_pre_check(self) -> bool:
-        """Whether collectives are checked before the start: False, there is no such check yet."""
-        return False
+    def comm_pre_check(self) -> bool | None:
+        """Whether nodes are checked before the role starts; None: where its ranks talk by nccl or hccl."""
+        return self.comm.get("preCheck")
 
     @comm_pre_check.setter
-    def comm_pre_check(self, value: bool) -> None:
-        if value is not False:
-            raise UsageError(
-                f"comm_pre_check={value!r} on role {self.name!r}: there is no check before collectives yet",
-                hint="set it to False or leave it out",
-            )
-        self.comm = {**self.comm, "preCheck": False}
+    def comm_pre_check(self, value: object) -> None:
+        if value is not None and not isinstance(value, bool):
+            raise UsageError(f"comm_pre_check={value!r} on role {self.name!r}", hint="True, False, or None")
+        self.comm = {**self.comm, "preCheck": value}
 
     def to_dict(self) -> dict[str, Any]:
         """The role as the manifest writes it; what was not set is left out."""

@@ -186,7 +186,7 @@ class RoleBuilder(Generic[B_co]):
             backend: Auto, nccl, hccl, gloo or None.
             timeout_seconds: how long a collective may wait.
             init_process_group: whether a class finds the group initialised.
-            pre_check: only False is taken: there is no check before collectives yet.
+            pre_check: whether nodes are checked first; left out: where the backend is nccl or hccl.
         """
         if pre_check is not None:
             self._workload.comm_pre_check = pre_check

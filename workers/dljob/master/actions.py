@@ -86,6 +86,28 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckPlace:
+    """A node to be checked for a role: a reservation of it there, and what of the node is the role's."""
+
+    node: str
+    unit: str
+    token: int
+    memory: int
+    """Bytes."""
+    devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckNodes:
+    """Check nodes in processes that are thrown away, then let these teams do an all-reduce; answer NodesChecked."""
+
+    role: str
+    number: int
+    places: tuple[CheckPlace, ...]
+    teams: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KillHost:
     """End a host's process at once, by every means; no answer is awaited."""
 
@@ -137,6 +159,7 @@ Action = (
     | Unreserve
     | SpawnHost
     | SpawnSpare
+    | CheckNodes
     | StartRanks
     | StopRanks
     | KillHost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from dljob.master import ending, failover, limits
+from dljob.master import checks, ending, failover, limits
 from dljob.master.actions import Reserve, Unreserve
 from dljob.master.assign import Assignment, Held, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
@@ -52,7 +52,9 @@ def look(d: Draft, *, last: bool = False) -> None:
     excluded = frozenset(d.exclusions)
     found = _room(d, names, excluded)
     if isinstance(found, Refusal) and (last or not d.job.own_nodes):
-        unfit = frozenset(n for n, own in d.exclusions.items() if own.silent or own.fence is not None)
+        unfit = frozenset(
+            n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
+        )
         again = _room(d, names, unfit) if unfit < excluded else found
         if isinstance(again, Assignment):
             _readmit(d, excluded.intersection(again.nodes.values()))

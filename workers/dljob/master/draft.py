@@ -12,6 +12,7 @@ from dljob.master.evolve import evolve
 from dljob.master.faults import Fault, Notice
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
+from dljob.master.pairing import RoleCheck
 from dljob.master.marks import Saves
 from dljob.master.state import (
     ErrorMemory,
@@ -48,7 +49,7 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "saves",
+    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -116,6 +117,7 @@ class Draft:
         self.epoch: int = state.epoch
         self.wake: float | None = state.wake
         self.ledger: Ledger = state.ledger
+        self.checks: Map[str, RoleCheck] = state.checks
         self.saves: Map[str, Saves] = state.saves
         self.touched = Touched()
 
@@ -158,6 +160,7 @@ class Draft:
             version=self.base.version + changed,
             wake=self.wake,
             ledger=self.ledger,
+            checks=self.checks,
             saves=self.saves,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob.master.marks import Committed, Life, Mark
+from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.views import Clue, HostId, NodeView, Outcome
 
 
@@ -134,6 +135,16 @@ class SpareLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesChecked:
+    """A round of checks before the start of a role came to its end; `number` counts the rounds of that role."""
+
+    role: str
+    number: int
+    nodes: tuple[NodeFacts, ...]
+    teams: tuple[TeamFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankReady:
     """A rank's `setup()` returned (a script: it was started)."""
 
@@ -242,6 +253,7 @@ Event = (
     | HostLost
     | SpareReady
     | SpareLost
+    | NodesChecked
     | RankReady
     | Stepped
     | RankEnded

@@ -27,3 +27,15 @@ ADMIT_BACKOFF_S = 1.0
 ADMIT_BACKOFF_MAX_S = 30.0
 SPARE_FAILURES = 3
 """Times in a row that a spare may fail to come up."""
+CHECK_FACTOR = 4.0
+"""How many times slower than the median of its like a node, or a team of nodes, is bad."""
+CHECK_MEMORY = 0.8
+"""What share of the memory that a role wants of a node must be free there: its hosts have taken some already."""
+CHECK_DISK_BYTES = 64 * 2**20
+CHECK_DISK_FILES = 1000
+CHECK_CLOCK_S = 5.0
+"""How far a node's clock may be from PrimeMaster's."""
+BAD_NODE_S = 86400.0
+"""So long, at least, a node that failed its check is not used."""
+CHECK_PACES = 64
+"""How many bandwidths are remembered of a role."""

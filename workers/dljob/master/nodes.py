@@ -7,8 +7,9 @@ another one can be used at once; the node itself not before the lease has passed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from dljob.master import checks, limits
 from dljob.master.admission import leave, look, nodes_seen
 from dljob.master.draft import Draft
 from dljob.master.events import NodeFrozen, NodesSeen, NodeThawed
@@ -71,11 +72,24 @@ def leave_by_rule(d: Draft) -> None:
         look(d)
 
 
-def _exclude(d: Draft, name: str, reason: str, *, silent: bool) -> None:
+def leave_bad(d: Draft, bad: Mapping[str, str]) -> None:
+    """Leave nodes that failed their check: node -> what it failed. No budget pays for that."""
+    for name, why in sorted(bad.items()):
+        d.note(reasons.NODE_CHECK_FAILED, f"node/{name}", f"failed check {why}")
+        _exclude(d, name, "CheckFailed", silent=False, check=why)
+    said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
+    leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
+    look(d)
+
+
+def _exclude(d: Draft, name: str, reason: str, *, silent: bool, check: str = "") -> None:
     policy = d.job.fault_tolerance
     fence = d.now + policy.lease_seconds if silent else None  # a node that answers ends what it is told to end
-    until = max(fence or d.now, d.now + policy.node.exclude_seconds)
-    _set(d, name, Exclusion(reason, d.now, until, fence, silent))
+    old = d.exclusions.get(name)
+    check = check or (old.check if old else "")
+    least = limits.BAD_NODE_S if check else 0.0
+    until = max(fence or d.now, d.now + policy.node.exclude_seconds, d.now + least)
+    _set(d, name, Exclusion(reason, d.now, until, fence, silent, check))
 
 
 def _set(d: Draft, name: str, own: Exclusion) -> None:
@@ -104,6 +118,7 @@ def tick(d: Draft) -> None:
     for name, own in sorted(d.exclusions.items()):
         if not own.silent and own.until <= d.now:
             d.exclusions = d.exclusions.delete(name)
+            checks.forget(d, name)
             d.note(reasons.NODE_READMITTED, f"node/{name}", f"excluded for {d.now - own.since:.0f} s: its time is over")
             changed = True
         elif own.fence is not None and own.fence <= d.now:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.master import limits, starting
+from dljob.master import checks, limits, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -51,6 +51,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
             for (role, node, slot), spare in sorted(state.spares.items())
             if spare.phase is SparePhase.SPAWNING
         ),
+        *checks.again(d),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.master import limits, spares
+from dljob.master import checks, limits, spares
 from dljob.master.actions import RankStart, SpawnHost, StartRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
@@ -83,11 +83,9 @@ def ensure_host(d: Draft, host: HostId) -> None:
 
 def try_start(d: Draft, host: HostId) -> None:
     """Start what waits for this host: its own ranks, or the whole torch world when this was the last one."""
-    if not dependencies_met(d, host.role):
-        return
     if d.facts(host.role).world:
         start_world(d, host.role)
-    else:
+    elif dependencies_met(d, host.role):
         _start_host(d, host, "")
 
 
@@ -101,11 +99,11 @@ def start_waiting(d: Draft, role: str) -> None:
 
 
 def start_world(d: Draft, role: str) -> None:
-    """Start a torch world when all its ranks wait, all its hosts are ready, and its store serves."""
+    """Start a torch world when all its ranks wait, all its hosts are ready, its nodes passed, and its store serves."""
     facts, state = d.facts(role), d.roles[role]
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
     store = d.hosts[HostId(role, STORE)]
-    if not whole or store.phase is not HostPhase.READY or not dependencies_met(d, role):
+    if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
         return
     d.set_role(role, evolve(state, generation=state.generation + 1))
     for index in range(facts.host_count):

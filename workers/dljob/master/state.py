@@ -17,6 +17,7 @@ from dljob.master.faults import Fault, Notice
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
+from dljob.master.pairing import RoleCheck
 from dljob.master.views import HostId, Level, NodeView
 
 RankKey: TypeAlias = tuple[str, int]
@@ -232,6 +233,8 @@ class Exclusion:
     """Until when (unix seconds) old processes of the job may live there: no unit goes there before. None: it passed."""
     silent: bool = False
     """It does not answer; while that is so nothing ends the exclusion."""
+    check: str = ""
+    """What it failed in a check; empty: it failed none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +334,8 @@ class JobState:
     """No timer is due before this; None: there is no timer."""
     ledger: Ledger = field(default_factory=Ledger)
     """Where the time of all ranks went."""
+    checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])
+    """Of nodes, by role."""
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])
     """Checkpoints, by world."""
 

@@ -75,6 +75,8 @@ class RolePlan:
     init_process_group: bool
     selector: tuple[tuple[str, str], ...] = ()
     """Ray label selectors that its nodes must satisfy, beside that of its node group."""
+    pre_check: bool = False
+    """Whether its nodes are checked before its ranks start."""
 
     @property
     def groups(self) -> int:

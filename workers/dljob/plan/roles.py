@@ -47,6 +47,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         comm_timeout_s=role.comm.timeout_seconds,
         init_process_group=role.comm.init_process_group and comm is not None,
         selector=selector_of(role),
+        pre_check=_pre_check(role, comm),
     )
 
 
@@ -70,6 +71,12 @@ def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | N
     if role.comm.backend != "Auto":
         return role.comm.backend
     return _COMM_BY_DEVICE.get(accelerator[0], "gloo") if accelerator else "gloo"
+
+
+def _pre_check(role: Role, comm: str | None) -> bool:
+    """Whether nodes are checked: where collectives run between devices, unless the role says otherwise."""
+    said = role.comm.pre_check
+    return comm is not None and (comm in _COMM_BY_DEVICE.values() if said is None else said)
 
 
 def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:

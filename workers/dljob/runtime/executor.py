@@ -19,6 +19,7 @@ from dljob.master.views import HostId
 from dljob.plan.model import HostKind, JobPlan, RolePlan
 from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
+from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
 from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder, is_saver
 
@@ -58,6 +59,7 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserving: dict[str, asyncio.Task[None]] = {}
         self.hosts = Hosts(backend, offer, epoch, on_loss)
+        self._checks = Checks(job, plan, backend, offer, epoch)
         self.failed: Callable[[BaseException], None] = lambda _: None
         self._pump = asyncio.create_task(self._run())
 
@@ -114,6 +116,8 @@ class Executor:
                 self._bring_up_host(action)
             case ac.SpawnSpare():
                 self._bring_up_spare(action)
+            case ac.CheckNodes():
+                self._checks.begin(action)
             case ac.StartRanks():
                 self._spawn(self._start, action)
             case ac.StopRanks():
@@ -208,6 +212,7 @@ class Executor:
     async def clear(self) -> None:
         """End every actor of the job but the master, then every reservation, until the backend lists none."""
         self.hosts.close()
+        self._checks.close()
         for task in self._reserving.values():
             task.cancel()
         await self._save()
@@ -246,5 +251,6 @@ class Executor:
         """Stop executing; what is under way is dropped."""
         self._pump.cancel()
         self.hosts.close()
+        self._checks.close()
         for task in self._tasks:
             task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 from dljob.master.actions import Reserve
 from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.sim import faults, jobs, laws
+from dljob.sim import checks, faults, jobs, laws
 from dljob.sim.faults import Timed
 from dljob.sim.things import (
     Arrive,
@@ -92,11 +92,14 @@ class Result:
 def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     """The case of a seed: a small job of its own where none is given, and up to a dozen faults."""
     rng = faults.chance(f"case {seed}")
-    made = manifest if manifest is not None else jobs.small(rng)
+    made = manifest if manifest is not None else checks.asked_for(seed, jobs.small(rng))
     return Case(
         seed,
         made,
-        faults.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
+        (
+            *faults.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
+            *checks.bad_nodes(seed, made),
+        ),
         own_nodes=rng.random() < 0.3,
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.master.actions import (
     Action,
+    CheckNodes,
     Finish,
     KillHost,
     KillSpare,
@@ -22,7 +23,7 @@ from dljob.master.events import HostLost, RankEnded, Released, SpareLost, UnitRe
 from dljob.master.evolve import evolve
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId, Outcome, Reason
-from dljob.sim import laws
+from dljob.sim import checks, laws
 from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who, host_actor, spare_actor
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     Reserve: _reserve,
     SpawnHost: _spawn_host,
     SpawnSpare: _spawn_spare,
+    CheckNodes: checks.check,
     StartRanks: _start,
     StopRanks: _stop,
     Release: _release,

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dljob.master import limits
+from dljob.master.evolve import evolve
 from dljob.master.state import JobState
 from dljob.sim.things import Beacon, Break, Done, Heal, Item, Lapse, Notice, SetUp, Silence, StrikeOff, Up
 
@@ -38,6 +39,8 @@ def key_of(w: World) -> tuple[Any, ...]:
         w.told_nodes,
         frozenset(w.was_ready),
         frozenset(w.ended),
+        frozenset(w.bad.items()),
+        frozenset(w.fit),
         frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),
     )
 
@@ -77,7 +80,8 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         s.nodes,
         s.nodes_seen,
         frozenset(
-            (name, x.silent, _from(x.until, now), _from(x.fence, now)) for name, x in s.exclusions.items()
+            (name, x.silent, x.check != "", _from(x.until, now), _from(x.fence, now))
+            for name, x in s.exclusions.items()
         ),
         frozenset(
             (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
@@ -85,6 +89,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             for n, i in s.incidents.items()
         ),
         _marks(s, now),
+        frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
         frozenset(s.commands),
         verdict and (verdict.ok, verdict.reason, _from(verdict.kill_at, now), _from(verdict.release_at, now)),
         s.running_at is None,

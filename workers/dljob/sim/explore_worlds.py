@@ -20,6 +20,7 @@ CRASHES = tuple(Fault("crash", pick, outlived) for pick, outlived in ((0, 0), (1
 """PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
 lost, or takes effect."""
 FEW = (CRASHES[4],)
+BAD = (Fault("bad", 0, 0), Fault("bad", 0, 1))
 NODES = (Fault("freeze", 0, 4.0), Fault("cut", 0, 20.0), Fault("node lost"))
 RESTART, AGAIN = Fault("command", 0, 1, "restart role"), Fault("command", 0, 2, "restart job")
 
@@ -50,6 +51,7 @@ def _group(name: str, size: int, **fields: object) -> dict[str, Any]:
 
 _ONE = role("a", restartPolicy={"maxRestarts": 1})
 _WAITS = role("b", dependsOn=[{"role": "a"}])
+_CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 
 WORLDS: tuple[Bounded, ...] = (
@@ -59,6 +61,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),

@@ -17,6 +17,7 @@ from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
 from dljob.master.views import HostId
+from dljob.sim import checks
 from dljob.sim.things import Arrive, Carry, Process, Running, spare_actor
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def may_start(w: World, running: Running) -> None:
         w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
     if w.job.roles[running.role].world:
         w.problems.extend(_mixed(w, running))
+        w.problems.extend(checks.unfit(w, running))
     for other, kind in w.job.roles[running.role].plan.depends_on:
         there = w.was_ready if kind == "Ready" else w.ended
         everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))
@@ -135,6 +137,7 @@ def sweep(w: World) -> list[str]:
     found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
+    found += _banned(w.known)
     if w.state is not None:
         found += _orphans(w)
     return found
@@ -160,6 +163,13 @@ def _counts(state: JobState) -> Iterator[str]:
     held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
     if state.held != held:
         yield f"count: {held} units held, not {state.held}"
+
+
+def _banned(state: JobState) -> Iterator[str]:
+    """No unit is on an excluded node, nor on its way there."""
+    for name, unit in state.units.items() if state.exclusions and state.verdict is None else ():
+        if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING) and unit.node in state.exclusions:
+            yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
 
 
 def _incidents(state: JobState) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dljob.master.events import Commanded
 from dljob.master.evolve import evolve
 from dljob.master.views import HostId, NodeView, Outcome, Reason
-from dljob.sim import executor
+from dljob.sim import checks, executor
 from dljob.sim.happenings import on
 from dljob.sim.things import (
     Arrive,
@@ -175,6 +175,7 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "clock": _jump,
     "command": _command,
     "again": _again,
+    "bad": checks.spoil,
 }
 """What can go wrong, by name."""
 
@@ -185,6 +186,8 @@ def possible(w: World, kind: str) -> list[Fault]:
         count = len(w.processes)
     elif kind == "error":
         count = len(w.running)
+    elif kind == "bad":
+        count = len(w.nodes)
     elif kind in ("node lost", "freeze", "cut"):
         count = len(_speaking(w, Fault(kind)))
     else:

@@ -62,6 +62,10 @@ class Surroundings:
         self.admitted = False
         self.was_ready: set[RankKey] = set()
         self.ended: set[RankKey] = set()
+        self.bad: dict[str, int] = {}
+        """Nodes where something does not work, and what."""
+        self.fit: set[tuple[str, str]] = set()
+        """(role, node) that passed a check."""
 
     def later(self, item: Item, wait: float = 0.0) -> int:
         """Put an item on its way, `wait` seconds at the least; gives its number."""

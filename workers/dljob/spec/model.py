@@ -47,7 +47,6 @@ from dljob.spec.scalars import (
     Memory,
     Model,
     Name,
-    OnlyFalse,
     RayName,
     RoleName,
     Text,
@@ -160,8 +159,9 @@ class Comm(Model):
     """Auto: nccl on GPU, hccl on NPU, else gloo. None: no process group and no store."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 1800
     """How many seconds a collective may wait for its peers."""
-    pre_check: OnlyFalse | None = None
-    """Accepts only false: checks of devices and network before a start come with a later version."""
+    pre_check: bool | None = None
+    """Whether nodes are checked (devices, memory, disk, clock, network, speed) before ranks start on them; left out:
+    where the backend is nccl or hccl."""
     init_process_group: bool = True
     """Whether a `class` entrypoint finds the group initialised; scripts call `init_process_group()` themselves."""
 

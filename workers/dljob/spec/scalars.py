@@ -98,12 +98,6 @@ def _is_huge(value: Any) -> bool:  # noqa: ANN401 - any JSON
     return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
-def _only_false(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
-    if value:
-        raise refuse("accepts only false: this version has no checks before a start", "leave it out")
-    return value
-
-
 class Model(BaseModel):
     """What all models share: camelCase outside, snake_case inside, frozen, unknown keys refused."""
 
@@ -123,7 +117,6 @@ LabelKey = Annotated[str, Field(max_length=253, pattern=QUALIFIED_PATTERN)]
 RayName = Annotated[str, Field(max_length=63, pattern=RAY_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]
 Config = Annotated[dict[str, Any], AfterValidator(_json_only)]
-OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"enum": [False]})]
 Cpu = Annotated[
     str,
     BeforeValidator(_number_as_text),

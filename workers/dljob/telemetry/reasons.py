@@ -15,12 +15,15 @@ NODE_LOST = "NodeLost"  # a node with units of the job is gone
 NODE_FROZEN = "NodeFrozen"  # a node stopped answering; its units go elsewhere, and it is excluded for a time
 NODE_THAWED = "NodeThawed"  # a node that was frozen answers again; it stays excluded for its time
 NODE_REPLACED = "NodeReplaced"  # a rule says to leave a node; its units go elsewhere, and it is excluded for a time
+NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start; it is excluded, its units go elsewhere
 NODE_READMITTED = "NodeReadmitted"  # a node is excluded no longer: its time is over, or nothing else is left
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
 ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended
 JOB_RUNNING = "JobRunning"  # every role that waits for no completion is ready
+NODES_CHECKED = "NodesChecked"  # all nodes of a role passed their check
+CHECK_NOT_MADE = "CheckNotMade"  # a check could not be made, which is no failure: the node is used
 SPARE_GIVEN_UP = "SpareGivenUp"  # a process spare could not be made three times in a row
 
 # Failing and recovering.

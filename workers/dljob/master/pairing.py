@@ -1,0 +1,193 @@
+"""Who is checked together with whom before a role starts, and who is bad: decided by names and results alone.
+
+Nodes do an all-reduce in teams. A team that passes proves its members; one that fails has a bad member, and where all
+others of it are proven, that is the one. With three nodes or more, two rounds find any single bad one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeAlias
+
+from dljob.master import limits
+
+Team: TypeAlias = tuple[str, ...]
+"""Node ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What is free where something will be written; `files` None: the file system counts none."""
+
+    path: str
+    free: int
+    """Bytes."""
+    files: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a checker found on a node."""
+
+    node: str
+    shape: str = ""
+    """What it computes with; speeds of the same shape are compared."""
+    gflops: float = 0.0
+    """Of a small matrix product; 0: not measured."""
+    memory_free: int | None = None
+    memory_wanted: int = 0
+    """Bytes."""
+    disks: tuple[Disk, ...] = ()
+    clock_s: float = 0.0
+    """How far its clock is from PrimeMaster's, beyond what the way there explains."""
+    trouble: str = ""
+    """What does not work there, in words; empty: everything that was tried does."""
+    unmade: str = ""
+    """Why it could not be checked; empty: it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamFacts:
+    """How an all-reduce went."""
+
+    nodes: Team
+    gbytes_s: float = 0.0
+    """Its bandwidth, where it came to its end."""
+    trouble: str = ""
+    unmade: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCheck:
+    """What is known of a role's nodes, and the round that is under way."""
+
+    number: int = 0
+    """Counts the rounds that were ordered: an answer to another one is of the past."""
+    round: int = 0
+    """1 or 2; 0: none is under way."""
+    began: float = 0.0
+    """When the first round was ordered (unix seconds)."""
+    places: tuple[tuple[str, int, str], ...] = ()
+    """(unit, token, node) of the role when it was ordered."""
+    nodes: Team = ()
+    """The nodes that are checked in this round."""
+    teams: tuple[Team, ...] = ()
+    proven: Team = ()
+    """Nodes that may be used, in the order in which that was found."""
+    bad: Team = ()
+    failures: tuple[Team, ...] = ()
+    """The teams that failed."""
+    speeds: tuple[tuple[str, str, float], ...] = ()
+    """(shape, node, GFLOP/s)."""
+    paces: tuple[float, ...] = ()
+    """GB/s of the teams that passed, the last ones."""
+
+
+# -- teams
+
+
+def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
+    """Teams for nodes that nothing is known of: with a proven one each, else with each other."""
+    if proven:
+        return tuple((proven[i % len(proven)], node) for i, node in enumerate(fresh))
+    left, made = list(fresh), list[Team]()
+    while len(left) > 1:
+        one = left.pop(0)
+        mate = next((node for node in left if not met(failures, one, node)), left[0])
+        left.remove(mate)
+        made.append((one, mate))
+    if left and made:
+        made[-1] = (*made[-1], left[0])
+    return tuple(made)
+
+
+def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
+    """Teams that tell who of the open nodes is bad; none: no team could tell more than is known."""
+    if proven:
+        return first_round(open_, proven, failures)
+    if len(open_) > 3:
+        return first_round(open_, (), failures)
+    pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])
+    return tuple(pair for pair in pairs if not met(failures, *pair))
+
+
+def met(failures: Collection[Team], one: str, other: str) -> bool:
+    """Whether two nodes, and nobody with them, failed together."""
+    return any(set(team) == {one, other} for team in failures)
+
+
+def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
+    """The teams in as few turns as it takes so that no node is in two at once."""
+    made: list[list[Team]] = []
+    for team in teams:
+        free = (wave for wave in made if not any(set(team).intersection(other) for other in wave))
+        wave = next(free, None)
+        if wave is None:
+            made.append([team])
+        else:
+            wave.append(team)
+    return tuple(tuple(wave) for wave in made)
+
+
+# -- judgement
+
+
+def unfit(facts: NodeFacts, speeds: Iterable[tuple[str, str, float]]) -> str:
+    """What speaks against a node by itself, in words; empty: nothing. `speeds` are those of all nodes."""
+    if facts.trouble:
+        return facts.trouble
+    if facts.memory_free is not None and facts.memory_free < limits.CHECK_MEMORY * facts.memory_wanted:
+        return f"{_gib(facts.memory_free)} of memory free, {_gib(facts.memory_wanted)} wanted"
+    for disk in facts.disks:
+        if disk.free < limits.CHECK_DISK_BYTES:
+            return f"{disk.path}: {disk.free >> 20} MiB free, {limits.CHECK_DISK_BYTES >> 20} MiB wanted"
+        if disk.files is not None and disk.files < limits.CHECK_DISK_FILES:
+            return f"{disk.path}: room for {disk.files} more files, {limits.CHECK_DISK_FILES} wanted"
+    if abs(facts.clock_s) > limits.CHECK_CLOCK_S:
+        way = "ahead of" if facts.clock_s > 0 else "behind"
+        return f"its clock is {abs(facts.clock_s):.1f} s {way} PrimeMaster's"
+    return _slow(facts, speeds)
+
+
+def _slow(facts: NodeFacts, speeds: Iterable[tuple[str, str, float]]) -> str:
+    alike = [speed for shape, node, speed in speeds if shape == facts.shape and node != facts.node]
+    if not facts.gflops or not alike or facts.gflops * limits.CHECK_FACTOR >= median(alike):
+        return ""
+    return f"matrix product {facts.gflops:.3g} GFLOP/s, others {median(alike):.3g}"
+
+
+def failed(team: TeamFacts, paces: Sequence[float]) -> str:
+    """Why a team did not pass, in words; empty: it did. `paces` are the bandwidths of all other teams."""
+    if team.trouble or not paces or team.gbytes_s * limits.CHECK_FACTOR >= median(paces):
+        return team.trouble
+    return f"all-reduce {team.gbytes_s:.3g} GB/s, others {median(paces):.3g}"
+
+
+def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
+    """Nodes that are bad for sure, and the last team that shows it: it failed, and all others of it are proven."""
+    found: dict[str, Team] = {}
+    for team in reversed(failures):
+        rest = [node for node in team if node not in proven]
+        if len(rest) == 1:
+            found.setdefault(rest[0], team)
+    return found
+
+
+def suspect(open_: Sequence[str], failures: Collection[Team]) -> tuple[str, Team]:
+    """Of nodes none of which is proven, the one that failed most often, the last of these; and who failed with it.
+
+    ("", ()) when none of them failed.
+    """
+    counts: Mapping[str, int] = {node: sum(node in team for team in failures) for node in open_}
+    most = max(counts.values(), default=0)
+    if not most:
+        return "", ()
+    worst = [node for node in open_ if counts[node] == most][-1]
+    others = {node for team in failures if worst in team for node in team if node in open_}
+    return worst, tuple(node for node in open_ if node in others and node != worst)
+
+
+def _gib(amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB"
