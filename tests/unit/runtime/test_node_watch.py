@@ -18,6 +18,7 @@ from dljob.master.state import Exclusion
 from dljob.master.views import HostId, NodeView
 from dljob.runtime import node_watch
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec
+from dljob.runtime.hosts import SpareId
 from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
 from dljob.runtime.node_watch import SMALL, NodeWatch, wanted
 from dljob.spec.policy import FaultTolerance
@@ -362,3 +363,41 @@ async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_onl
     here.watch.reap([start(0, 2)])
     await breathe()
     assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2}))] * 2
+
+
+async def test_what_hosts_say_by_their_agent_is_heard_and_answered(here: Listener) -> None:
+    await up(here)
+    said = Beacon("w", "w/0", 3, {0: (1, 7, {})}), Beacon("w", "w/old", 3)
+    await here.beat("n1", answer=Pulse(1, 41, said))
+    assert here.beacons == list(said)
+    first, *_, last = here.backend.hosts[name_of("n1")].asked  # type: ignore[attr-defined]
+    assert first == Ask(3, 0.0, 0.0), "nothing is known before the first answer: it comes at once"
+    assert last == Ask(3, 0.5, 0.2, 41, ("w/old",))
+
+
+async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here: Listener) -> None:
+    await up(here)
+    for _ in range(8):
+        await here.pass_time(1, "n0", "n2")
+        here.watch.spoke(HostId("w", 0))
+    assert here.told == []
+    for who in (None, HostId("w", 7), HostId("w", 1), SpareId("w", "n9", 0)):
+        here.watch.spoke(who)
+    await here.pass_time(2, "n0", "n2")
+    here.watch.spoke(SpareId("w", "n1", 0))
+    await here.pass_time(2.75, "n0", "n2")
+    assert here.told == []
+    await here.pass_time(0.25, "n0", "n2")
+    assert here.frozen() == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pauses"), [(3, (0.5, 0.2)), (100, (0.5, 0.25)), (400, (1.0, 1.0)), (10_000, (1.5, 1.5))]
+)
+async def test_many_nodes_are_asked_less_often_but_twice_before_they_count_as_frozen(
+    here: Listener, nodes: int, pauses: tuple[float, float]
+) -> None:
+    here.state.nodes = tuple(NodeView(f"n{i}", (), (), ()) for i in range(nodes))
+    here.state.job.own_nodes = True
+    await here.watch.turn(0.0)
+    assert here.watch.pauses() == pauses

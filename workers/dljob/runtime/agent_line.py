@@ -35,13 +35,18 @@ class AgentLine:
     def renewal(self) -> Renewal | None:
         """The newest answer for which the agent stands; None when it does not speak for this host (any more)."""
         if self._line is not None and _broken(self._line):
-            self._line.close()
-            self._line = None
+            self.close()
         if self._line is None and now() >= self._next:
             self._next = now() + RETRY_S
             self._line = self._connected()
         found = self._counters.renewal() if self._line is not None else None
         return found if found is not None and now() < found.until else None
+
+    def close(self) -> None:
+        """Have the agent speak for this host no more."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def _connected(self) -> socket.socket | None:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

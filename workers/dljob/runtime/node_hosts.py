@@ -82,7 +82,12 @@ class NodeHosts:
         self._numbers = count(1)
         self._epoch = 0
         self._pending: dict[int, _Told] = {}
+        self._wake, self._over = socket.socketpair()
         threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._wake.close()
 
     def look(self) -> tuple[HostLook, ...]:
         """What can be seen of the hosts that live now, without asking any of them."""
@@ -141,8 +146,12 @@ class NodeHosts:
         server = self._bound()
         selector = selectors.DefaultSelector()
         selector.register(server, selectors.EVENT_READ)
+        selector.register(self._over, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
+                if key.fileobj is self._over:
+                    self._let_go(selector)
+                    return
                 if key.fileobj is server:
                     with suppress(OSError):
                         line, _ = server.accept()
@@ -151,6 +160,16 @@ class NodeHosts:
                 elif isinstance(key.fileobj, socket.socket) and not self._one(key.fileobj):
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
+
+    def _let_go(self, selector: selectors.BaseSelector) -> None:
+        for key in list(selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        selector.close()
+        with self._lock:
+            for host in self._hosts.values():
+                host.counters.close()
+            self._hosts.clear()
 
     def _bound(self) -> socket.socket:
         """The name may be held for a moment yet by an agent that is being ended."""

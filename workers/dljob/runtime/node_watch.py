@@ -190,7 +190,7 @@ class NodeWatch:
                     _say(said)
             await asyncio.sleep(RETRY_S)
 
-    def _pauses(self) -> tuple[float, float]:
+    def pauses(self) -> tuple[float, float]:
         """How long an agent waits before it answers, and how long when it has news; longer where there are many."""
         freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
         turn = len(self._agents) / CALLS_S
@@ -216,7 +216,7 @@ class NodeWatch:
             pulse: Pulse = await self._backend.call(agent, "beat", ask)
             self._heard[node] = self._clock
             unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
-            ask = Ask(self._epoch(), *self._pauses(), pulse.number, unknown)
+            ask = Ask(self._epoch(), *self.pauses(), pulse.number, unknown)
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
