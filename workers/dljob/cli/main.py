@@ -27,13 +27,14 @@ COMMANDS = {
     "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
     "restart": "Restart a running job, one of its roles, or one rank.",
     "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
+    "chaos": "Do the faults of a file to a running job of this machine, and tell what it did about each.",
     "doctor": "Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.",
     "sim": "Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.",
     "crd": "Print the CustomResourceDefinition: every field of a job, described.",
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> the first line of its docstring, said here so that the help imports no command."""
-ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "restart", "stop", "doctor")
+ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "restart", "stop", "chaos", "doctor")
 """Commands that can be about a cluster; under `kubectl dljob` they are."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.

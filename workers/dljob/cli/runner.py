@@ -105,9 +105,13 @@ class Runner:
         return made
 
     def _inflictor(self, handle: JobHandle) -> Inflictor | None:
+        if self._faults is None:
+            return None
+        from dljob.runtime.harm import raylets_here
         from dljob.runtime.inflict import Inflictor
 
-        return None if self._faults is None else Inflictor(self._faults, self._plan, handle.connection)
+        address = handle.record.address
+        return Inflictor(self._faults, self._plan, handle.connection, raylets=lambda: raylets_here(address))
 
     # --- ways out
 

@@ -93,16 +93,16 @@ class _Held:
         self.close()
 
 
-def raylets_here(proc: Path = Path("/proc")) -> dict[str, int]:
-    """Ray's nodes on this machine, heads left out: node id -> the raylet's pid."""
+def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
+    """The nodes of a Ray (host:port of its GCS) on this machine, its head left out: node id -> the raylet's pid."""
     found: dict[str, int] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 words = (folder / "cmdline").read_text(errors="replace").split("\0")
-                if Path(words[0]).name == "raylet" and "--head" not in words:
+                if Path(words[0]).name == "raylet" and f"--gcs-address={address}" in words and "--head" not in words:
                     node = next((w.removeprefix("--node_id=") for w in words if w.startswith("--node_id=")), "")
-                    found |= {node: int(folder.name)} if node else {}
+                    found[node] = int(folder.name)
     return found
 
 

@@ -14,7 +14,7 @@ from dljob.plan import incidents
 from dljob.plan.incidents import Incident, Key, Moment, Strike
 from dljob.plan.model import JobPlan
 from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
-from dljob.runtime.harm import Hand, everybody, raylets_here
+from dljob.runtime.harm import Hand, everybody
 from dljob.spec.faults import FileFault
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
@@ -62,9 +62,9 @@ class Inflictor:
         *,
         begin: float | None = None,
         hand: Hand | None = None,
-        raylets: Callable[[], Mapping[str, int]] = raylets_here,
+        raylets: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`begin` is when time began to count (unix seconds); None: when the job runs."""
+        """`raylets`: the job's nodes and their raylets. `begin`: when time begins; None: when the job runs."""
         self._faults = tuple(faults)
         self._waiting = dict(enumerate(self._faults))
         self._plan = plan

@@ -71,7 +71,7 @@ def _end_rank(w: World, f: Fault) -> None:
     if not live:
         return
     key = live[f.pick % len(live)]
-    incarnation, actor = w.running[key][0]
+    incarnation, actor = w.running[key][-1 if f.text else 0]
     process = w.processes[actor]
     running = next(r for r in process.ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
     if w.reachable(process.node):

@@ -133,9 +133,9 @@ class Scenario(Driver):
     def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[Fault]:
         """What it is in this world; a process that stands still or is slow is noticed by nobody here."""
         w, key = self.world, (role, rank)
-        if key not in w.running or not w.reachable(w.processes[w.running[key][0][1]].node):
+        incarnation, actor = w.running.get(key, ((0, ""),))[-1]
+        if not actor or not w.reachable(w.processes[actor].node):
             return []
-        incarnation, _ = w.running[key][0]
         if fault.fault in ("stop", "slow"):
             return [Fault("nothing")]
         if fault.fault == "oom":
