@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from dljob.errors import SpecError, UsageError
+from dljob.master.views import Level, Reason
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.targets import Target, chosen, load_faults, ranked, target_of
-from dljob.spec.faults import Expected
+from dljob.spec.faults import Expected, FaultCause, FaultLevel
 from dljob.spec.load import parse
 
 
@@ -114,10 +116,8 @@ def test_all_problems_of_the_file_at_once(rl: JobPlan, tmp_path: Path) -> None:
         "11:78: [10].expect: expects nothing (give cause, target or level, or leave it out)",
         "12:17: [11].when.step: must be a whole number, not 1.5",
         '12:31: [11].target: must be a text, not 7 (write "7")',
-        "12:63: [11].expect.cause: must be one of UserError, ImportError, OOMKilled, DeviceError, NodeLost, NodeFrozen, "
-        'Preempted, Hang, Straggler, Network, ImagePull, Unknown; not "OOM"',
-        "12:75: [11].expect.level: must be one of InProcess, Process, RoleGroup, Role, Job, Node, Master, Fail; "
-        'not "Pod"',
+        f'12:63: [11].expect.cause: must be one of {", ".join(get_args(FaultCause))}; not "OOM"',
+        f'12:75: [11].expect.level: must be one of {", ".join(get_args(FaultLevel))}; not "Pod"',
     ]
 
 
@@ -158,3 +158,22 @@ def test_nodes_are_counted_by_what_they_hold() -> None:
     assert chosen("1", order) == "a"
     assert chosen("c", order) == "c"
     assert chosen("4", order) is None
+
+
+def test_the_examples_of_the_pages_are_right(tmp_path: Path) -> None:
+    roles = [
+        {"name": "driver", "entrypoint": {"class": "m.D"}},
+        {"name": "rollout", "replicas": 2, "driver": False, "entrypoint": {"class": "m.R"}},
+        {"name": "trainer", "replicas": 2, "driver": False, "entrypoint": {"class": "m.T"}},
+    ]
+    head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "rl"}}
+    made = plan(parse({**head, "spec": {"roles": roles}}))
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    for page in (docs / "howto" / "faults.md", docs / "reference" / "faults.md"):
+        (block,) = [part.split("```")[0] for part in page.read_text().split("```yaml\n")[1:]]
+        assert len(load_faults(write(tmp_path, block), made)) >= 3
+
+
+def test_what_the_master_can_say_can_be_expected() -> None:
+    assert {level.value for level in Level} <= set(get_args(FaultLevel))
+    assert {reason.value for reason in Reason} <= set(get_args(FaultCause))

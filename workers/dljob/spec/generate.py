@@ -1,6 +1,7 @@
 """`python -m dljob.spec.generate [--check]`: write what is made from the models, or say that it is out of date.
 
-Run it in the root of the repository. Makes crds/dljob.io_dljobs.yaml and docs/reference/spec.md.
+Run it in the root of the repository. Makes crds/dljob.io_dljobs.yaml and the pages spec.md and faults.md of
+docs/reference.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from pathlib import Path
 from dljob.errors import ExitCode
 from dljob.spec.crd import GROUP, PLURAL, crd_yaml
 from dljob.spec.reference import reference
+from dljob.spec.reference_faults import faults_reference
 
 
 def generated() -> dict[str, str]:
     """Path in the repository -> content."""
-    return {f"crds/{GROUP}_{PLURAL}.yaml": crd_yaml(), "docs/reference/spec.md": reference()}
+    return {
+        f"crds/{GROUP}_{PLURAL}.yaml": crd_yaml(),
+        "docs/reference/spec.md": reference(),
+        "docs/reference/faults.md": faults_reference(),
+    }
 
 
 def main(arguments: Sequence[str], root: Path) -> ExitCode:

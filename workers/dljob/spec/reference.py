@@ -72,31 +72,31 @@ The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` 
 
 def reference() -> str:
     """The page as Markdown."""
-    return "\n".join([_HEAD, *_sections("", schema_of(DLJobManifest)), _TAIL])
+    return "\n".join([_HEAD, *sections("", schema_of(DLJobManifest), KIND), _TAIL])
 
 
-def _sections(path: str, node: Schema) -> Iterator[str]:
-    """A table for an object, then those of the objects in it, depth first."""
+def sections(path: str, node: Schema, name: str) -> Iterator[str]:
+    """A table for an object, then those of the objects in it, depth first; `name` is that of the outermost."""
     required = set(node.get("required", ()))
-    yield f"## {path.removeprefix('.') or KIND}\n"
+    yield f"## {path.removeprefix('.') or name}\n"
     yield f"{node['description']}\n"
     yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
     below: list[tuple[str, Schema]] = []
-    for name, field in node["properties"].items():
-        bold = f"**`{name}`**" if name in required else f"`{name}`"
+    for key, field in node["properties"].items():
+        bold = f"**`{key}`**" if key in required else f"`{key}`"
         default = (
             f"`{field['default']}`".replace("True", "true").replace("False", "false") if "default" in field else ""
         )
         yield f"| {bold} | {_type(field)} | {default} | {field['description'].replace('|', '&#124;')} |"
         inner, suffix = (field["items"], "[]") if field.get("type") == "array" else (field, "")
         if "properties" in inner:
-            below.append((f"{path}.{name}{suffix}", inner))
+            below.append((f"{path}.{key}{suffix}", inner))
     yield ""
     for rule in node.get("x-kubernetes-validations", ()):
         yield f"- {rule['message']}"
     yield ""
     for inner_path, inner in below:
-        yield from _sections(inner_path, inner)
+        yield from sections(inner_path, inner, name)
 
 
 def _type(field: Schema) -> str:
