@@ -113,6 +113,13 @@ def spare_nodes(plan: JobPlan) -> dict[str, int]:
     return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
 
 
+def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
+    """The nodes of a node group: those that say so, and where no node says of what group it is, all of them."""
+    workers = [node for node in nodes if not node.head]
+    said = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
+    return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
+
+
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
     """Exchangeable units of one series together, and the names of each batch in order."""
     found: dict[tuple[str, Demand], list[Unit]] = {}
@@ -151,15 +158,16 @@ def _set_aside(
 ) -> tuple[set[int], str]:
     """The last nodes of each group that are entirely free, as many as are to be spares."""
     aside: set[int] = set()
+    at = {node.id: index for index, node in enumerate(nodes)}
     for group, count in sorted(spares.items()):
-        of_group = [i for i, node in enumerate(nodes) if dict(node.labels).get(NODE_GROUP_LABEL) == group]
+        mine = [at[node.id] for node in of_group(nodes, group)]
         free = [
             i
-            for i in of_group
-            if nodes[i].free == nodes[i].total and nodes[i].id not in held and nodes[i].id not in excluded
+            for i in mine
+            if nodes[i].free == nodes[i].total and not {nodes[i].id} & (held.keys() | excluded) and i not in aside
         ]
         if len(free) < count:
-            return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(of_group)} are free"
+            return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(mine)} are free"
         aside.update(free[len(free) - count :])
     return aside, ""
 

@@ -1,7 +1,12 @@
-"""Process spares: kept ready per node and role, taken by whichever host of the node needs a process."""
+"""Process spares: kept ready per node and role, taken by whichever host of the node needs a process.
+
+A node of the job has so many of each role as the spec says; one that stands by (`standby`) as many as it may have to
+replace at once.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from dljob.master import limits
@@ -9,7 +14,7 @@ from dljob.master.actions import KillSpare, SpawnSpare
 from dljob.master.draft import Draft
 from dljob.master.events import SpareLost, SpareReady
 from dljob.master.evolve import evolve
-from dljob.master.state import HostPhase, HostState, SparePhase, SpareState
+from dljob.master.state import HostPhase, HostState, SpareKey, SparePhase, SpareState
 from dljob.master.views import HostId
 from dljob.telemetry import reasons
 
@@ -21,10 +26,10 @@ def per_node(d: Draft) -> int:
     return d.job.fault_tolerance.spares.processes_per_node
 
 
-def keep(d: Draft, role: str, nodes: Iterable[str]) -> None:
-    """Order the spares that these nodes lack for a role."""
+def keep(d: Draft, role: str, nodes: Iterable[str], count: int = 0) -> None:
+    """Order the spares that these nodes lack for a role: so many each, or as many as the spec says, which is more."""
     for node in sorted(set(nodes) - {""}):
-        for slot in range(per_node(d)):
+        for slot in range(max(count, per_node(d))):
             spare = d.spares.get((role, node, slot))
             if spare is None or spare.phase is SparePhase.TAKEN:
                 _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
@@ -42,9 +47,9 @@ def take(d: Draft, host: HostId, node: str) -> bool:
     devices = old.devices if old.node == node else ()
     if d.facts(host.role).plan.accelerator is not None and not devices:
         return False
-    for slot in range(per_node(d)):
-        spare = d.spares.get((host.role, node, slot))
-        if spare is not None and spare.phase is SparePhase.READY:
+    for slot in itertools.takewhile(lambda slot: (host.role, node, slot) in d.spares, itertools.count()):
+        spare = d.spares[host.role, node, slot]
+        if spare.phase is SparePhase.READY:
             log = spare.log or old.log
             life = old.life + 1
             new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, old.actor, devices, log)
@@ -56,10 +61,17 @@ def take(d: Draft, host: HostId, node: str) -> bool:
 
 def dismiss(d: Draft, role: str) -> None:
     """A role that ended needs no spares."""
-    for key, spare in sorted(d.spares.items()):
-        if key[0] == role and spare.phase in (SparePhase.SPAWNING, SparePhase.READY):
-            d.do(KillSpare(*key, spare.life, spare.actor))
-            d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+    for key in sorted(d.spares):
+        if key[0] == role:
+            end(d, key)
+
+
+def end(d: Draft, key: SpareKey) -> None:
+    """End a spare that nobody needs any more, if it lives."""
+    spare = d.spares[key]
+    if spare.phase.alive:
+        d.do(KillSpare(*key, spare.life, spare.actor))
+        d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
 
 
 def taker(d: Draft, event: SpareLost) -> HostId | None:

@@ -25,6 +25,7 @@ from dljob.master import (
     ledger_rules,
     nodes,
     spares,
+    standby,
     starting,
     timers,
 )
@@ -107,6 +108,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     nodes.leave_by_rule(d)
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
+    standby.keep(d)
     ledger_rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
 

@@ -1,0 +1,76 @@
+"""Spare nodes: kept free of ranks, and warm. What stands by there is a process for each host that a node may lose.
+
+Which nodes these are follows from the state: as many of each node group as it has spares, of those that hold nothing of
+the job and are not excluded. So the pool refills by itself: a node that joins stands by where one is lacking, and so
+does one whose exclusion ends. A unit that lost its node finds room there, and its hosts find processes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from dljob.master import spares
+from dljob.master.assign import of_group, spare_nodes
+from dljob.master.draft import Draft
+from dljob.master.starting import completed
+from dljob.master.state import JobState, Phase, UnitPhase
+from dljob.plan.words import natural
+
+
+def standing_by(state: JobState | Draft) -> dict[str, tuple[str, ...]]:
+    """Node group -> its nodes that stand by, as many as it has spares, where there are so many."""
+    used = {unit.node for unit in state.units.values() if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)}
+    found: dict[str, tuple[str, ...]] = {}
+    for group, count in sorted(spare_nodes(state.job.plan).items()):
+        idle = [
+            node
+            for node in of_group(state.nodes, group)
+            if not node.head and node.id not in used and node.id not in state.exclusions
+        ]
+        # As at admission: the last ones of those that are entirely free, as far as is known.
+        idle.sort(key=lambda node: (node.free == node.total, natural(node.id)))
+        found[group] = tuple(node.id for node in idle[len(idle) - min(count, len(idle)) :])
+        used.update(found[group])
+    return found
+
+
+def keep(d: Draft) -> None:
+    """After an event: order what the nodes that stand by lack, and end what is left over where none does any more."""
+    if not d.job.fault_tolerance.spares.nodes or d.phase is not Phase.RUNNING or not _changed(d):
+        return
+    if gone := frozenset(node for _, node, _ in d.spares) - {node.id for node in d.nodes}:
+        spares.forget_node(d, gone)
+    wanted = _wanted(d, standing_by(d))
+    for role, node, slot in sorted(d.spares):
+        if slot >= max(spares.per_node(d), wanted.get((role, node), 0)):
+            spares.end(d, (role, node, slot))
+    for (role, node), count in sorted(wanted.items()):
+        spares.keep(d, role, [node], count)
+
+
+def _changed(d: Draft) -> bool:
+    """Whether anything is different on which the nodes that stand by, or what they need, depend."""
+    base = d.base
+    return base.phase is not d.phase or d.nodes is not base.nodes or d.exclusions is not base.exclusions or _grew(d)
+
+
+def _grew(d: Draft) -> bool:
+    """Whether a role became ready for the first time, or has ended."""
+    return any(
+        d.roles[role].was_ready is not d.base.roles[role].was_ready or completed(d, role) for role in d.touched.roles
+    )
+
+
+def _wanted(d: Draft, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
+    """(Role, node that stands by) -> the most hosts that a node of its group has of the role."""
+    labels = {node.id: node for node in d.nodes}
+    found: dict[tuple[str, str], int] = {}
+    for group, idle in nodes.items():
+        own = {node.id for node in of_group(labels.values(), group)}
+        for role, facts in d.job.roles.items():
+            if idle and d.roles[role].was_ready and not completed(d, role):
+                where = Counter(d.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
+                most = max((count for node, count in where.items() if node in own), default=0)
+                found.update({(role, node): most for node in idle if most})
+    return found
