@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
+from typing import TYPE_CHECKING
 
-from dljob.spec.policy import HangPolicy
+if TYPE_CHECKING:
+    from dljob.spec.policy import HangPolicy
 
 RECENT = 32
 """So many of the last times per step are kept."""
@@ -23,7 +25,7 @@ LOOK_FACTOR, LOOK_S = 3.0, 0.5
 AGAIN, AGAIN_S = 1.5, 1.0
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """A silence without proof is at least so many median steps long, and so many times the longest that ended by itself."""
-AT_WORK = 0.02
+AT_WORK = 0.05
 """From this share of a CPU on, a process does something."""
 SLOW, SLOW_ENDS = 2.0, 1.5
 """A straggler's median step is so many times that of its role; it is one until it falls below the second."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import ray
 
-from dljob.runtime import reaping
+from dljob.runtime import reaping, stacks
 from dljob.runtime.agent_line import address
 from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
 from dljob.runtime.messages import Ask, Pulse
@@ -33,7 +33,7 @@ NICENESS = -5
 class NodeAgent:
     """The actor; PrimeMaster's side of it is `dljob.runtime.node_watch`."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2}
+    concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2, "look": 2}
 
     def __init__(self, lease_s: float, uid: str) -> None:
         hurry()
@@ -59,6 +59,11 @@ class NodeAgent:
     def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:
         """End what earlier processes of these ranks left here: rank -> present incarnation."""
         return reaping.reap(uid, role, incarnations)
+
+    @ray.method(concurrency_group="look")
+    def look(self, targets: Sequence[stacks.Target], whole: bool) -> tuple[stacks.Seen, ...]:  # noqa: FBT001 - a call
+        """What can be seen of processes here; `whole`: their stacks as well."""
+        return stacks.look(targets, stacks=whole)
 
 
 def hurry() -> None:

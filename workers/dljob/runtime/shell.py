@@ -26,6 +26,7 @@ from dljob.runtime.backend import Backend
 from dljob.runtime.clock import JobClock
 from dljob.runtime.entries import forget
 from dljob.runtime.executor import Executor
+from dljob.runtime.hang_watch import HangWatch
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
 from dljob.runtime.messages import Beacon, BeaconReply
@@ -57,8 +58,7 @@ class Shell:
         self._alert_until = 0.0
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._trouble: BaseException | None = None
-        self._count = 0
-        self._clock = JobClock()
+        self._count, self._clock = 0, JobClock()
         self._last, self._writing, self._progressed = 0.0, False, False
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
@@ -104,7 +104,8 @@ class Shell:
         try:
             replay = await self.journal.open()
             await self._recover(replay)
-            beside += [asyncio.create_task(work) for work in (self._watch_nodes(), self._publish(), self._nodes.run())]
+            hangs = HangWatch(self.setup, self.backend, self.offer, lambda: self.state, self.progress)
+            beside += map(asyncio.create_task, (self._watch_nodes(), self._publish(), self._nodes.run(), hangs.run()))
             for work in beside:
                 work.add_done_callback(self._stopped)
             while self._end is None:
@@ -134,8 +135,7 @@ class Shell:
             now = self._now()
             self.state = self.setup.initial(now)
             await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
-        cause = "PrimeMaster was lost" if known else ""
-        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause), None))
+        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, "PrimeMaster was lost" if known else ""), None))
         if self.setup.carried is not None and not self.state.carried:
             self._inbox.put_nowait((self.setup.carried, None))
         if known:

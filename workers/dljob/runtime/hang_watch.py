@@ -1,0 +1,231 @@
+"""PrimeMaster's watch over ranks that stand still: hears their steps, has their nodes look, tells the core.
+
+What is judged, and how, is `dljob.master.hang`. The clock is our own: it stands still while this loop is late, as
+`node_watch`'s does. Steps are not journaled: a PrimeMaster that came back counts anew, and judges nobody before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+
+from dljob.master import events as ev
+from dljob.master import hang
+from dljob.master.hang import Looks, Pace, Verdict
+from dljob.master.state import JobState, RankPhase
+from dljob.master.status import Progress
+from dljob.master.views import Reason
+from dljob.runtime.backend import Backend
+from dljob.runtime.setup import Setup
+from dljob.runtime.stacks import Seen, Target
+
+TICK_S, MOST_S = 0.1, 0.5
+"""How often steps are looked at, and by how much the clock moves on at a time at most."""
+PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
+"""Between two looks at a process: to see that it is stopped, and to see whether it works and where it waits."""
+ANSWER_S = 12.0
+"""How long a node may take to look; one that is frozen is somebody else's business."""
+SLOW_EVERY_S = 2.0
+SHOWN = 64
+"""So many ranks' stacks are written down at most, the culprit's first."""
+
+Key = tuple[str, int]
+Offer = Callable[..., Awaitable[None]]
+
+
+class HangWatch:
+    """Watches one job; `run` returns only where nobody shall look."""
+
+    def __init__(
+        self, setup: Setup, backend: Backend, offer: Offer, state: Callable[[], JobState], progress: Progress
+    ) -> None:
+        self._info = setup.info
+        self._folder = setup.folder
+        self._backend = backend
+        self._offer = offer
+        self._state = state
+        self._progress = progress
+        """The last step of each rank; a new object each time one is told."""
+        self._clock = 0.0
+        self._last = 0.0
+        self._slow_at = 0.0
+        self._paces: dict[str, dict[int, Pace]] = {}
+        self._told: dict[Key, object] = {}
+        """What was heard of a rank last."""
+        self._next: dict[Key, float] = {}
+        """When to look again at a rank that is silent."""
+        self._found: dict[Key, tuple[int, float]] = {}
+        """(incarnation, last step's time) of a rank of which the core was told: not again before it steps."""
+        self._slow: dict[str, frozenset[int]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Watch until the job ends."""
+        if self._state().job.fault_tolerance.hang.action == "Ignore":
+            return
+        loop = asyncio.get_running_loop()
+        self._last = loop.time()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                await self.turn(loop.time())
+        finally:
+            for task in self._looking.values():
+                task.cancel()
+
+    async def turn(self, now: float) -> None:
+        """Move the clock on, and look at everybody; `now` is the loop's time."""
+        self._clock += min(now - self._last, MOST_S)
+        self._last = now
+        state = self._state()
+        if state.verdict is not None or state.running_at is None:
+            return
+        self._hear(state)
+        for role in self._paces:
+            due = [rank for rank in hang.silent(self._of(state, role), self._clock) if self._is_due((role, rank))]
+            if due and role not in self._looking:
+                self._looking[role] = asyncio.create_task(self._inquire(role))
+        if self._clock - self._slow_at >= SLOW_EVERY_S:
+            self._slow_at = self._clock
+            await self._seek_stragglers(state)
+
+    def _hear(self, state: JobState) -> None:
+        """Take in the steps that were told since the last turn."""
+        for key, told in self._progress.items():
+            if told is self._told.get(key) or key not in state.ranks:
+                continue
+            self._told[key] = told
+            self._next.pop(key, None)
+            role, rank = key
+            paces = self._paces.setdefault(role, {})
+            paces[rank] = hang.paced(paces.get(rank), state.ranks[key].incarnation, told[0], self._clock)
+
+    def _of(self, state: JobState, role: str) -> dict[int, Pace]:
+        """The paces of the processes of a role that are ranks now and at work."""
+        paces = self._paces.get(role, {})
+        return {
+            rank: pace
+            for rank, pace in paces.items()
+            if (own := state.ranks[role, rank]).phase is RankPhase.READY and own.incarnation == pace.incarnation
+        }
+
+    def _is_due(self, key: Key) -> bool:
+        return self._clock >= self._next.get(key, 0.0)
+
+    # -- a role of which somebody is silent
+
+    async def _inquire(self, role: str) -> None:
+        try:
+            await self._look_at(role)
+        finally:
+            self._looking.pop(role, None)
+
+    async def _look_at(self, role: str) -> None:
+        state = self._state()
+        policy = state.job.fault_tolerance.hang
+        world = state.job.roles[role].world
+        paces = self._of(state, role)
+        silent = hang.silent(paces, self._clock)
+        measured = {rank for rank, pace in paces.items() if pace.measured}
+        together = world and measured == set(silent)
+        asked = self._ready(state, role) if together else silent
+        stacks = hang.wants_stacks({rank: paces[rank] for rank in silent}, self._clock, policy)
+        before = {rank: state.ranks[role, rank].incarnation for rank in asked}
+        looks = await self._twice(role, asked, stacks=stacks)
+        state = self._state()
+        paces = self._of(state, role)
+        for rank in silent:
+            if rank in paces:
+                self._next[role, rank] = paces[rank].at + hang.look_again_at(self._clock - paces[rank].at)
+        still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
+        for verdict in hang.judge(paces, still, self._clock, policy, world=world):
+            await self._convict(state, role, verdict, list(still))
+
+    def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
+        ranks = range(state.job.roles[role].plan.replicas)
+        return tuple(rank for rank in ranks if state.ranks[role, rank].phase is RankPhase.READY)
+
+    async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Looks]:
+        """Two looks at each rank that a node could look at both times."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = await self._ask(role, ranks, stacks=stacks)
+        await asyncio.sleep(LONG_PAUSE_S if stacks else PAUSE_S)
+        between = loop.time() - began
+        second = await self._ask(role, first, stacks=stacks)
+        return {rank: Looks(first[rank].look, seen.look, between) for rank, seen in second.items()}
+
+    async def _convict(self, state: JobState, role: str, verdict: Verdict, ranks: list[int]) -> None:
+        rank = verdict.rank if verdict.rank is not None else min(ranks)
+        incarnation = state.ranks[role, rank].incarnation
+        pace = self._paces.get(role, {}).get(rank)
+        mark = (incarnation, pace.at if pace is not None else 0.0)
+        if self._found.get((role, rank)) == mark:
+            return
+        self._found[role, rank] = mark
+        path = await self._write_down(role, rank, incarnation, verdict.why)
+        whole = verdict.rank is None
+        await self._offer(ev.HangFound(role, rank, incarnation, Reason.HANG.value, verdict.why, path, whole))
+
+    async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> str:
+        """The stacks of a role's ranks in a file of the job's folder; its path, empty when it cannot be written."""
+        ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
+        found = await self._ask(role, ranks[:SHOWN], stacks=True)
+        parts = [f"{role}/{rank}: {why}\n"]
+        parts += [f"\n== {role}/{other}\n{_text(found.get(other))}" for other in ranks[:SHOWN]]
+        parts += [f"\n{len(ranks) - SHOWN} more ranks are not shown\n"] if len(ranks) > SHOWN else []
+        path = self._folder / "stacks" / f"{role}-{rank}-{incarnation}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(path.write_text, "".join(parts))
+            return str(path)
+        return ""
+
+    # -- what nodes see
+
+    async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Seen]:
+        """What the agents of their nodes see of ranks; without those whose node does not answer."""
+        state = self._state()
+        by_node: dict[str, list[int]] = {}
+        for rank in ranks:
+            node = state.hosts[state.job.roles[role].host_of(rank)].node
+            by_node.setdefault(node, []).append(rank)
+        answers = await asyncio.gather(
+            *(self._ask_node(node, role, own, stacks=stacks) for node, own in by_node.items())
+        )
+        return {rank: seen for answer in answers for rank, seen in answer.items()}
+
+    async def _ask_node(self, node: str, role: str, ranks: list[int], *, stacks: bool) -> Mapping[int, Seen]:
+        state = self._state()
+        hosts = [state.hosts[state.job.roles[role].host_of(rank)].pid for rank in ranks]
+        targets = [
+            Target(f"{role}/{rank}", state.ranks[role, rank].pid or host, host)
+            for rank, host in zip(ranks, hosts, strict=True)
+        ]
+        with suppress(Exception):  # a node that does not answer is seen by somebody else
+            async with asyncio.timeout(ANSWER_S):
+                agent = await self._backend.lookup(f"{self._info.uid[:8]}/agent/{node[:8]}")
+                if agent is not None:
+                    seen: tuple[Seen, ...] = await self._backend.call(agent, "look", targets, stacks)
+                    return dict(zip(ranks, seen, strict=True))
+        return {}
+
+    # -- ranks that are slow
+
+    async def _seek_stragglers(self, state: JobState) -> None:
+        for role in self._paces:
+            paces = self._of(state, role)
+            before = self._slow.get(role, frozenset())
+            slow = hang.stragglers(paces, before)
+            self._slow[role] = frozenset(slow)
+            for rank in slow.keys() - before:
+                why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
+                await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))
+
+
+def _text(seen: Seen | None) -> str:
+    if seen is None:
+        return "its node did not look\n"
+    stopped = f"{seen.look.stopped}\n" if seen.look.stopped else ""
+    return f"{stopped}{seen.stack.rstrip()}\n"
