@@ -25,16 +25,21 @@ QUIET = (5.0, 19.0)
 TARGET = 0.85
 
 
+CHANGES = (
+    ("iterations: 60", "iterations: 1000000"),
+    ("name: local\n    replicas: 2", "name: local\n    replicas: 4"),
+    ("spec:\n  env:", "spec:\n  faultTolerance: {spares: {processesPerNode: 1}}\n  env:"),
+)
+"""It never ends; two of four nodes are free at first; a spare process of each role waits where it runs."""
+
+
 def prepare(where: Path) -> tuple[Path, Path]:
-    """The example that never ends, on four nodes, two of which are spare; and the trace."""
+    """The job, changed, and the trace."""
     made = where / "grpo-tiny"
     shutil.copytree(EXAMPLE, made, ignore=shutil.ignore_patterns("__pycache__"))
     job = made / "dljob.yaml"
     text = job.read_text()
-    for old, new in (
-        ("iterations: 60", "iterations: 1000000"),
-        ("name: local\n    replicas: 2", "name: local\n    replicas: 4"),
-    ):
+    for old, new in CHANGES:
         if text.count(old) != 1:
             raise SystemExit(f"{old!r} is not in {job} once")
         text = text.replace(old, new)

@@ -22,7 +22,7 @@ from replay_kit import summary  # noqa: E402
 
 from dljob.master import events as ev  # noqa: E402
 from dljob.master.codec import event_record  # noqa: E402
-from dljob.master.views import Outcome  # noqa: E402
+from dljob.master.views import Outcome, Reason  # noqa: E402
 from dljob.plan.plan import plan  # noqa: E402
 from dljob.sim import report  # noqa: E402
 from dljob.sim.drive import simulate  # noqa: E402
@@ -49,6 +49,7 @@ GRPO = {
     "faultTolerance": {"spares": {"processesPerNode": 1}},
 }
 WORKERS = {"roles": [{"name": "w", "replicas": 2, "entrypoint": CLASS}]}
+GONE_TOO = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
 LIMITED = {
     "roles": [{"name": "w", "replicas": 2, "entrypoint": CLASS, "restartPolicy": {"maxRestarts": 1}}],
     "faultTolerance": {"maxRestarts": 1},
@@ -108,11 +109,29 @@ def same_error(world: World) -> None:
             world.settle()
 
 
+def with_its_node(world: World) -> None:
+    """A host goes with its node, and says so before the list of nodes does; its neighbour goes along at once."""
+    world.boot()
+    world.now += 20.0
+    node = world.state.units["w/0"].node
+    world.lose_node(node)
+    world.pending.clear()
+    for index in (0, 1):
+        if world.state.hosts[host("w", index)].node == node:
+            world.send(ev.HostLost(host("w", index), 1, GONE_TOO))
+    world.send(ev.NodesSeen(world.seen()), after=0.2)
+    world.settle()
+    for index in (0, 1):
+        world.end("w", index, Outcome(ok=True))
+    world.settle()
+
+
 JOURNALS = {
     "three-faults": (GRPO, 2, three_faults),
     "lost-node": (WORKERS, 3, lost_node),
     "used-up": (LIMITED, 1, used_up),
     "same-error": (WORKERS, 1, same_error),
+    "with-its-node": (WORKERS, 2, with_its_node),
 }
 
 

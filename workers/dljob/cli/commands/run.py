@@ -33,7 +33,8 @@ def run(
     Args:
         file: YAML or JSON file.
         where: on which side.
-        faults: here: YAML list of faults to inflict: {when: {step: 15}, target: rollout/1 or master, fault: kill}.
+        faults: here: a file of faults to do to it, such as - {when: {step: 15}, target: rollout/1, fault: kill}; exits
+            with 1 when the job says of one something else than the file expects.
         pretend: here: devices that every raylet declares though this machine has none, such as NPU=8; may be repeated.
         upload: on Kubernetes: send the folder along, or do not, since the image has the code; left out: send it, unless
             the spec says where the code is, and it is there.

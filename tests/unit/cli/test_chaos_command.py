@@ -1,0 +1,61 @@
+"""`dljob chaos` where it can do nothing, and what is said of a faults file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.cli import chaos, main
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    found = tmp_path / "faults.yaml"
+    found.write_text("- {when: {time: 1}, target: master, fault: kill}\n")
+    return found
+
+
+def test_pods_are_out_of_reach(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["chaos", "ppo", str(file), "-n", "ml"]) == 2
+    assert "it signals processes, and those of pods are not here" in capsys.readouterr().err
+    assert main.run(main.on_kubernetes(["chaos", "ppo", str(file)])) == 2
+
+
+def test_a_job_that_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["chaos", "ppo", str(file)]) == 3
+    assert "ppo" in capsys.readouterr().err
+
+
+INCIDENT = {"cause": "Unknown", "target": "a/0", "level": "Process", "seconds": 0.5}
+TOLD: dict[str, Any] = {
+    "faults": [
+        {"fault": "kill", "target": "a/0", "at": 2.0, "incidents": [INCIDENT], "problem": "", "met": True},
+        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it never came", "met": True},
+    ],
+    "unasked": [INCIDENT | {"seconds": None}],
+    "problems": ["two ranks: a/0"],
+}
+
+
+def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    chaos.show(TOLD)
+    assert capsys.readouterr().out.splitlines() == [
+        "      2.0 s  kill a/0",
+        "             Unknown a/0 [Process]: well again after 0.50 s",
+        "never        kill b",
+        "of itself    Unknown a/0 [Process]: not well again",
+        "broken: two ranks: a/0",
+    ]
+
+
+def test_what_is_not_as_expected_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chaos.verdict({}) == 0
+    assert chaos.verdict(TOLD) == 0
+    assert capsys.readouterr().err == "fault 1, kill b: it never came\n"
+    bad = {"faults": [TOLD["faults"][0] | {"problem": "expected level Role; the job told nothing", "met": False}]}
+    assert chaos.verdict(bad) == 1
+    assert "fault 0, kill a/0: expected level Role" in capsys.readouterr().err
