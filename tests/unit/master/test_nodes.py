@@ -311,7 +311,8 @@ POLICY = NodePolicy()
 def test_a_node_is_frozen_when_it_is_silent_for_too_long():
     assert silence.frozen({"a": 2.9, "b": 0.0, "c": 0.4}, POLICY) == ({}, "")
     assert silence.frozen({"a": 3.0, "b": 0.0, "c": 0.4}, POLICY) == ({"a": 3.0}, "")
-    assert silence.frozen({"a": 3.0}, POLICY) == ({"a": 3.0}, ""), "the only one: nothing else tells"
+    assert silence.frozen({"a": 3.0}, POLICY) == ({}, "1 of 1 nodes are silent; 1 wait for 30 s"), "nothing else tells"
+    assert silence.frozen({"a": 30.0}, POLICY) == ({"a": 30.0}, "")
     assert silence.frozen({}, POLICY) == ({}, "")
 
 

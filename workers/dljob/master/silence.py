@@ -16,9 +16,10 @@ def frozen(silences: Mapping[str, float], policy: NodePolicy) -> tuple[dict[str,
         policy: How long is too long.
     """
     late = {node: seconds for node, seconds in sorted(silences.items()) if seconds >= policy.freeze_seconds}
-    if len(late) < 2 or 2 * len(late) <= len(silences):
+    if len(late) < min(2, len(silences)) or 2 * len(late) <= len(silences):
         return late, ""
-    # Machines do not stop together: most of them silent at once is a network, or a listener, that is in trouble.
+    # Machines do not stop together: most of them silent at once is a network, or a listener, that is in trouble. Where
+    # only one is heard nobody can tell, and mostly there is none to go to.
     limit = max(policy.freeze_seconds, policy.unreachable_seconds)
     gone = {node: seconds for node, seconds in late.items() if seconds >= limit}
     waits = len(late) - len(gone)
