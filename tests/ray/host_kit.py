@@ -44,6 +44,9 @@ class FakeMaster:
         self.beacons.append(beacon)
         return BeaconReply(epoch=1, known=self.known)
 
+    async def count(self) -> int:
+        return len(self.beacons)
+
     async def set_known(self, known: bool) -> None:
         self.known = known
 

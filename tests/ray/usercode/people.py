@@ -174,3 +174,12 @@ class NoRun:
 class BadSetup(dljob.Worker):
     def setup(self):
         raise LookupError("no data here")
+
+
+def steps_for_ever():
+    import itertools
+    import time
+
+    for step in itertools.count(1):
+        dljob.progress(step)
+        time.sleep(0.02)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import ActorDiedError
 
-from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.guard import EndCode, Lease, boottime, end
 from dljob.runtime.messages import Beacon, BeaconReply
 
 if TYPE_CHECKING:
+    from dljob.runtime.agent_line import AgentLine
     from dljob.runtime.host import Host
 
 ANSWER_S = 2.0
@@ -33,11 +33,11 @@ class BeaconThread:
     PrimeMaster is away it goes on trying, and the lease runs down.
     """
 
-    def __init__(self, host: Host, lease: Lease) -> None:
+    def __init__(self, host: Host, lease: Lease, line: AgentLine) -> None:
         self._host = host
         self._lease = lease
+        self._line = line
         self._master: Any = None
-        self._line: AgentLine | None = None
         self._next = 0.0
         threading.Thread(target=self._run, name="dljob-beacon", daemon=True).start()
 
@@ -60,10 +60,6 @@ class BeaconThread:
 
     def _spoken_for(self) -> bool:
         """Whether the agent of this node speaks for this host; then PrimeMaster's last answer is in the counters."""
-        if self._line is None:
-            job, node = self._host.spec.job, ray.get_runtime_context().get_node_id()
-            where = address(job.uid, node)
-            self._line = AgentLine(where, self._host.spec.role.name, self._host.actor_name, self._host.counters)
         renewal = self._line.renewal()
         if renewal is None:
             return False

@@ -21,6 +21,7 @@ from dljob.errors import UsageError
 from dljob.master.views import Clue
 from dljob.plan.model import HostKind
 from dljob.runtime import descendants, evidence
+from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.beacon import BeaconThread
 from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
 from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
@@ -53,7 +54,9 @@ class Host:
         lease = Lease(spec.job.lease_s)
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.Watch()
-        self.beacon = BeaconThread(self, lease)
+        where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
+        line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
+        self.beacon = BeaconThread(self, lease, line)
 
     # -- what PrimeMaster calls
 
