@@ -184,6 +184,17 @@ async def test_only_those_who_are_silent_are_looked_at_while_others_of_their_wor
     assert here.told == []
 
 
+async def test_a_stopped_rank_that_told_this_master_no_step_is_found_all_the_same(here: Here) -> None:
+    here.agent.sees = {"w/0": WAITS, "w/1": Look(STOPPED)}
+    await here.passes(hang_watch.QUIET_EVERY_S - 1)
+    assert here.agent.asked == []
+    await here.passes(2)
+    (event,) = here.told
+    assert (event.rank, event.why) == (1, STOPPED)
+    await here.passes(2 * hang_watch.QUIET_EVERY_S)
+    assert len(here.told) == 1
+
+
 async def test_a_node_that_does_not_answer_convicts_nobody(here: Here) -> None:
     await here.steps(8)
     here.agent.broken = True
@@ -197,11 +208,12 @@ async def test_who_was_restarted_or_ended_meanwhile_is_not_meant(here: Here) -> 
     await here.steps(8)
     here.state.ranks["w", 1].incarnation = 2
     here.state.ranks["w", 2].phase = RankPhase.SUCCEEDED
-    here.agent.sees = {"w/1": Look(STOPPED), "w/2": Look(STOPPED)}
+    here.agent.sees = {"w/0": Look(STOPPED), "w/2": Look(STOPPED)}
     here.state.ranks["w", 0].phase = RankPhase.STOPPING
     here.progress["w", 1] = (9, {})
     await here.passes(20)
-    assert here.told == [], "its new process has told too few steps"
+    assert here.told == []
+    assert {asked for asked, _ in here.agent.asked} == {("w/1",)}, "its new process told too few steps"
 
 
 async def test_time_that_this_loop_slept_counts_little_and_nobody_is_judged_before_the_job_runs(here: Here) -> None:

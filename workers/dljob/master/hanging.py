@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dljob.master import failover, policy
+from dljob.master import ending, failover, policy
 from dljob.master.draft import Draft
 from dljob.master.events import HangFound
 from dljob.master.policy import Restart, own_level
+from dljob.master.restart import kill
 from dljob.master.state import RankPhase
 from dljob.master.views import Clue, Level, Outcome, Reason
 from dljob.telemetry import reasons
@@ -34,6 +35,10 @@ def found(d: Draft, event: HangFound) -> None:
     decided = None
     if event.whole and rule is None:
         decided = Restart(_whole(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
+    if facts.ranks_per_host == 1:
+        for one in ranks:  # it can do nothing that it is asked for, and its peers may wait until it is gone
+            kill(d, facts.host_of(one))
+            ending.process_gone(d, (event.role, one))
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
 
 

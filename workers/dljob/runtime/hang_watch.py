@@ -1,14 +1,15 @@
 """PrimeMaster's watch over ranks that stand still: hears their steps, has their nodes look, tells the core.
 
 What is judged, and how, is `dljob.master.hang`. The clock is our own: it stands still while this loop is late, as
-`node_watch`'s does. Steps are not journaled: a PrimeMaster that came back counts anew, and judges nobody before that.
+`node_watch`'s does. Steps are not journaled: a PrimeMaster that came back counts anew, and until then wants proof.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from dljob.master import events as ev
 from dljob.master import hang
@@ -27,6 +28,8 @@ PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
 ANSWER_S = 12.0
 """How long a node may take to look; one that is frozen is somebody else's business."""
 SLOW_EVERY_S = 2.0
+QUIET_EVERY_S = 15.0
+"""How often ranks of which no steps were measured are looked at: one that is stopped is seen without."""
 SHOWN = 64
 """So many ranks' stacks are written down at most, the culprit's first."""
 
@@ -49,7 +52,7 @@ class HangWatch:
         """The last step of each rank; a new object each time one is told."""
         self._clock = 0.0
         self._last = 0.0
-        self._slow_at = 0.0
+        self._slow_at = self._quiet_at = 0.0
         self._paces: dict[str, dict[int, Pace]] = {}
         self._told: dict[Key, object] = {}
         """What was heard of a rank last."""
@@ -84,8 +87,13 @@ class HangWatch:
         self._hear(state)
         for role in self._paces:
             due = [rank for rank in hang.silent(self._of(state, role), self._clock) if self._is_due((role, rank))]
-            if due and role not in self._looking:
-                self._looking[role] = asyncio.create_task(self._inquire(role))
+            if due:
+                self._inquire(role, self._look_at(role))
+        if self._clock - self._quiet_at >= QUIET_EVERY_S:
+            self._quiet_at = self._clock
+            for role in state.job.roles:
+                if quiet := self._quiet(state, role):
+                    self._inquire(role, self._look_for_proof(role, quiet))
         if self._clock - self._slow_at >= SLOW_EVERY_S:
             self._slow_at = self._clock
             await self._seek_stragglers(state)
@@ -115,11 +123,23 @@ class HangWatch:
 
     # -- a role of which somebody is silent
 
-    async def _inquire(self, role: str) -> None:
-        try:
-            await self._look_at(role)
-        finally:
-            self._looking.pop(role, None)
+    def _inquire(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+        """One inquiry about a role at a time."""
+        if role in self._looking:
+            work.close()
+            return
+        task = self._looking[role] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._looking.pop(role, None))
+
+    def _quiet(self, state: JobState, role: str) -> tuple[int, ...]:
+        """Ranks at work of which this master has heard too few steps to judge a silence."""
+        paces = self._of(state, role)
+        return tuple(r for r in self._ready(state, role) if r not in paces or not paces[r].measured)
+
+    async def _look_for_proof(self, role: str, ranks: tuple[int, ...]) -> None:
+        state = self._state()
+        before = {rank: state.ranks[role, rank].incarnation for rank in ranks}
+        await self._judge(role, before, await self._twice(role, ranks, stacks=False))
 
     async def _look_at(self, role: str) -> None:
         state = self._state()
@@ -133,13 +153,18 @@ class HangWatch:
         stacks = hang.wants_stacks({rank: paces[rank] for rank in silent}, self._clock, policy)
         before = {rank: state.ranks[role, rank].incarnation for rank in asked}
         looks = await self._twice(role, asked, stacks=stacks)
-        state = self._state()
-        paces = self._of(state, role)
+        paces = self._of(self._state(), role)
         for rank in silent:
             if rank in paces:
                 self._next[role, rank] = paces[rank].at + hang.look_again_at(self._clock - paces[rank].at)
+        await self._judge(role, before, looks)
+
+    async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, Looks]) -> None:
+        """Tell the core of those who hang. `before`: rank -> the incarnation that was looked at."""
+        state = self._state()
+        paces, policy = self._of(state, role), state.job.fault_tolerance.hang
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
-        for verdict in hang.judge(paces, still, self._clock, policy, world=world):
+        for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
             await self._convict(state, role, verdict, list(still))
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
