@@ -142,6 +142,12 @@ def test_time_counts_from_the_order_when_there_is_one(rl: JobPlan) -> None:
     assert world.at(1, "JobRunning") == []
 
 
+def test_what_was_before_the_order_is_not_of_the_file(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {time: 0}, target: rollout/1, fault: kill}", begin=time.time() + 5)
+    world.told("driver/0", well=False)
+    assert world.inflictor.finish(world.status(1))["unasked"] == []
+
+
 def test_a_rank_that_the_kernel_would_kill_has_its_line(rl: JobPlan) -> None:
     world = World(rl, "- {when: {step: 1}, target: rollout, fault: oom}")
     world.at(1)

@@ -12,6 +12,8 @@ from dljob.errors import ExitCode
 if TYPE_CHECKING:
     from dljob.runtime.inflict import Inflictor
 
+SOON_S = 0.05
+
 
 class Looking:
     """Lets an inflictor see what a watch sees."""
@@ -21,8 +23,8 @@ class Looking:
         self._say = say
 
     def patience(self) -> float:
-        """Until the next fault that comes by time."""
-        return self._inflictor.patience(time.time())
+        """Until the next fault that comes by time; a little where one waits for its target."""
+        return max(SOON_S, self._inflictor.patience(time.time()))
 
     def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
         """Do what is due, and say so."""

@@ -70,6 +70,8 @@ class Inflictor:
         self._plan = plan
         self._job = job
         self._begin = begin
+        self._from = (begin or 0.0) - CLOCK_S
+        """What was detected before is not of this file."""
         self._hand = hand or Hand()
         self._raylets = raylets
         self._events: Counter[str] = Counter()
@@ -94,13 +96,15 @@ class Inflictor:
             self._events[note["reason"]] += 1
             if note["reason"] == reasons.JOB_RUNNING and self._begin is None:
                 self._begin = note["time"]
-        for incident in told(status):
-            self._told[incident.key] = incident
+        self._hear(status)
         self._compare(status, now)
         seconds = None if self._begin is None else now - self._begin
         moment = Moment(seconds, (status.get("progress") or {}).get("step"), self._events)
         due = [number for number, fault in self._waiting.items() if incidents.is_due(fault.when, moment)]
         return self._strike(due, status) if due else []
+
+    def _hear(self, status: Mapping[str, Any]) -> None:
+        self._told |= {incident.key: incident for incident in told(status) if incident.detected >= self._from}
 
     def settled(self, status: Mapping[str, Any], now: float) -> bool:
         """Whether all that was done has come to its end, and the job runs as before."""
@@ -124,8 +128,7 @@ class Inflictor:
 
     def finish(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The job is over, or is left alone: the report, as `incidents.report`, with `pids_kept`."""
-        for incident in told(status):
-            self._told[incident.key] = incident
+        self._hear(status)
         pids = {f"{r['role']}/{r['rank']}": r["pid"] for r in status.get("ranks", ()) if r.get("pid")}
         self._look_for_moved(pids)
         made = incidents.report(self._faults, self.strikes, self._told.values(), self._begin)
