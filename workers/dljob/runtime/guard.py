@@ -126,6 +126,11 @@ def at_end(last_thing: Callable[[], None]) -> None:
     _last_things.append(last_thing)
 
 
+def ending() -> bool:
+    """Whether this process ends itself: whoever ends below it now ends for that reason."""
+    return _ended.locked()
+
+
 def end(code: int, why: str) -> NoReturn:
     """End this process: a last line into the log, every descendant killed, `os._exit`. The first caller decides."""
     if not _ended.acquire(blocking=False):

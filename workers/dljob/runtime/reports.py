@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from dljob.master.views import Outcome
+from dljob.runtime import guard
 from dljob.runtime.messages import Report
 
 
@@ -35,8 +36,14 @@ class Reports:
             return True
 
     def add(self, rank: int, incarnation: int, pid: int, outcome: Outcome | None) -> int:
-        """Write down that a rank became ready (None) or ended; the report's number."""
+        """Write down that a rank became ready (None) or ended; the report's number.
+
+        Nothing is written down once this process ends itself, which takes all below it along: a rank that is told of
+        as killed, on a node that is gone, would be restarted there.
+        """
         with self._changed:
+            if guard.ending():
+                return self._seq
             self._seq += 1
             self._reports.append(Report(self._seq, rank, incarnation, pid, outcome))
             self._changed.notify_all()
