@@ -96,12 +96,18 @@ def test_in_the_middle_of_another_recovery(tmp_path: Path) -> None:
     assert found["faults"][1]["at"] < 12
 
 
-def test_what_stands_still_or_is_slow_is_no_incident_yet(tmp_path: Path) -> None:
+def test_who_stands_still_is_found_and_who_is_slow_is_not(tmp_path: Path) -> None:
     text = (
-        "- {when: {time: 1}, target: a/0, fault: stop, seconds: 5}\n"
-        "- {when: {time: 2}, target: a/1, fault: slow, factor: 3, seconds: 5}\n"
+        "- {when: {time: 1}, target: a/0, fault: stop}\n"
+        "- {when: {time: 20}, target: a/1, fault: slow, factor: 3, seconds: 5}\n"
+        "- {when: {time: 40}, target: a/1, fault: stop, seconds: 2}\n"
+        "- {when: {time: 60}, target: f/1, fault: stop, seconds: 60}\n"
     )
-    assert sets(play(job(THREADS), text, tmp_path)) == [set(), set()]
+    found = play(job(THREADS, FORKED), text, tmp_path)
+    assert sets(found) == [{("Hang", "a/0", "Process")}, set(), set(), {("Hang", "f/1", "Process")}]
+    quiet = job(THREADS)
+    quiet["spec"]["faultTolerance"] = {"hang": {"action": "Ignore"}}
+    assert sets(play(quiet, text.splitlines()[0], tmp_path)) == [set()]
 
 
 def test_a_fault_that_never_comes_is_said(tmp_path: Path) -> None:

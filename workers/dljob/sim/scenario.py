@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dljob.master.events import CauseLearned
+from dljob.master.events import CauseLearned, HangFound
 from dljob.master.state import Phase
-from dljob.master.views import Clue
+from dljob.master.views import Clue, Reason
 from dljob.plan import incidents
 from dljob.plan.incidents import Incident, Key, Moment, Strike
 from dljob.plan.model import HostKind
@@ -29,6 +29,8 @@ STEP_S = 1.0
 PATIENCE_S = 3600.0
 """So long after the job began, or after the last fault, nothing more is waited for."""
 FOR_EVER_S = 1e9
+STILL_S = 3.0
+"""So long until a node sees that a rank is stopped that told steps."""
 GONE_S = 1.2
 """So long until an embedded Ray says that a node is gone whose raylet was killed."""
 _TAKES: Mapping[type, float] = {Arrive: 0.01, Carry: 0.01, Up: 0.5, SetUp: 0.3, Look: 0.1, Boot: 0.4}
@@ -94,6 +96,7 @@ class Scenario(Driver):
         now = Moment(w.now - w.known.running_at, self._step, self._events)
         for number in [n for n, fault in self._waiting.items() if incidents.is_due(fault.when, now)]:
             self._strike(number)
+        self._schedule()
         self._striking = False
 
     # -- doing
@@ -131,12 +134,14 @@ class Scenario(Driver):
         return [Fault("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
 
     def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[Fault]:
-        """What it is in this world; a process that stands still or is slow is noticed by nobody here."""
+        """What it is in this world; nobody notices here that a process is slow."""
         w, key = self.world, (role, rank)
         incarnation, actor = w.running.get(key, ((0, ""),))[-1]
         if not actor or not w.reachable(w.processes[actor].node):
             return []
         if fault.fault in ("stop", "slow"):
+            if fault.fault == "stop" and (fault.seconds or FOR_EVER_S) > STILL_S:
+                self._stands_still(role, rank, incarnation)
             return [Fault("nothing")]
         if fault.fault == "oom":
             line = Clue(Source.KERNEL, f"Out of memory: Killed process ({role}/{rank})")
@@ -144,3 +149,9 @@ class Scenario(Driver):
         if w.job.roles[role].plan.host is HostKind.FORK:
             return [Fault("error", value=KILLED, text=f"{role}/{rank}")]
         return [Fault("kill", text=f"{role}/{rank}")]
+
+    def _stands_still(self, role: str, rank: int, incarnation: int) -> None:
+        """PrimeMaster will hear of it, where somebody looks."""
+        if self.world.job.fault_tolerance.hang.action != "Ignore":
+            found = HangFound(role, rank, incarnation, Reason.HANG.value, "its process is stopped")
+            self.world.later(Arrive(found), STILL_S)
