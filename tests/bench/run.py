@@ -38,6 +38,7 @@ SCRIPTS = (
     "node",
     "endings",
     "example",
+    "goodput",
     "kube_apply",
     "kube_status",
     "kube_rest",
