@@ -7,7 +7,7 @@ from master_kit import World, job, nodes
 
 from dljob.master import actions as act
 from dljob.master import events as ev
-from dljob.master import limits
+from dljob.master import limits, status
 from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.reissue import reissue
 from dljob.master.state import Phase
@@ -131,6 +131,8 @@ def test_what_does_not_work_on_a_node_by_itself_needs_no_second_round():
     assert failures(w) == {"n1": "failed check before t started: device 3 is not there"}
     assert where(w) == {"n0", "n2", "n3"}
     assert w.state.faults[0].reason == "DeviceError"
+    (row,) = status.nodes(w.state)["excluded"]
+    assert (row["name"], row["reason"], row["why"]) == ("n1", "CheckFailed", "before t started: device 3 is not there")
 
 
 @pytest.mark.parametrize("bad", ["n0", "n1"])
@@ -272,6 +274,16 @@ def test_when_its_time_is_over_a_bad_node_is_checked_like_a_new_one():
     w.settle()
     assert where(w) == {"n0", "n1", "n3"}
     assert w.of(act.CheckNodes)[-1].teams == (("n0", "n1"),)
+
+
+def test_what_is_known_of_other_roles_nodes_is_kept_when_its_time_is_over():
+    first, second = ({"name": n, "type": "Elastic", "replicas": 2, "comm": {"preCheck": True}} for n in "tu")
+    w = World(job(first, second), views=nodes(5, cpus=1))
+    w.bad = {"n1": "no device"}
+    settled(w.boot())
+    w.send(ev.Tick(), after=limits.BAD_NODE_S + 1)
+    assert not w.state.checks["t"].bad
+    assert len(w.state.checks["u"].proven) == 2
 
 
 def test_a_bad_node_that_freezes_is_still_bad_when_it_thaws():

@@ -252,7 +252,13 @@ def nodes(state: JobState) -> dict[str, Any]:
         "ready": ready,
         "replaced": state.replaced,
         "excluded": [
-            {"name": name, "reason": own.reason, "since": _time(own.since), "until": _time(own.until)}
+            {
+                "name": name,
+                "reason": own.reason,
+                "since": _time(own.since),
+                "until": _time(own.until),
+                **({"why": own.check} if own.check else {}),
+            }
             for name, own in newest
         ],
     }
