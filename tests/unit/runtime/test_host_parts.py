@@ -16,7 +16,7 @@ from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
 from dljob.runtime import preload, wire
 from dljob.runtime.context import Progress, Stopping, install
-from dljob.runtime.guard import Lease
+from dljob.runtime.guard import Lease, asleep_together, boot_id, suspended
 from dljob.runtime.logfile import open_log, redirect_output
 from dljob.runtime.reports import Reports
 from dljob.runtime.rpc import RpcMark, mark_of
@@ -101,6 +101,26 @@ class TestLease:
         lease.renew(sent_at=1.0)
         now[0] = 7.9
         assert not lease.over
+
+    def test_a_machine_that_sleeps_alone_wakes_up_to_a_lease_that_is_over(self):
+        now = [0.0]
+        lease = Lease(5.0, clock=lambda: now[0])
+        now[0] = 3600.0
+        assert lease.over
+
+    def test_where_all_sleep_together_sleep_does_not_count(self):
+        now, asleep = [100.0], [50.0]
+        lease = Lease(5.0, clock=lambda: now[0], excused=lambda: asleep[0])
+        lease.renew(sent_at=101.0)
+        now[0], asleep[0] = 3704.0, 3650.0
+        assert not lease.over
+        now[0] = 3706.0
+        assert lease.over
+
+    def test_only_the_boot_of_this_machine_is_sleep_of_all(self):
+        assert len(boot_id()) == 36
+        assert asleep_together(boot_id())() == pytest.approx(suspended(), abs=1)
+        assert (asleep_together("")(), asleep_together("another")()) == (0.0, 0.0)
 
 
 class TestProgress:

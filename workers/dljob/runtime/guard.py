@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
 from typing import NoReturn
 
 from dljob.runtime import descendants
@@ -39,22 +40,46 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lease:
-    """How long this process may go on unheard. Renewed by the time at which an answered beacon was *sent*."""
+def suspended() -> float:
+    """Seconds that this machine was suspended since it booted."""
+    return boottime() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = boottime) -> None:
+
+def boot_id() -> str:
+    """What names this machine's present life, also in a container; empty where nothing does."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def asleep_together(boot: str) -> Callable[[], float]:
+    """Of a lease what is not counted, when PrimeMaster and all others live on the machine of that boot id; or none."""
+    return suspended if boot and boot == boot_id() else lambda: 0.0
+
+
+class Lease:
+    """How long this process may go on unheard. Renewed by the time at which an answered beacon was *sent*.
+
+    Time during which the machine is suspended counts: a successor may be at work elsewhere. But where there is no
+    elsewhere (`asleep_together`) nobody is to wake up to the end of a lease that nobody could have renewed.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = boottime, excused: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._until = clock() + seconds
+        self._excused = excused
+        self._until = clock() - excused() + seconds
 
     def renew(self, sent_at: float) -> None:
         """A beacon sent at that time was answered."""
-        self._until = max(self._until, sent_at + self._seconds)
+        self._until = max(self._until, sent_at - self._excused() + self._seconds)
 
     @property
     def over(self) -> bool:
         """Whether the process must end before it does anything else."""
-        return self._clock() >= self._until
+        return self._clock() - self._excused() >= self._until
 
     @property
     def seconds(self) -> float:

@@ -23,7 +23,7 @@ from dljob.plan.model import HostKind
 from dljob.runtime import descendants, evidence
 from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.beacon import BeaconThread
-from dljob.runtime.guard import EndCode, Guard, Lease, end, end_soon
+from dljob.runtime.guard import EndCode, Guard, Lease, asleep_together, end, end_soon
 from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
 from dljob.runtime.reports import Reports
 from dljob.runtime.step_counters import StepCounters
@@ -51,7 +51,7 @@ class Host:
         descendants.end_forks_with_me()
         _keep_ray_connected()
         self.counters = StepCounters.made(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
-        lease = Lease(spec.job.lease_s)
+        lease = Lease(spec.job.lease_s, excused=asleep_together(spec.job.boot))
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.Watch()
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())

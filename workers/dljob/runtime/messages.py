@@ -56,6 +56,8 @@ class JobInfo:
     """Whether what is in memory alone goes to disk when its rank ends."""
     save_grace_s: float = 120.0
     """How long that may take."""
+    boot: str = ""
+    """The boot id of the one machine that has all of the cluster, PrimeMaster included; empty: there are more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dljob.master.views import Clue
 from dljob.plan.plan import plan
 from dljob.runtime.backend import Backend, factory
 from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
-from dljob.runtime.guard import raylet_pidfd
+from dljob.runtime.guard import boot_id, raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
@@ -215,10 +215,19 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
         attempt=order.attempt,
+        boot=await _boot(order, backend),
         **_saving(manifest.spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
     return Setup(info, manifest.spec, made, order.own_nodes, handed)
+
+
+async def _boot(order: MasterOrder, backend: Backend) -> str:
+    """The boot id of this machine, when the cluster has no other, and none is to come."""
+    with suppress(Exception):  # who cannot be asked now may have others
+        if not order.own_nodes and len({node.ip for node in await backend.nodes()}) == 1:
+            return boot_id()
+    return ""
 
 
 def _saving(spec: DLJobSpec) -> dict[str, Any]:
