@@ -33,6 +33,7 @@ SCRIPTS = (
     "fork",
     "restart",
     "group",
+    "precheck",
     "failover",
     "raylet",
     "node",

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.master import limits
 from dljob.master.pairing import (
     Disk,
     NodeFacts,
@@ -18,6 +17,7 @@ from dljob.master.pairing import (
     second_round,
     suspect,
     unfit,
+    usual,
     waves,
 )
 
@@ -134,13 +134,18 @@ GIB = 2**30
     ],
 )
 def test_what_speaks_against_a_node(facts, words):
-    speeds = (("cpu", "m", 100.0), ("cpu", "o", 110.0), ("cpu", "p", 90.0), ("cpu", "n", 0.1))
-    assert unfit(facts, speeds) == words
+    speeds = (("cpu", "m", 100.0), ("cpu", "o", 110.0), ("cpu", "p", 90.0), ("tpu", "q", 0.1))
+    assert unfit(facts, usual(speeds)) == words
 
 
 def test_a_team_is_bad_that_is_much_slower_than_the_others():
     assert failed(TeamFacts(("a", "b"), trouble="it did not end"), ()) == "it did not end"
-    assert failed(TeamFacts(("a", "b"), 0.3), ()) == "", "there is nothing to compare it with"
-    assert failed(TeamFacts(("a", "b"), 3.0), (10.0, 12.0)) == ""
-    assert failed(TeamFacts(("a", "b"), 0.3), (10.0, 12.0)) == "all-reduce 0.3 GB/s, others 11"
-    assert limits.CHECK_FACTOR > 1
+    assert failed(TeamFacts(("a", "b"), 0.3), ()) == failed(TeamFacts(("a", "b"), 0.3), (0.3,)) == ""
+    assert failed(TeamFacts(("a", "b"), 3.0), (3.0, 11.0)) == ""
+    assert failed(TeamFacts(("a", "b"), 0.3), (0.3, 11.0)) == "all-reduce 0.3 GB/s, others 11"
+
+
+def test_of_two_unlike_nodes_the_slower_one_is_slow():
+    speeds = usual((("cpu", "a", 1.0), ("cpu", "b", 10.0)))
+    assert unfit(NodeFacts("a", "cpu", 1.0), speeds) == "matrix product 1 GFLOP/s, others 10"
+    assert unfit(NodeFacts("b", "cpu", 10.0), speeds) == ""

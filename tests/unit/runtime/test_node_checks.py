@@ -91,12 +91,13 @@ def test_a_torch_without_cuda_is_not_the_nodes_fault(monkeypatch, hip):
 
 def test_the_role_sees_its_own_devices_only(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setenv("DLJOB_CHECKPOINT", "/ckpt")
     monkeypatch.setattr(node_checks, "compute", lambda order: ("H x 2", 9.0, ""))
     facts = look(order(devices=(("GPU", ("2", "3")),), memory=GIB, paths=("/",)), "127.0.0.1")
     assert node_checks.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert (facts.shape, facts.gflops, facts.memory_wanted) == ("H x 2", 9.0, GIB)
     assert facts.memory_free
-    assert [disk.path for disk in facts.disks] == ["/"]
+    assert [disk.path for disk in facts.disks] == ["/", "/ckpt"]
 
 
 def test_a_device_that_fails_is_named(monkeypatch):

@@ -6,7 +6,7 @@ from dljob.master import checks, limits, nodes, starting
 from dljob.master.draft import Draft
 from dljob.master.events import NodesChecked
 from dljob.master.evolve import evolve
-from dljob.master.pairing import RoleCheck, Team, convicted, failed, second_round, suspect, unfit
+from dljob.master.pairing import RoleCheck, Team, convicted, failed, second_round, suspect, unfit, usual
 from dljob.telemetry import reasons
 
 
@@ -21,10 +21,11 @@ def checked(d: Draft, event: NodesChecked) -> None:
         starting.start_world(d, role)
         return
     own, found = _learned(d, event, own)
-    everybody = checks.nodes_of(own.places)
-    open_ = tuple(node for node in everybody if node not in own.proven and node not in found)
-    if was == 1 and any(node in team for team in own.failures for node in open_):
-        teams = second_round(open_, tuple(node for node in everybody if node in own.proven), own.failures)
+    everybody, known = checks.nodes_of(own.places), frozenset(own.proven)
+    open_ = tuple(node for node in everybody if node not in known and node not in found)
+    doubtful = {node for team in own.failures for node in team}
+    if was == 1 and not doubtful.isdisjoint(open_):
+        teams = second_round(open_, tuple(node for node in everybody if node in known), own.failures)
         if teams:
             checks.ask(d, role, evolve(own, round=2), (), teams)
             return
@@ -33,36 +34,37 @@ def checked(d: Draft, event: NodesChecked) -> None:
 
 def _learned(d: Draft, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
     """What is known after the answer, and the nodes that are bad, with the words for it."""
-    known = {node for _, node, _ in own.speeds}
-    fresh = tuple((f.shape, f.node, f.gflops) for f in event.nodes if f.gflops and f.node not in known)
-    own = evolve(own, speeds=own.speeds + fresh)
-    found = {f.node: why for f in event.nodes if (why := unfit(f, own.speeds))}
+    seen = {node for _, node, _ in own.speeds}
+    speeds = own.speeds + tuple((f.shape, f.node, f.gflops) for f in event.nodes if f.gflops and f.node not in seen)
+    pace = usual(speeds)
+    found = {f.node: why for f in event.nodes if (why := unfit(f, pace))}
     proven = dict.fromkeys(own.proven)
     for facts in event.nodes:
         if facts.unmade:
             d.note(reasons.CHECK_NOT_MADE, f"node/{facts.node}", facts.unmade)
             proven[facts.node] = None
-    passing = [team.gbytes_s for team in event.teams if not team.trouble and not team.unmade]
-    said = dict[Team, str]()
+    said, paces = _teams(d, event, own)
+    proven |= {node: None for team in event.teams if team.nodes not in said for node in team.nodes}
+    good = {node: None for node in proven if node not in found}
+    failures = own.failures + tuple(team for team in said if team not in own.failures)
+    guilty, here = convicted(failures, good.keys()), set(checks.nodes_of(own.places))
+    for node, team in guilty.items():
+        if node in here:
+            found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {_others(team, node)}, proven good")
+    bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES
+    own = evolve(own, proven=tuple(good), bad=bad, failures=failures, speeds=speeds[-kept:], paces=paces[-kept:])
+    return own, found
+
+
+def _teams(d: Draft, event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
+    """The teams that failed, with the words for it, and the bandwidths of those that did not."""
+    made = [team for team in event.teams if not team.unmade]
+    paces = (*own.paces, *(team.gbytes_s for team in made if not team.trouble))
+    said = {team.nodes: why for team in made if (why := failed(team, paces))}
     for team in event.teams:
-        others = [*own.paces, *passing]
-        if team.gbytes_s in others:
-            others.remove(team.gbytes_s)
         if team.unmade:
             d.note(reasons.CHECK_NOT_MADE, event.role, f"all-reduce of {', '.join(team.nodes)}: {team.unmade}")
-        elif why := failed(team, others):
-            said[team.nodes] = why
-            continue
-        proven |= dict.fromkeys(team.nodes)
-    good = tuple(node for node in proven if node not in found)
-    failures = own.failures + tuple(team for team in said if team not in own.failures)
-    guilty = convicted(failures, good)
-    for node, team in guilty.items():
-        if node in checks.nodes_of(own.places):
-            found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {_others(team, node)}, proven good")
-    paces = (*own.paces, *(t.gbytes_s for t in event.teams if t.nodes not in said and t.gbytes_s))
-    bad = tuple(dict.fromkeys((*own.bad, *guilty)))
-    return evolve(own, proven=good, bad=bad, failures=failures, paces=paces[-limits.CHECK_PACES :]), found
+    return said, (*own.paces, *(team.gbytes_s for team in made if team.nodes not in said))
 
 
 def _others(team: Team, node: str) -> str:
@@ -71,19 +73,20 @@ def _others(team: Team, node: str) -> str:
 
 def _ended(d: Draft, role: str, own: RoleCheck, found: dict[str, str], open_: Team) -> None:
     """Start where all nodes may be used; else leave the bad ones, or where nobody can be named, who failed most."""
-    d.checks = d.checks.set(role, evolve(own, bad=tuple(dict.fromkeys((*own.bad, *found)))))
+    done = evolve(own, bad=tuple(dict.fromkeys((*own.bad, *found))), places=(), nodes=(), teams=())
+    d.checks = d.checks.set(role, done)
     if not found:
         worst, companions = suspect(open_, own.failures)
         if not worst:
-            _passed(d, role)
+            _passed(d, role, checks.nodes_of(own.places))
             return
         doubt = "one of them is bad, and no other node was there to tell which"
         found = {worst: f"an all-reduce with {' and '.join(companions)} failed; {doubt}"}
     nodes.leave_bad(d, {node: f"before {role} started: {why}" for node, why in found.items()})
 
 
-def _passed(d: Draft, role: str) -> None:
-    own, everybody = d.checks[role], checks.nodes_of(d.checks[role].places)
+def _passed(d: Draft, role: str, everybody: Team) -> None:
+    own = d.checks[role]
     proven = tuple(dict.fromkeys((*own.proven, *everybody)))
     d.checks = d.checks.set(role, evolve(own, proven=proven))
     count = len(everybody)

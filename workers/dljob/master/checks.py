@@ -6,6 +6,7 @@ new to it. A process that starts again on a node that passed waits for nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dljob.master.actions import CheckNodes, CheckPlace
@@ -27,10 +28,11 @@ def pending(d: Draft, role: str) -> bool:
     if own.round and own.places == places:
         return True
     nodes = nodes_of(places)
-    fresh = tuple(node for node in nodes if node not in own.proven)
+    known = frozenset(own.proven)
+    fresh = tuple(node for node in nodes if node not in known)
     if not fresh:
         return False
-    teams = first_round(fresh, tuple(node for node in nodes if node in own.proven), own.failures)
+    teams = first_round(fresh, tuple(node for node in nodes if node in known), own.failures)
     ask(d, role, evolve(own, round=1, began=d.now, places=places), fresh, teams)
     return True
 
@@ -44,9 +46,24 @@ def ask(d: Draft, role: str, own: RoleCheck, nodes: Team, teams: tuple[Team, ...
 
 
 def order(d: Draft, role: str, own: RoleCheck) -> CheckNodes:
-    """The round that is under way, as an order."""
+    """The round that is under way, as an order: what is told of a node is everything of it that is the role's."""
+    facts = d.facts(role)
     where = {node: (unit, token) for unit, token, node in reversed(own.places)}
-    return CheckNodes(role, own.number, tuple(_place(d, role, node, *where[node]) for node in own.nodes), own.teams)
+    ranks, devices = Counter[str](), dict[str, dict[str, dict[str, None]]]()
+    for index in range(facts.host_count):
+        host = d.hosts[HostId(role, index)]
+        ranks[host.node] += facts.ranks_per_host
+        for resource, ids in host.devices:
+            devices.setdefault(host.node, {}).setdefault(resource, {}).update(dict.fromkeys(ids))
+    memory = dict(facts.plan.per_rank).get("memory", 0)
+    places = tuple(
+        CheckPlace(
+            node, *where[node], memory * ranks[node] // GRAIN,
+            tuple((resource, tuple(ids)) for resource, ids in sorted(devices.get(node, {}).items())),
+        )
+        for node in own.nodes
+    )  # fmt: skip
+    return CheckNodes(role, own.number, places, own.teams)
 
 
 def again(d: Draft) -> Iterator[CheckNodes]:
@@ -54,21 +71,6 @@ def again(d: Draft) -> Iterator[CheckNodes]:
     for role, own in sorted(d.checks.items()):
         if own.round and own.places == places_of(d, role):
             yield order(d, role, own)
-
-
-def _place(d: Draft, role: str, node: str, unit: str, token: int) -> CheckPlace:
-    """What a checker is told of a node: everything of it that belongs to the role."""
-    facts, devices = d.facts(role), dict[str, dict[str, None]]()
-    ranks = 0
-    for index in range(facts.host_count):
-        host = d.hosts[HostId(role, index)]
-        if host.node == node:
-            ranks += facts.ranks_per_host
-            for resource, ids in host.devices:
-                devices.setdefault(resource, {}).update(dict.fromkeys(ids))
-    memory = dict(facts.plan.per_rank).get("memory", 0) * ranks // GRAIN
-    held = tuple((resource, tuple(ids)) for resource, ids in sorted(devices.items()))
-    return CheckPlace(node, unit, token, memory, held)
 
 
 def places_of(d: Draft, role: str) -> Places:

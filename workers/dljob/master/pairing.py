@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_high
 from typing import TypeAlias
 
 from dljob.master import limits
@@ -121,21 +121,30 @@ def met(failures: Collection[Team], one: str, other: str) -> bool:
 def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
     """The teams in as few turns as it takes so that no node is in two at once."""
     made: list[list[Team]] = []
+    busy: list[set[str]] = []
     for team in teams:
-        free = (wave for wave in made if not any(set(team).intersection(other) for other in wave))
-        wave = next(free, None)
-        if wave is None:
-            made.append([team])
-        else:
-            wave.append(team)
+        turn = next((i for i, nodes in enumerate(busy) if nodes.isdisjoint(team)), len(made))
+        if turn == len(made):
+            made.append([])
+            busy.append(set())
+        made[turn].append(team)
+        busy[turn].update(team)
     return tuple(tuple(wave) for wave in made)
 
 
 # -- judgement
 
 
-def unfit(facts: NodeFacts, speeds: Iterable[tuple[str, str, float]]) -> str:
-    """What speaks against a node by itself, in words; empty: nothing. `speeds` are those of all nodes."""
+def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+    """Shape -> GFLOP/s, of which half of these nodes have more or as much."""
+    found: dict[str, list[float]] = {}
+    for shape, _, speed in speeds:
+        found.setdefault(shape, []).append(speed)
+    return {shape: median_high(alike) for shape, alike in found.items()}
+
+
+def unfit(facts: NodeFacts, speeds: Mapping[str, float]) -> str:
+    """What speaks against a node by itself, in words; empty: nothing. `speeds` are what is usual, by shape."""
     if facts.trouble:
         return facts.trouble
     if facts.memory_free is not None and facts.memory_free < limits.CHECK_MEMORY * facts.memory_wanted:
@@ -148,21 +157,17 @@ def unfit(facts: NodeFacts, speeds: Iterable[tuple[str, str, float]]) -> str:
     if abs(facts.clock_s) > limits.CHECK_CLOCK_S:
         way = "ahead of" if facts.clock_s > 0 else "behind"
         return f"its clock is {abs(facts.clock_s):.1f} s {way} PrimeMaster's"
-    return _slow(facts, speeds)
-
-
-def _slow(facts: NodeFacts, speeds: Iterable[tuple[str, str, float]]) -> str:
-    alike = [speed for shape, node, speed in speeds if shape == facts.shape and node != facts.node]
-    if not facts.gflops or not alike or facts.gflops * limits.CHECK_FACTOR >= median(alike):
+    pace = speeds.get(facts.shape, 0.0)
+    if not facts.gflops or facts.gflops * limits.CHECK_FACTOR >= pace:
         return ""
-    return f"matrix product {facts.gflops:.3g} GFLOP/s, others {median(alike):.3g}"
+    return f"matrix product {facts.gflops:.3g} GFLOP/s, others {pace:.3g}"
 
 
 def failed(team: TeamFacts, paces: Sequence[float]) -> str:
-    """Why a team did not pass, in words; empty: it did. `paces` are the bandwidths of all other teams."""
-    if team.trouble or not paces or team.gbytes_s * limits.CHECK_FACTOR >= median(paces):
+    """Why a team did not pass, in words; empty: it did. `paces` are the bandwidths of all teams, it among them."""
+    if team.trouble or not paces or team.gbytes_s * limits.CHECK_FACTOR >= (pace := median_high(paces)):
         return team.trouble
-    return f"all-reduce {team.gbytes_s:.3g} GB/s, others {median(paces):.3g}"
+    return f"all-reduce {team.gbytes_s:.3g} GB/s, others {pace:.3g}"
 
 
 def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:

@@ -33,6 +33,8 @@ PRODUCT_S, REDUCE_S = 0.1, 0.1
 """How long each is repeated: the best counts, so that somebody else's work counts for nothing."""
 CGROUPS = Path("/sys/fs/cgroup")
 STORE_S = 20.0
+CHECKPOINT = "DLJOB_CHECKPOINT"
+"""The variable that says where checkpoints go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def look(order: Look, ip: str) -> NodeFacts:
         gflops=round(gflops, 3),
         memory_free=memory_free() if order.memory else None,
         memory_wanted=order.memory,
-        disks=tuple(disks(order.paths)),
+        disks=tuple(disks((*order.paths, *filter(None, [os.environ.get(CHECKPOINT)])))),
         trouble=trouble,
         unmade=unmade,
     )
