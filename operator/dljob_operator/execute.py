@@ -196,12 +196,20 @@ class Hands:
 
     async def _submit(self, key: Key, memory: Memory, action: Submit) -> None:
         pod, container = action.head
+        await self._still_ordered(key, memory.uid, action.id)
         if container:
             await self._same_head(key, pod, container)
         ray = self._heads.ray(memory.uid, action.cluster, action.address)
         for name, content in action.packages.items():
             await ray.keep(name, content.encode())
         await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
+
+    async def _still_ordered(self, key: Key, uid: str, submission: str) -> None:
+        """Look at the DLJob as it is: another operator may have given this attempt up, or somebody deleted the job."""
+        found = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(found)
+        if found["metadata"]["uid"] != uid or part(found, "status").get("submissionId") != submission:
+            raise HeadError(0, f"submission {submission} is not ordered any more")
 
     async def _same_head(self, key: Key, pod: str, container: str) -> None:
         """Look at the head as it is, not as a watch told: a head that restarted would take a known id once more."""

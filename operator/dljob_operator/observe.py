@@ -10,7 +10,7 @@ from typing import Literal
 from dljob.control import names
 from dljob.control.fields import items, part, text
 from dljob.control.model import Object, Observed, Trouble
-from dljob.kube.api import CONFIG_MAPS, Json, Kube, NotThereError
+from dljob.kube.api import CONFIG_MAPS, PODS, Json, Kube, NotThereError
 from dljob.kube.kuberay_client import RayClusters
 from dljob_operator import hangs
 from dljob_operator.cache import Cache
@@ -100,6 +100,7 @@ class Observer:
         if ref:
             return await self._references.look(job["metadata"]["uid"], Key(key.namespace, ref))
         await self._not_lost(key, job)
+        await self._not_left(key, job, attempt)
         name, cluster = self._cluster(key, job, attempt)
         return Seen(cluster, self._cache.pods_of(Key(key.namespace, name)))
 
@@ -113,6 +114,14 @@ class Observer:
         if known is None or known.uid != uid:
             with contextlib.suppress(NotThereError):
                 self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
+
+    async def _not_left(self, key: Key, job: Object, attempt: int) -> None:
+        """Look live before the pods of the last attempt count as gone: their ranks may still write."""
+        recorded = text(job, "status", "rayCluster", "name")
+        if not recorded or self._cluster(key, job, attempt)[0] == recorded:
+            return
+        for body in await self._kube.list(PODS, key.namespace, labels=f"ray.io/cluster={recorded}"):
+            self._cache.put_pod(body)
 
     def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:
         """The RayCluster to look at: the one in the status while anything of it is there, else the attempt's."""

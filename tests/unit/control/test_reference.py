@@ -158,7 +158,7 @@ def test_the_next_attempt_waits_until_the_last_ones_ranks_are_gone() -> None:
     assert it.status["attempt"] == 2
     assert len(it.submissions) == 1
     assert 0.0 < (it.look().requeue or 0.0) <= 5.0
-    it.later(31).settle()
+    it.later(36).settle()
     assert [id_.rpartition("-")[2] for id_, _ in it.submissions] == ["1", "2"]
 
 

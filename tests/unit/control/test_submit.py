@@ -122,10 +122,12 @@ def test_another_head_before_the_submission_is_no_loss():
 def test_not_before_the_heads_pod_is_seen():
     """Whom the submission is meant for is written with the order."""
     world = World().settle().head_ready()
-    pods, world.pods[world.name] = world.pods[world.name], []
-    assert world.look().reason == "the head is ready, and its pod is not seen yet"
-    world.settle()
-    assert "submissionId" not in world.status
+    pods = world.pods[world.name]
+    for seen in ([], [replace(pods[0], ready=False, container="")]):
+        world.pods[world.name] = seen
+        assert world.look().reason == "the head is ready, and its pod is not seen so yet"
+        world.settle()
+        assert "submissionId" not in world.status
     world.pods[world.name] = pods
     world.settle()
     assert world.status["rayCluster"]["headContainer"] == "containerd://pod-1-session-1"

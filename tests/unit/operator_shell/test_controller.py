@@ -184,6 +184,28 @@ async def test_a_ray_cluster_that_no_watch_knows_is_looked_for_before_it_counts_
         assert it.status()["attempt"] == 2
 
 
+async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_before_the_next_begins() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        run_head(it.fake, it.head)
+        await it.settle()
+        name = cluster_of(it.fake)
+        pod = it.fake.one("pods", f"{name}-head-x")
+        it.fake.take("rayclusters", name)
+        it.fake.put("pods", pod)  # the garbage collector takes its time
+        it.sync()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 2
+        it.cache.pods.entries.clear()
+        it.cache._pods_of.clear()
+        await it.controller.step(JOB)
+        assert it.fake.names("rayclusters") == []
+        it.fake.take("pods", f"{name}-head-x")
+        await it.settle()
+        assert it.fake.names("rayclusters") == [cluster_of(it.fake, attempt=2)]
+
+
 async def test_equal_events_are_one_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from dljob_operator import events
 

@@ -121,8 +121,27 @@ async def test_a_pod_that_is_gone_needs_no_annotation(it: Shell) -> None:
         await do(it, Annotate("RayCluster", "gone", {"dljob.io/units": "a"}))
 
 
+def ordered(it: Shell, submission: str = "hello-1") -> str:
+    """The status says so; gives the DLJob's uid."""
+    job = it.fake.one("dljobs", "hello")
+    it.fake.put("dljobs", {**job, "status": {"submissionId": submission}})
+    return owner(it)["uid"]
+
+
+async def test_a_submission_that_another_operator_gave_up_is_not_made(it: Shell) -> None:
+    it.head.token = token(ordered(it), "c1")
+    submit = Submit("hello-1", "c1", "10.0.0.1", ("x",), {}, {})
+    ordered(it, "hello-2")
+    with pytest.raises(HeadError, match="hello-1 is not ordered any more"):
+        await do(it, submit)
+    assert it.head.posted == []
+    seen = it.cache.jobs.get(JOB)
+    assert seen is not None
+    assert seen["status"] == {"submissionId": "hello-2"}
+
+
 async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
-    uid = owner(it)["uid"]
+    uid = ordered(it)
     it.head.token = token(uid, "c1")
     submit = Submit("hello-1", "c1", "10.0.0.1", ("python", "-m", "x"), {"a": 1}, {"k": "v"})
     await do(it, submit)
@@ -138,7 +157,7 @@ async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
 
 async def test_a_head_that_restarted_since_the_order_gets_nothing(it: Shell) -> None:
     """The watch may not have told yet; Ray's new session would take a known id once more."""
-    it.head.token = token(owner(it)["uid"], "c1")
+    it.head.token = token(ordered(it), "c1")
     submit = Submit("hello-1", "c1", "10.0.0.1", ("x",), {}, {}, ("c1-head", "containerd://a"), {"s.json": "{}"})
     pod = {"metadata": {"name": "c1-head"}, "spec": {"containers": [{"name": "ray-head"}]}}
     for restarted in ("containerd://b", ""):

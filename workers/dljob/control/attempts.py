@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from dljob.control import names, reasons
 from dljob.control.accept import Refused
-from dljob.control.case import PATIENCE_SECONDS, Case
-from dljob.control.fields import text
+from dljob.control.case import PATIENCE_SECONDS, Case, seconds
+from dljob.control.fields import part, text
 from dljob.control.model import Delete
 from dljob.control.steps import NewAttempt, Step, Verdict
 
+CLUSTER = "Cluster"
+"""Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
 TOO_OFTEN = 20
 """A submission refused so often in a row has failed."""
 ORPHAN_SECONDS = 60.0
 """PrimeMaster may be silent for so long after its launcher went away."""
 DEFAULT_LEASE = 30
+CLOCKS_SECONDS = 5.0
+"""The clocks of two operators' machines may differ by so much, and what is written has whole seconds."""
 ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
 
 
@@ -68,14 +72,23 @@ def clearing(case: Case) -> float | None:
     """
     if not (case.replaced or (case.ref and _between(case))):
         return None
-    # MasterReady went False when the attempt was lost, if there was a PrimeMaster whose ranks may still live.
     lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
-    left = case.since("MasterReady") + lease - case.now
+    left = _lost_at(case) + lease + CLOCKS_SECONDS - case.now
     if case.leftover is not None:
         return max(left, 1.0)
     if case.ref:
         return left if left > 0 else None
     return left if case.observed.pods and left > 0 else None
+
+
+def _lost_at(case: Case) -> float:
+    """When the last attempt was lost, if there was a PrimeMaster whose ranks may still live.
+
+    MasterReady went False then, unless it never was True in the status: an operator may die before it writes that.
+    """
+    fault = part(case.old, "lastFault")
+    told = seconds(text(fault, "detectedAt")) if text(fault, "level") == CLUSTER else None
+    return max(case.since("MasterReady"), told or 0.0)
 
 
 def _between(case: Case) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dljob.control import conditions, handover, names, phases
 from dljob.control.accept import Refused
-from dljob.control.attempts import clearing
+from dljob.control.attempts import CLUSTER, clearing
 from dljob.control.case import Case, bounded, seconds, stamp
 from dljob.control.fields import items, number, part, text
 from dljob.control.follow import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
@@ -28,8 +28,6 @@ OF_ATTEMPT = (
 MAX_COMMANDS = 10
 CONDITION = ("type", "status", "reason", "observedGeneration")
 """The part of a condition whose change is one of state."""
-CLUSTER = "Cluster"
-"""Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
 
 
 def status(case: Case, change: Change | None) -> dict[str, Any]:

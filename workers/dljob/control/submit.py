@@ -23,8 +23,9 @@ def submission(case: Case) -> Step | None:
     """Order the submission as soon as the head is ready, whatever the workers are; then post it."""
     if not case.head_ready:
         return None
-    if not case.submitted and case.head is None:
-        return Step("the head is ready, and its pod is not seen yet")
+    if not case.submitted and (case.head is None or not case.head.ready):
+        # Its container is a part of the order: an id that is ordered for an unknown one may be taken by two.
+        return Step("the head is ready, and its pod is not seen so yet")
     if not case.submitted:
         return Step("the head is ready: the submission is ordered", change=Order())
     if case.taken:

@@ -13,6 +13,7 @@ from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
 from dljob.sim import checks, faults, jobs, laws
 from dljob.sim.faults import Timed
+from dljob.sim.shrink import fewest
 from dljob.sim.things import (
     Arrive,
     Beacon,
@@ -246,16 +247,5 @@ def without(case: Case, gone: frozenset[int]) -> Case:
 
 
 def shrink(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """The fewest faults with which a case still fails, found by leaving out ever smaller parts."""
-    size = len(case.faults)
-    while size:
-        start, shorter = 0, False
-        while start < len(case.faults):
-            tried = without(case, frozenset(range(start, start + size)))
-            if fails(tried):
-                case, shorter = tried, True
-            else:
-                start += size
-        if not shorter or size > len(case.faults):
-            size = min(size, len(case.faults)) // 2 if not shorter else min(size, len(case.faults))
-    return case
+    """The fewest faults with which a case still fails."""
+    return replace(case, faults=fewest(case.faults, lambda tried: fails(replace(case, faults=tried))))

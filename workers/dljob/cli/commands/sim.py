@@ -24,11 +24,12 @@ def sim(
     days: float = 30.0,
     world: int = 128,
     explore: bool = False,
+    operator: bool = False,
     most: int | None = None,
     faults: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
-    """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
+    """Try PrimeMaster's decisions, or the operator's, against faults: crashes, lost nodes, late and doubled events.
 
     Neither Ray nor a cluster is needed: nodes, processes and time are modelled. Each seed is a job and what goes wrong
     with it. A seed that breaks a law is cut down to the faults that it takes. Exits with 1 when any does.
@@ -43,32 +44,51 @@ def sim(
         days: for so many days.
         world: so many of its nodes train together, as one torch world; each of the others serves alone.
         explore: explore small worlds completely instead: every order of what can happen, every fault at every moment.
+        operator: try the operator instead: against a failing API server, other operators, KubeRay and its users.
         most: with at most so many faults each; left out: with as many as take a few seconds.
         faults: do the faults of this file to the job, as `dljob run --faults` does, and tell what it did about each.
         form: table, json or yaml.
     """
-    from dljob.cli.given import manifest_of
-    from dljob.sim import report
-    from dljob.sim.drive import case_of
-
     if explore:
         return _explore(most, form)
     if faults is not None:
         return _scenario(file, faults, form)
     if nodes is not None:
         return _large(nodes, days, world, seed or 0, form)
-    manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
-    if replay is not None:
-        return _one(report.one(report.load(_read(replay))), form)
-    if seed is not None:
-        return _one(report.one(case_of(seed, manifest)), form)
-    found = report.many(range(seeds), manifest)
+    case = _read(replay) if replay is not None else None
+    if operator and file is not None:
+        raise UsageError(f"--operator makes jobs of its own, and {file} is given", hint="leave one of them out")
+    if operator or (case is not None and case.get("operator")):
+        found = _of_operator(seeds, seed, case)
+    else:
+        found = _of_master(file, seeds, seed, case)
+    if case is not None or seed is not None:
+        return _one(found, form)
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         for case in found["failures"]:
             (save / f"seed-{case['seed']}.json").write_text(json.dumps(case["case"], indent=1) + "\n", encoding="utf-8")
     _many(found, form)
     return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
+
+
+def _of_master(file: Path | None, seeds: int, seed: int | None, case: dict[str, Any] | None) -> dict[str, Any]:
+    from dljob.cli.given import manifest_of
+    from dljob.sim import report
+    from dljob.sim.drive import case_of
+
+    if case is not None:
+        return report.one(report.load(case))
+    manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
+    return report.many(range(seeds), manifest) if seed is None else report.one(case_of(seed, manifest))
+
+
+def _of_operator(seeds: int, seed: int | None, case: dict[str, Any] | None) -> dict[str, Any]:
+    from dljob.sim import operator_story as stories
+
+    if case is not None:
+        return stories.one(stories.load(case))
+    return stories.many(range(seeds)) if seed is None else stories.one(stories.story_of(seed))
 
 
 def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFormat) -> ExitCode:
@@ -144,7 +164,8 @@ def _many(found: dict[str, Any], form: output.TableFormat) -> None:
     if form != "table":
         output.structured(found, form)
         return
-    output.data(f"{found['seeds']} seeds, {found['events']} events: {len(found['failures'])} broke a law")
+    size = f"{found['events']} events" if "events" in found else f"{found['writes']} writes"
+    output.data(f"{found['seeds']} seeds, {size}: {len(found['failures'])} broke a law")
     for end, count in found["ends"].items():
         output.data(f"  {count} {end}")
     for failure in found["failures"]:

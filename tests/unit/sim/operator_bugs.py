@@ -1,0 +1,103 @@
+"""Bugs to plant in the operator's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dljob.control import annotate, attempts, children, finish, leaving, names, reconcile
+from dljob.control import status as statuses
+from dljob.control.case import Case
+from dljob.control.model import Annotate
+from dljob.control.steps import Step
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+def instead(patch: Patch, policy, other) -> None:
+    """Another policy in the place of one."""
+    patch.setattr(reconcile, "POLICIES", tuple(other if each is policy else each for each in reconcile.POLICIES))
+
+
+@bug
+def forgets_the_last_cluster(patch):
+    """The RayCluster of an attempt that was lost is left alone."""
+    instead(patch, attempts.leftover, lambda case: None)
+
+
+@bug
+def counts_no_restart(patch):
+    """No attempt uses up maxClusterRestarts."""
+
+    class Free(attempts.NewAttempt):
+        def __init__(self, reason, message, counted=True, fault=True):
+            super().__init__(reason, message, counted=False, fault=fault)
+
+    patch.setattr(attempts, "NewAttempt", Free)
+
+
+@bug
+def never_lets_go(patch):
+    """The finalizer of a job that is over stays."""
+    patch.setattr(leaving, "release", lambda case: None)
+
+
+@bug
+def lets_go_too_early(patch):
+    """Nothing holds a DLJob whose job runs on a RayCluster that stays."""
+    instead(patch, leaving.hold, lambda case: None)
+
+
+@bug
+def annotates_again_and_again(patch):
+    """A plan that is there is written once more."""
+    plan = {names.PLAN_HASH: ""}
+
+    def plans(case: Case) -> Step | None:
+        told = {**plan, names.PLAN: f"{case.now:.3f}"}
+        return Step("again", (Annotate("DLJob", case.name, told),)) if case.cluster is not None else None
+
+    patch.setattr(annotate, "plans", plans)
+
+
+@bug
+def does_not_wait_for_ranks(patch):
+    """The next attempt begins while ranks of the last one may live."""
+    patch.setattr(attempts, "clearing", lambda case: None)
+    patch.setattr(statuses, "clearing", lambda case: None)
+
+
+@bug
+def keeps_the_cluster(patch):
+    """The RayCluster of a job that is over stays."""
+    patch.setattr(finish, "_cluster", lambda case: None)
+
+
+@bug
+def forgets_what_it_made(patch):
+    """What was made is made again."""
+    patch.setattr(children, "missing", children.missing)
+    old = children.missing
+
+    def again(case: Case) -> Step | None:
+        return old(replace_cluster(case)) if case.now % 2 < 1 else old(case)
+
+    instead(patch, old, again)
+
+
+def replace_cluster(case: Case) -> Case:
+    return Case(replace(case.observed, cluster=None), case.settings, case.now)
+
+
+@bug
+def hears_no_verdict(patch):
+    """What PrimeMaster says of the end is not heard."""
+    instead(patch, finish.verdict, lambda case: None)

@@ -1,0 +1,166 @@
+"""The actions of an outcome as calls: what the operator's hands do, in this world."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from dljob.control import names
+from dljob.control.fields import items, part
+from dljob.control.model import (
+    Action,
+    Annotate,
+    Command,
+    Create,
+    CreateToken,
+    Delete,
+    Finalize,
+    Object,
+    SaveLogs,
+    Submit,
+)
+from dljob.sim.operator_heads import Head
+from dljob.sim.operator_server import Body, RefusedError
+
+if TYPE_CHECKING:
+    from dljob.sim.operator_process import Memory, Operator
+
+
+def label(action: Action) -> str:
+    """What an action is called where its failure is told."""
+    match action:
+        case Create() | Delete() | Annotate():
+            return f"{type(action).__name__}{action.kind}"
+        case _:
+            return type(action).__name__
+
+
+def perform(op: Operator, memory: Memory, action: Action) -> Generator[float, None, None]:
+    """Make one action come true. Raises RefusedError."""
+    match action:
+        case Create():
+            yield from _create(op, memory.uid, action.kind, dict(action.body))
+        case CreateToken():
+            yield from _create(op, memory.uid, "Secret", _child(action))
+        case Delete():
+            yield from _delete(op, action)
+        case Annotate():
+            yield from _annotate(op, action)
+        case Finalize():
+            yield from _finalize(op, on=action.on)
+        case Submit():
+            yield from _submit(op, action)
+        case Command():
+            head = yield from _reach(op, action.address)
+            head.order(head.master(), action.id, action.kind)
+            op.world.happened()
+            yield op.world.travel()
+            memory.commands = (*memory.commands, action.id)
+        case SaveLogs():
+            head = yield from _reach(op, action.address)
+            head.master()
+            if op.world.server.find("ConfigMap", action.name) is None:
+                yield from _create(op, memory.uid, "ConfigMap", _child(action))
+            memory.logs_saved = True
+
+
+def _child(action: CreateToken | SaveLogs) -> Body:
+    meta = {"name": action.name, "labels": dict(action.labels), "ownerReferences": [dict(action.owner)]}
+    return {"metadata": meta}
+
+
+def _create(op: Operator, uid: str, kind: str, body: Body) -> Generator[float, None, None]:
+    server = op.world.server
+    try:
+        made = yield from op.call(lambda: server.create(kind, body), writes=True)
+    except RefusedError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        if kind == "Secret":
+            return
+        made = yield from op.call(lambda: server.get(kind, body["metadata"]["name"]))
+        owners = items(made, "metadata", "ownerReferences")
+        if not any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
+            raise RefusedError(409, f"{kind} is somebody else's") from None
+    if kind == "RayCluster":
+        op.keep(kind, made)
+
+
+def _delete(op: Operator, action: Delete) -> Generator[float, None, None]:
+    server = op.world.server
+    try:
+        left = yield from op.call(lambda: server.delete(action.kind, action.name, action.uid), writes=True)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        left = None
+    if left is not None:
+        op.keep(action.kind, left)
+    else:
+        op.forget(action.kind, action.name, action.uid)
+
+
+def _annotate(op: Operator, action: Annotate) -> Generator[float, None, None]:
+    server = op.world.server
+    if action.kind == "Pod":
+        yield from op.call(lambda: None, writes=True)
+        return
+    made = yield from op.call(lambda: server.annotate(action.kind, action.name, action.annotations), writes=True)
+    op.keep(action.kind, made)
+
+
+def _finalize(op: Operator, *, on: bool) -> Generator[float, None, None]:
+    server, name = op.world.server, op.world.name
+    meta = part(op.cache.get(("DLJob", name)), "metadata")
+    if not meta:
+        return
+    kept = [each for each in meta.get("finalizers") or () if each != names.FINALIZER]
+    wanted = [*kept, names.FINALIZER] if on else kept
+    try:
+        made = yield from op.call(lambda: server.finalize(name, wanted, meta["resourceVersion"]), writes=True)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        op.forget("DLJob", name, meta["uid"])
+        return
+    if made["metadata"].get("deletionTimestamp") and not wanted:
+        op.forget("DLJob", name, meta["uid"])
+    else:
+        op.keep("DLJob", made)
+
+
+def _reach(op: Operator, address: str) -> Generator[float, None, Head]:
+    """The head that answers at an address, after the way there. Raises RefusedError."""
+    yield op.world.travel()
+    head = op.world.reach(address)
+    if head is None:
+        yield op.world.travel()
+        raise RefusedError(0, f"cannot connect to {address}")
+    return head
+
+
+def _submit(op: Operator, action: Submit) -> Generator[float, None, None]:
+    """POST the launcher, after a live look at whether the head is still the one that it was ordered for."""
+    world = op.world
+    pod, container = action.head
+    job = yield from op.call(lambda: world.server.get("DLJob", world.name))
+    op.keep("DLJob", job)
+    if part(job, "status").get("submissionId") != action.id:
+        raise RefusedError(0, f"{action.id} is not ordered any more")
+    if container:
+        found = yield from op.call(lambda: world.server.find("Pod", pod))
+        if found is None or found["pod"].container != container:
+            raise RefusedError(0, f"head pod {pod} is another one, or restarted since")
+    head = yield from _reach(op, action.address)
+    trouble = world.trouble()
+    if trouble is None or trouble.done:
+        world.submitted(op, head, action)
+    if trouble is not None:
+        yield trouble.seconds
+        raise RefusedError(trouble.status, "no answer from Ray")
+    yield world.travel()
+
+
+def carried(text: Object) -> int:
+    """What the last attempt counted, as a launcher reads it."""
+    return int(part(text, "state").get("count", 0))

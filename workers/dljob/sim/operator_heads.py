@@ -1,0 +1,219 @@
+"""Heads and PrimeMasters as the operator meets them: Ray's Job API, the gateway, and a job that runs, heals and ends.
+
+PrimeMaster's own decisions are tried elsewhere (`dljob.sim.world`); here it is whoever answers for a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.control.case import stamp
+from dljob.control.model import Submit
+from dljob.sim.operator_server import Agenda, RefusedError
+
+RANKS = 2
+STOP_S, START_S, READY_S, HEAL_S = (0.1, 5.0), (0.5, 4.0), (0.2, 3.0), (0.2, 8.0)
+PHASES_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(slots=True)
+class Launch:
+    """A submission as Ray's Job API has it."""
+
+    submit: Submit
+    status: str = "RUNNING"
+    exit_code: int | None = None
+    refusal: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class Master:
+    """PrimeMaster, as far as its snapshots go."""
+
+    submission: str
+    attempt: int
+    work: float
+    """Seconds that the job runs."""
+    well: bool
+    """Whether its user code ends well."""
+    count: int
+    """Restarts of processes, with those that it was handed."""
+    phase: str = "Pending"
+    reason: str = ""
+    version: int = 1
+    epoch: int = 1
+    ended: str = ""
+    away: bool = False
+    """It answers nothing."""
+    gone: bool = False
+    """It never will again."""
+    step: int = 0
+    obeyed: list[str] = field(default_factory=list[str])
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the gateway answers."""
+        over, run = self.phase in PHASES_OVER, self.phase == "Running"
+        role = {"name": "worker", "desired": RANKS, "ready": RANKS if run else 0, "running": 0 if over else RANKS}
+        role |= {"succeeded": RANKS if self.phase == "Succeeded" else 0, "failed": 0, "restarts": 0}
+        return {
+            "phase": self.phase,
+            "reason": self.reason or self.phase,
+            "message": "",
+            "completionTime": self.ended or None,
+            "epoch": self.epoch,
+            "version": self.version,
+            "roles": [role],
+            "restarts": {"process": self.count, "master": self.epoch - 1},
+            "carry": {"v": 1, "count": self.count} if self.count else {},
+            "recentFaults": [],
+            "progress": {"step": self.step, "metrics": {}},
+            "placement": {"units": RANKS, "ready": RANKS if run else 0, "pending": 0 if run else RANKS},
+        }
+
+
+class Head:
+    """One process tree of a head: another one knows nothing of what this one was told."""
+
+    def __init__(self, agenda: Agenda, cluster: str, pod: str, number: int, news: Callable[[Head], None]) -> None:
+        self.cluster = cluster
+        self.pod = pod
+        self.session = f"session-{number}"
+        self.container = f"containerd://{number}"
+        self.ended: float | None = None
+        self.launches: dict[str, Launch] = {}
+        self.masters: dict[str, Master] = {}
+        self.machines = 0
+        """Worker pods that are ready."""
+        self._agenda = agenda
+        self._news = news
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.ended is None
+
+    def end(self) -> None:
+        """The process is gone, and all that it kept."""
+        if self.ended is None:
+            self.ended = self._agenda.now
+            self._news(self)
+
+    # -- Ray's Job API
+
+    def take(self, submit: Submit, master: Master | None) -> bool:
+        """A submission; one that is known already is adopted, and False is returned. None refuses to start."""
+        if submit.id in self.launches:
+            return False
+        launch = self.launches[submit.id] = Launch(submit)
+        if master is None:
+            self._agenda.soon(START_S, lambda: self._refuse(launch))
+        else:
+            self._agenda.soon(START_S, lambda: self._begin(launch, master))
+        return True
+
+    def _refuse(self, launch: Launch) -> None:
+        launch.status, launch.exit_code = "FAILED", 2
+        launch.refusal = {"reason": "RayVersionMismatch", "message": "Ray is another one", "hint": "set rayVersion"}
+        self._news(self)
+
+    def _begin(self, launch: Launch, master: Master) -> None:
+        if self.alive and launch.status == "RUNNING":
+            self.masters[launch.submit.id] = master
+            self._turn(master, "Scheduling")
+            self._agenda.soon(READY_S, lambda: self.look(master))
+
+    def kill_launcher(self) -> None:
+        """The launcher is gone; PrimeMaster does not need it."""
+        for launch in self.launches.values():
+            if launch.status == "RUNNING":
+                launch.status, launch.exit_code = "FAILED", 137
+                self._news(self)
+
+    # -- PrimeMaster
+
+    def master(self) -> Master:
+        """Who answers at the gateway. Raises RefusedError."""
+        last = next(reversed(self.masters.values()), None)
+        if last is None or last.away or last.gone:
+            raise RefusedError(503 if last else 404, "PrimeMaster does not answer")
+        return last
+
+    def look(self, master: Master) -> None:
+        """Run as soon as there are machines; wait for them when they are gone."""
+        if self._over(master) or master.phase == "Stopping":
+            return
+        if self.machines < RANKS:
+            if master.phase == "Running":
+                master.count += 1
+                self._turn(master, "Recovering")
+        elif master.phase != "Running":
+            self._turn(master, "Running")
+            version = master.version
+            self._agenda.after(master.work, lambda: self._done(master, version))
+
+    def machines_are(self, ready: int) -> None:
+        """So many worker pods are ready."""
+        if ready != self.machines:
+            self.machines = ready
+            for master in self.masters.values():
+                self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
+
+    def _done(self, master: Master, version: int) -> None:
+        if master.version == version and not self._over(master):
+            self.finish(master, well=master.well, reason="Completed" if master.well else "UserErrorRepeats")
+
+    def finish(self, master: Master, *, well: bool, reason: str) -> None:
+        """The job is over."""
+        master.ended = stamp(self._agenda.now)
+        self._turn(master, "Succeeded" if well else "Failed", reason)
+        launch = self.launches[master.submission]
+        if launch.status == "RUNNING":
+            launch.status, launch.exit_code = ("SUCCEEDED", 0) if well else ("FAILED", 1)
+
+    def order(self, master: Master, id_: str, kind: str) -> None:
+        """A command; the same id happens once."""
+        if id_ in master.obeyed or self._over(master):
+            return
+        master.obeyed.append(id_)
+        if kind == "stop":
+            self._turn(master, "Stopping")
+            self._agenda.soon(
+                STOP_S, lambda: self._over(master) or self.finish(master, well=False, reason="StoppedByUser")
+            )
+        elif master.phase == "Running":
+            master.count += 1
+            self._turn(master, "Recovering")
+            self._agenda.soon(HEAL_S, lambda: self.look(master))
+
+    def lose(self, master: Master) -> None:
+        """PrimeMaster is gone for good, and its launcher ends."""
+        master.gone = True
+        self.kill_launcher()
+        self._news(self)
+
+    def restart_master(self, master: Master, seconds: float) -> None:
+        """PrimeMaster is another process in a while."""
+        master.away = True
+        self._news(self)
+        self._agenda.after(seconds, lambda: self._back(master))
+
+    def _back(self, master: Master) -> None:
+        master.away = False
+        master.epoch += 1
+        master.version += 1
+        self._news(self)
+        # What was under way goes on: a new master counts on from its journal.
+        if master.phase == "Running":
+            version = master.version
+            self._agenda.after(master.work, lambda: self._done(master, version))
+
+    def _over(self, master: Master) -> bool:
+        return not self.alive or master.gone or master.phase in PHASES_OVER
+
+    def _turn(self, master: Master, phase: str, reason: str = "") -> None:
+        master.phase, master.reason = phase, reason
+        master.version += 1
+        master.step += 1
+        self._news(self)

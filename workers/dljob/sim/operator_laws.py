@@ -1,0 +1,142 @@
+"""What must hold around the operator, whatever happens: looked at when something changes, and at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dljob.control import accept, names, reasons
+from dljob.control.accept import Refused
+from dljob.control.case import seconds
+from dljob.control.fields import items, number, part, text
+from dljob.control.model import Object, Observed, Outcome, Submit
+from dljob.sim.operator_heads import PHASES_OVER, Head
+from dljob.sim.operator_server import Body
+
+if TYPE_CHECKING:
+    from dljob.sim.operator_process import Operator
+    from dljob.sim.operator_world import World
+
+MOST_WRITES = 40
+"""Writes of all operators with nothing happening between them."""
+LEASE_S, LEAVE_S = 30.0, 55.0
+UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED)
+"""Why an attempt may be given up without using up maxClusterRestarts."""
+
+
+def wrote(w: World, operator: Operator) -> None:
+    """No storm: so many writes have so many reasons."""
+    if w.unprovoked > MOST_WRITES:
+        w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")
+
+
+def decided(w: World, seen: Observed, outcome: Outcome) -> None:
+    """No attempt is thrown away for what is there."""
+    before, after = number(seen.job, "status", "attempt") or 1, number(outcome.status, "attempt")
+    lost = after > before and text(outcome.status, "reason") == "ClusterGone"
+    uid = text(seen.job, "status", "rayCluster", "uid")
+    if lost and any(body["metadata"]["uid"] == uid for body in w.server.each("RayCluster")):
+        w.broken("false loss: the RayCluster is there, and its attempt is given up")
+
+
+def taken(w: World, head: Head, submit: Submit) -> None:
+    """An attempt is submitted once, with the spec that the status tells of, and after the one before it is over."""
+    before = w.taken.setdefault(submit.id, head)
+    if before is not head:
+        w.broken(f"twice: {submit.id} is taken by {head.session}, and was by {before.session}")
+    status = part(w.job, "status")
+    if w.job is not None and text(status, "submissionId") != submit.id:
+        w.broken(f"unwritten: {submit.id} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
+    for other in w.nature.heads:
+        if other is not head and w.nature.rank_lives(other, LEASE_S):
+            w.broken(f"two live: {submit.id} begins while ranks of {other.session} live")
+
+
+def changed(w: World, kind: str, body: Body, *, gone: bool) -> None:
+    """After each change of an object."""
+    if kind == "RayCluster" and not gone and not w.shared:
+        there = [each for each in w.server.each("RayCluster") if not text(each, "metadata", "deletionTimestamp")]
+        if len(there) > 1:
+            w.broken(f"two clusters: {', '.join(each['metadata']['name'] for each in there)}")
+    if kind == "DLJob":
+        if gone:
+            _left(w, body)
+        _status(w, part(w.last, "status"), part(body, "status"), body)
+        w.last = body
+
+
+def _left(w: World, body: Body) -> None:
+    """A DLJob goes only when nothing of it runs on a RayCluster that is not its own."""
+    held = seconds(text(body, "metadata", "deletionTimestamp"))
+    if not w.shared or (held is not None and w.agenda.now - held >= LEAVE_S):
+        return
+    for head in w.nature.heads:
+        if head.alive and any(m.phase not in PHASES_OVER and not m.gone and not m.away for m in head.masters.values()):
+            w.broken("left running: the DLJob goes while its job runs on a RayCluster that stays")
+
+
+def _status(w: World, old: Object, new: Object, body: Body) -> None:
+    if old != new:
+        _forward(w, old, new)
+        _allowed(w, old, new, body)
+        _verdict(w, new)
+
+
+def _forward(w: World, old: Object, new: Object) -> None:
+    """Nothing goes back."""
+    if text(old, "phase") in PHASES_OVER and text(new, "phase") != text(old, "phase"):
+        w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
+    before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
+    if after not in (before, before + 1):
+        w.broken(f"attempt: {before} became {after}")
+    for level, count in part(old, "restarts").items():
+        if number(new, "restarts", level) < count:
+            w.broken(f"count: {count} restarts at level {level} became {number(new, 'restarts', level)}")
+
+
+def _allowed(w: World, old: Object, new: Object, body: Body) -> None:
+    """No more attempts than the spec allows."""
+    terms = accept.terms(accept.source(body), w.settings)
+    limit = 0 if isinstance(terms, Refused) else terms.max_cluster_restarts
+    before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
+    if after > before and text(new, "reason") not in UNCOUNTED:
+        w.lost += 1
+        if w.lost > limit and not isinstance(terms, Refused):
+            w.broken(f"budget: attempt {after} begins for {text(new, 'reason')}, {limit} restarts are allowed")
+    used = number(new, "restarts", "cluster")
+    if used > max(limit, number(old, "restarts", "cluster")) and not isinstance(terms, Refused):
+        w.broken(f"budget: {used} restarts of the cluster, {limit} are allowed")
+
+
+def _verdict(w: World, new: Object) -> None:
+    """One end, and the true one."""
+    over = {text(one, "type") for one in items(new, "conditions") if one.get("status") == "True"}
+    if over >= {"Complete", "Failed"}:
+        w.broken("verdict: Complete and Failed")
+    if text(new, "phase") == "Succeeded" and not any(
+        m.phase == "Succeeded" for head in w.nature.heads for m in head.masters.values()
+    ):
+        w.broken("verdict: Succeeded, and nobody did")
+
+
+def at_the_end(w: World) -> list[str]:
+    """What must be so when nothing has gone wrong for long enough."""
+    job = w.job
+    clusters = [each["metadata"]["name"] for each in w.server.each("RayCluster") if not w.shared]
+    pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared]
+    if job is None:
+        return [f"left: {', '.join([*clusters, *pods])} of a DLJob that is gone"] if clusters or pods else []
+    found: list[str] = []
+    if text(job, "metadata", "deletionTimestamp"):
+        found.append(f"held: the DLJob is not let go: {job['metadata'].get('finalizers')}")
+    status = part(job, "status")
+    if text(status, "phase") not in PHASES_OVER:
+        return [*found, f"no end: {text(status, 'phase')}/{text(status, 'reason')}: {text(status, 'message')[:200]}"]
+    if names.FINALIZER in (job["metadata"].get("finalizers") or ()):
+        found.append("held: the job is over, and its DLJob is still held")
+    terms = accept.terms(accept.source(job), w.settings)
+    retain = not isinstance(terms, Refused) and terms.retain
+    if clusters and not retain:
+        found.append(f"left: {', '.join(clusters)} of a job that is over")
+    if not isinstance(terms, Refused) and terms.ttl is not None:
+        found.append("left: ttlSecondsAfterFinished have passed, and the DLJob is there")
+    return found

@@ -1,0 +1,207 @@
+"""KubeRay, the kubelets and the user: RayClusters get pods, pods get ready and die, and somebody orders something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dljob.control import names
+from dljob.control.fields import number, part, text
+from dljob.control.model import Object, Pod
+from dljob.sim.operator_heads import RANKS, Head
+from dljob.sim.operator_server import Agenda, Body, Server
+
+KUBERAY_S, READY_S, GRACE_S = (0.02, 2.0), (0.3, 12.0), (0.2, 20.0)
+STUCK_S = 200.0
+"""A pod on a node that is lost stays so long, leaving, before somebody removes it."""
+
+
+class Nature:
+    """All that happens outside of the operator. `heads`: every process of a head that there ever was, the last last."""
+
+    def __init__(self, server: Server, agenda: Agenda, news: Callable[[Head], None]) -> None:
+        self.server = server
+        self.agenda = agenda
+        self.news = news
+        self.heads: list[Head] = []
+        self.away_until = 0.0
+        """KubeRay does nothing until then."""
+        self.pods = 0
+        server.told.append(self._told)
+
+    # -- KubeRay
+
+    def _told(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        if kind == "RayCluster":
+            self.agenda.soon(KUBERAY_S, lambda: self.turn(name))
+            if gone:
+                self.agenda.soon(KUBERAY_S, lambda: self.clear(body["metadata"]["name"]))
+        elif kind == "Pod":
+            self.agenda.soon(KUBERAY_S, lambda: self.turn(body["cluster"]))
+
+    def turn(self, name: str) -> None:
+        """One look of KubeRay's at a RayCluster."""
+        if self.agenda.now < self.away_until:
+            self.agenda.at(self.away_until, lambda: self.turn(name))
+            return
+        cluster = self.server.find("RayCluster", name)
+        if cluster is None:
+            return
+        pods = list(self.server.each("Pod", name))
+        if text(cluster, "metadata", "deletionTimestamp"):
+            self.clear(name)
+            if not pods:
+                self.server.drop("RayCluster", name)
+            return
+        if part(cluster, "spec").get("suspend"):
+            self.clear(name)
+        else:
+            self._fill(cluster, pods)
+        self._say(cluster)
+
+    def clear(self, name: str) -> None:
+        """Delete all pods of a RayCluster."""
+        for body in self.server.each("Pod", name):
+            self.remove(body["metadata"]["name"])
+
+    def _fill(self, cluster: Body, pods: list[Body]) -> None:
+        """Pods that are missing; those that are leaving count as there, and a failed one is replaced."""
+        for body in pods:
+            if body["pod"].phase == "Failed":
+                self.remove(body["metadata"]["name"])
+        if not any(body["pod"].head for body in pods):
+            self._make(cluster, head=True)
+        for _ in range(RANKS - sum(not body["pod"].head for body in pods)):
+            self._make(cluster, head=False)
+
+    def _make(self, cluster: Body, *, head: bool) -> None:
+        self.pods += 1
+        name = f"{cluster['metadata']['name']}-{'head' if head else 'worker'}-{self.pods}"
+        uid, node = f"pod-{self.pods}", f"node-{self.pods % 4}"
+        pod = Pod(name, uid, head, "headgroup" if head else "cpu1", "Pending", ready=False, node=node)
+        meta = {"name": name, "uid": uid}
+        self.server.create("Pod", {"metadata": meta, "cluster": cluster["metadata"]["name"], "pod": pod})
+        self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
+
+    def _up(self, name: str, uid: str, life: int) -> None:
+        """A pod's containers run, and are ready, unless they ended again before."""
+        body = self._body(name, uid)
+        if body is None or body["pod"].leaving or body["pod"].phase == "Failed" or body["pod"].restarts != life:
+            return
+        pod: Pod = body["pod"]
+        address = f"10.0.{uid.removeprefix('pod-')}.1"
+        container = pod.container
+        if pod.head:
+            container = self._boot(body["cluster"], name).container
+        self._change(body, replace(pod, phase="Running", ready=True, ip=address, container=container, trouble=""))
+
+    def _boot(self, cluster: str, pod: str) -> Head:
+        head = Head(self.agenda, cluster, pod, len(self.heads) + 1, self.news)
+        self.heads.append(head)
+        return head
+
+    def _say(self, cluster: Body) -> None:
+        """What KubeRay writes to the status."""
+        name = cluster["metadata"]["name"]
+        pods: list[Pod] = [body["pod"] for body in self.server.each("Pod", name)]
+        head = next((pod for pod in pods if pod.head and not pod.leaving and pod.phase != "Failed"), None)
+        ready = sum(pod.ready and not pod.leaving for pod in pods if not pod.head)
+        held = bool(part(cluster, "spec").get("suspend"))
+        up = "True" if head is not None and head.ready and not held else "False"
+        status: dict[str, Any] = {
+            "observedGeneration": number(cluster, "metadata", "generation"),
+            "desiredWorkerReplicas": 0 if held else RANKS,
+            "readyWorkerReplicas": ready,
+            "conditions": [{"type": "HeadPodReady", "status": up, "reason": "HeadPodRunningAndReady"}],
+            "head": {"podIP": head.ip, "podName": head.name} if head is not None else {},
+        }
+        self.server.put("RayCluster", {**cluster, "status": status})
+        for process in self.heads:
+            if process.alive and process.cluster == name:
+                process.machines_are(ready)
+
+    # -- pods
+
+    def head_of(self, address: str) -> Head | None:
+        """The process that answers at an address."""
+        for process in reversed(self.heads):
+            body = self.server.find("Pod", process.pod) if process.alive else None
+            if body is not None and body["pod"].ip == address:
+                return process
+        return None
+
+    def process_of(self, pod: str) -> Head | None:
+        """The process of a head's pod."""
+        return next((each for each in reversed(self.heads) if each.alive and each.pod == pod), None)
+
+    def remove(self, name: str, *, stuck: bool = False) -> None:
+        """Delete a pod; its process ends within its grace, unless its node is lost."""
+        body = self.server.find("Pod", name)
+        if body is None or body["pod"].leaving:
+            return
+        process = self.process_of(name)
+        self._change(body, replace(body["pod"], leaving=True, ready=False))
+        if stuck and process is not None:
+            process.end()
+        uid = body["metadata"]["uid"]
+        self.agenda.soon((STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: self._gone(name, uid))
+
+    def _gone(self, name: str, uid: str) -> None:
+        if self._body(name, uid) is not None:
+            process = self.process_of(name)
+            if process is not None:
+                process.end()
+            self.server.drop("Pod", name)
+
+    def fail(self, name: str, reason: str) -> None:
+        """A pod is ended by its node: evicted, or out of what it has."""
+        body = self.server.find("Pod", name)
+        if body is None or body["pod"].leaving:
+            return
+        process = self.process_of(name)
+        if process is not None:
+            process.end()
+        words = f"{reason}: the node was low on resource: memory"
+        self._change(body, replace(body["pod"], phase="Failed", ready=False, trouble=words, trouble_reason=reason))
+
+    def restart(self, name: str, reason: str) -> None:
+        """The Ray container of a pod ends, and another one comes in the same pod."""
+        body = self.server.find("Pod", name)
+        if body is None or body["pod"].leaving or body["pod"].phase != "Running":
+            return
+        pod: Pod = body["pod"]
+        process = self.process_of(name)
+        if process is not None:
+            process.end()
+        words = f"{reason}: container ray ended with exit code 137 ({reason})"
+        told = replace(pod, ready=False, restarts=pod.restarts + 1, trouble=words, trouble_reason=reason)
+        self._change(body, told)
+        uid = body["metadata"]["uid"]
+        self.agenda.soon(READY_S, lambda: self._up(name, uid, told.restarts))
+
+    def _body(self, name: str, uid: str) -> Body | None:
+        body = self.server.find("Pod", name)
+        return body if body is not None and body["metadata"]["uid"] == uid else None
+
+    def _change(self, body: Body, pod: Pod) -> None:
+        self.server.put("Pod", {**body, "pod": pod})
+
+    # -- what ranks live
+
+    def rank_lives(self, head: Head, lease: float) -> bool:
+        """Whether a rank of a head's job may still do something: within its lease, and in a pod that is there."""
+        if not head.masters:
+            return False
+        if head.ended is None:
+            return any(not master.ended and not master.gone for master in head.masters.values())
+        if head.ended + lease <= self.agenda.now:
+            return False
+        over = all(master.ended for master in head.masters.values())
+        return not over and any(not body["pod"].head for body in self.server.each("Pod", head.cluster))
+
+
+def own_cluster(job: Object, attempt: int) -> str:
+    """The name of the RayCluster of an attempt."""
+    meta = part(job, "metadata")
+    return names.cluster_name(text(meta, "name"), text(meta, "uid"), attempt)

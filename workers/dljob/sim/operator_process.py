@@ -1,0 +1,352 @@
+"""One operator: what `dljob_operator` does around `reconcile`, as far as its promises go, one call after the other.
+
+A pass is a generator that stops wherever the real one waits: time passes there, others act, and it may go on no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from dljob.control import names, reconcile
+from dljob.control.fields import part, text
+from dljob.control.model import Object, Observed, Outcome, Pod, Submit, Trouble
+from dljob.sim import operator_calls as calls
+from dljob.sim.operator_poll import Poll
+from dljob.sim.operator_server import Body, RefusedError
+
+if TYPE_CHECKING:
+    from dljob.sim.operator_world import World
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[float, None, T]
+"""Yields the seconds until it goes on."""
+
+RESTLESS = 25
+RELIST_S = (240.0, 360.0)
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 60.0
+
+
+@dataclass(slots=True)
+class Memory:
+    """What an operator remembers of the job and nobody else does."""
+
+    uid: str
+    attempt: int
+    troubles: dict[str, Trouble] = field(default_factory=dict[str, Trouble])
+    commands: tuple[str, ...] = ()
+    logs_saved: bool | None = None
+    unrest: int = 0
+    left: int = 0
+
+
+class Operator:
+    """An operator from its start to its end."""
+
+    def __init__(self, world: World, number: int, skew: float) -> None:
+        self.world = world
+        self.number = number
+        self.skew = skew
+        """Seconds that its clock is ahead."""
+        self.alive = True
+        self.cache: dict[tuple[str, str], Body] = {}
+        self.memory: Memory | None = None
+        self.poll = Poll(self)
+        self.loses = ""
+        """The kind of which it is not told the next deletion."""
+        self.late: dict[str, float] = {}
+        """Kind -> until when nothing is told of it."""
+        self._told_at: dict[str, float] = {}
+        self._due = float("inf")
+        self._failures = 0
+        self._busy = self._again = False
+        self.relist(first=True)
+
+    @property
+    def now(self) -> float:
+        """Its clock."""
+        return self.world.agenda.now + self.skew
+
+    def end(self) -> None:
+        """It dies, wherever it stands."""
+        self.alive = False
+        self.poll.follow(None)
+
+    # -- what it is told
+
+    def relist(self, *, first: bool = False) -> None:
+        """Compare everything with what is known."""
+        if not self.alive:
+            return
+        there = {key: body for key, body in self.world.server.objects.items() if self._seen(*key)}
+        for key in [key for key in self.cache if key not in there]:
+            self._put(*key, self.cache[key], gone=True)
+        for (kind, name), body in there.items():
+            self._put(kind, name, body, gone=False)
+        self.world.agenda.soon(RELIST_S, self.relist)
+        if first:
+            self.bring()
+
+    def hear(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        """The API server has changed: its watch says so in a while, in order."""
+        if not self.alive or not self._seen(kind, name):
+            return
+        if gone and self.loses == kind:
+            self.loses = ""
+            return
+        agenda = self.world.agenda
+        at = max(agenda.now + 0.001 + 0.05 * agenda.rng.random() ** 3, self._told_at.get(kind, 0.0))
+        self._told_at[kind] = max(at, self.late.get(kind, 0.0))
+        agenda.at(self._told_at[kind], lambda: self._put(kind, name, body, gone=gone))
+
+    def keep(self, kind: str, body: Body) -> None:
+        """What the answer to a call says."""
+        self._put(kind, body["metadata"]["name"], body, gone=False)
+
+    def forget(self, kind: str, name: str, uid: str) -> None:
+        """What a deletion's answer says."""
+        known = self.cache.get((kind, name))
+        if known is not None and known["metadata"]["uid"] == uid:
+            del self.cache[kind, name]
+            self.bring()
+
+    def _put(self, kind: str, name: str, body: Body, *, gone: bool) -> None:
+        """A cache never goes back."""
+        if not self.alive:
+            return
+        known = self.cache.get((kind, name))
+        if gone:
+            self.forget(kind, name, body["metadata"]["uid"])
+        elif known is None or _version(known) < _version(body) or known["metadata"]["uid"] != body["metadata"]["uid"]:
+            self.cache[kind, name] = body
+            self.bring()
+
+    def _seen(self, kind: str, name: str) -> bool:
+        """No watch tells of a RayCluster that is not ours, nor of its pods."""
+        if kind == "DLJob":
+            return True
+        return kind in ("RayCluster", "Pod") and not name.startswith(self.world.shared or "\n")
+
+    # -- when it works
+
+    def bring(self, delay: float = 0.0) -> None:
+        """A pass is to be made in so many seconds."""
+        if self._busy and delay <= 0:
+            self._again = True
+            return
+        at = self.world.agenda.now + delay
+        if at < self._due:
+            self._due = at
+            self.world.agenda.at(at, lambda: self._start(at))
+
+    def _start(self, at: float) -> None:
+        if not self.alive or self._due != at:
+            return
+        self._due = float("inf")
+        if self._busy:
+            self._again = True
+            return
+        self._busy, self._again = True, False
+        self._go_on(self._pass())
+
+    def _go_on(self, steps: Steps[None]) -> None:
+        """Let a pass go on to its next stop."""
+        if not self.alive:
+            return
+        try:
+            wait = next(steps)
+        except StopIteration:
+            self._rest()
+        except RefusedError:
+            self._retry()
+            self._rest()
+        else:
+            self.world.agenda.after(wait, lambda: self._go_on(steps))
+
+    def _rest(self) -> None:
+        self._busy = False
+        if self._again:
+            self.bring()
+
+    def _retry(self) -> None:
+        self._failures += 1
+        self._busy = False
+        self.bring(min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 30)))
+        self._busy = True
+
+    # -- a pass
+
+    def _pass(self) -> Steps[None]:
+        job = self.cache.get(("DLJob", self.world.name))
+        if job is None:
+            self.memory = None
+            self.poll.follow(None)
+            return
+        memory = self._memory(job)
+        seen = yield from self._observe(job, memory)
+        outcome = self._decide(seen)
+        self.world.decided(self, seen, outcome)
+        failed = yield from self._act(memory, outcome)
+        for _ in outcome.events:
+            yield from self.call(lambda: None, writes=False)
+        submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
+        self.poll.follow(outcome.watch, memory.uid, submitted)
+        news = bool(outcome.actions)
+        if outcome.status is not None:
+            news = (yield from self._write(seen.job, outcome.status)) or news
+        self._next(memory, outcome, failed=failed, news=news)
+
+    def _decide(self, seen: Observed) -> Outcome:
+        try:
+            return reconcile.reconcile(seen, self.world.settings, self.now)
+        except Exception as error:  # noqa: BLE001 - whatever a decision cannot bear is a broken law
+            self.world.broken(f"raised: {type(error).__name__}: {error}")
+            return Outcome("nothing")
+
+    def _memory(self, job: Body) -> Memory:
+        uid, attempt = job["metadata"]["uid"], part(job, "status").get("attempt") or 1
+        if self.memory is None or self.memory.uid != uid:
+            self.memory = Memory(uid, attempt)
+        if self.memory.attempt != attempt:
+            self.memory.attempt = attempt
+            self.memory.troubles.clear()
+        return self.memory
+
+    def _observe(self, job: Body, memory: Memory) -> Steps[Observed]:
+        status, server = part(job, "status"), self.world.server
+        if memory.logs_saved is None:
+            logs = names.logs_map(self.world.name)
+            ended = bool(status.get("completionTime"))
+            memory.logs_saved = ended and (yield from self.call(lambda: bool(server.find("ConfigMap", logs))))
+        ref = text(job, "spec", "rayClusterRef", "name")
+        if ref:
+            cluster = yield from self.call(lambda: server.find("RayCluster", ref))
+            pods = yield from self.call(lambda: [body["pod"] for body in server.each("Pod", ref)])
+            pods = [pod for pod in pods if pod.head]
+        else:
+            yield from self._not_lost(job)
+            yield from self._not_left(job, memory.attempt)
+            cluster, pods = self._own(job, memory.attempt)
+        master, ray_job = self.poll.views()
+        return Observed(
+            job=job,
+            cluster=cluster,
+            pods=tuple(sorted(pods, key=lambda pod: (not pod.head, pod.name))),
+            master=master,
+            ray_job=ray_job,
+            troubles=tuple(memory.troubles.values()),
+            logs_saved=memory.logs_saved,
+            commands=memory.commands,
+        )
+
+    def _not_lost(self, job: Body) -> Steps[None]:
+        """Look live before a RayCluster counts as gone."""
+        name, uid = (text(job, "status", "rayCluster", each) for each in ("name", "uid"))
+        if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
+            return
+        known = self.cache.get(("RayCluster", name))
+        if known is None or known["metadata"]["uid"] != uid:
+            found = yield from self.call(lambda: self.world.server.find("RayCluster", name))
+            if found is not None:
+                self.keep("RayCluster", found)
+
+    def _not_left(self, job: Body, attempt: int) -> Steps[None]:
+        """Look live before the pods of the last attempt count as gone."""
+        name = text(job, "status", "rayCluster", "name")
+        own = names.cluster_name(self.world.name, job["metadata"]["uid"], attempt)
+        if name and name != own and ("RayCluster", name) not in self.cache and not self._pods(name):
+            for body in (yield from self.call(lambda: list(self.world.server.each("Pod", name)))):
+                self.keep("Pod", body)
+
+    def _own(self, job: Body, attempt: int) -> tuple[Body | None, list[Pod]]:
+        own = names.cluster_name(self.world.name, job["metadata"]["uid"], attempt)
+        name = text(job, "status", "rayCluster", "name") or own
+        cluster, pods = self.cache.get(("RayCluster", name)), self._pods(name)
+        if name != own and cluster is None and not pods:
+            cluster, pods = self.cache.get(("RayCluster", own)), self._pods(own)
+        return cluster, pods
+
+    def _pods(self, cluster: str) -> list[Pod]:
+        return [body["pod"] for (kind, _), body in self.cache.items() if kind == "Pod" and body["cluster"] == cluster]
+
+    def _act(self, memory: Memory, outcome: Outcome) -> Steps[bool]:
+        """Make the actions come true until one fails; returns whether one did."""
+        for action in outcome.actions:
+            what = calls.label(action)
+            try:
+                yield from calls.perform(self, memory, action)
+            except RefusedError as error:
+                before = memory.troubles.get(what)
+                count = before.count + 1 if before else 1
+                memory.troubles[what] = Trouble(what, error.status, error.message, count)
+                return True
+            memory.troubles.pop(what, None)
+        return False
+
+    def _write(self, seen: Object, status: Object) -> Steps[bool]:
+        """Write the status; returns whether there is anything new to decide from."""
+        name, server = self.world.name, self.world.server
+        latest = self.cache.get(("DLJob", name))
+        version: str = seen["metadata"]["resourceVersion"]
+        if latest is not None and _state(latest) == _state(seen):
+            version = latest["metadata"]["resourceVersion"]
+        try:
+            made = yield from self.call(lambda: server.write_status("DLJob", name, status, version), writes=True)
+        except RefusedError as error:
+            if error.status not in (404, 409):
+                raise
+            found = yield from self.call(lambda: server.find("DLJob", name))
+            if found is None:
+                self.forget("DLJob", name, seen["metadata"]["uid"])
+            else:
+                self.keep("DLJob", found)
+            return True
+        self.keep("DLJob", made)
+        return made["status"] != seen.get("status")
+
+    def _next(self, memory: Memory, outcome: Outcome, *, failed: bool, news: bool) -> None:
+        if not 0 < memory.left > outcome.left:
+            memory.unrest += 1
+        if failed or not news:
+            memory.unrest = 0
+        memory.left = outcome.left
+        if failed or memory.unrest > RESTLESS:
+            if not failed:
+                self.world.broken(f"restless: {memory.unrest} passes in a row: {outcome.reason}")
+            self._retry()
+            return
+        self._failures = 0
+        if outcome.requeue is not None:
+            self._busy = False
+            self.bring(max(outcome.requeue, 0.001))
+            self._busy = True
+        self._again = self._again or news
+
+    # -- calls
+
+    def call(self, do: Callable[[], T], *, writes: bool = False) -> Steps[T]:
+        """A call to the API server. Raises RefusedError: it refused, or nobody answered."""
+        world = self.world
+        yield world.travel()
+        trouble = world.trouble()
+        if trouble is not None and not trouble.done:
+            yield trouble.seconds
+            raise RefusedError(trouble.status, "no such luck")
+        if writes:
+            world.wrote(self)
+        answer = do()
+        if trouble is not None:
+            yield trouble.seconds
+            raise RefusedError(trouble.status, "the answer is lost")
+        yield world.travel()
+        return answer
+
+
+def _version(body: Body) -> int:
+    return int(body["metadata"]["resourceVersion"])
+
+
+def _state(body: Object) -> tuple[Any, ...]:
+    meta = body["metadata"]
+    return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), body.get("status")
