@@ -29,7 +29,7 @@ def sim(
     faults: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
-    """Try PrimeMaster's decisions, or the operator's, against faults: crashes, lost nodes, late and doubled events.
+    """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
 
     Neither Ray nor a cluster is needed: nodes, processes and time are modelled. Each seed is a job and what goes wrong
     with it. A seed that breaks a law is cut down to the faults that it takes. Exits with 1 when any does.
