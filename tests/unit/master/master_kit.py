@@ -76,6 +76,8 @@ class World:
         self.ranks: dict = {}
         self.spares: dict = {}
         self.was_ready: set = set()
+        self.deaf: set = set()
+        """Ranks whose user code does not let itself be taken out of it."""
         self.finished: list = []
         self.released = False
         self.hold = hold
@@ -331,6 +333,19 @@ class World:
                 if at == (a.host, a.life):
                     self.end(a.host.role, rank, DONE)
 
+    def _leave_group(self, a):
+        """The process ends its rank and stays; a rank that it has not started yet, it never will."""
+        process = self.hosts.get((a.host, a.life))
+        if process is None or not process.alive or (a.host.role, a.rank) in self.deaf:
+            return
+        where = self.ranks.setdefault((a.host.role, a.rank), {})
+        said = [e for e in process.reports if isinstance(e, ev.RankEnded) and e.incarnation == a.incarnation]
+        assert not said or a.incarnation not in where
+        where.pop(a.incarnation, None)
+        event = said[0] if said else ev.RankEnded(a.host.role, a.rank, a.incarnation, DONE)
+        process.reports.extend(() if said else (event,))
+        self.pending.append(event)
+
     def _kill_host(self, a):
         process = self.hosts.get((a.host, a.life))
         if process is None:
@@ -385,6 +400,7 @@ _EXECUTE = {
     act.SpawnHost: World._spawn_host,
     act.StartRanks: World._start_ranks,
     act.StopRanks: World._stop_ranks,
+    act.LeaveGroup: World._leave_group,
     act.KillHost: World._kill_host,
     act.SpawnSpare: World._spawn_spare,
     act.CheckNodes: World._check_nodes,

@@ -106,6 +106,19 @@ def reuses_an_incarnation(patch):
 
 
 @bug
+def tells_survivors_the_old_generation(patch):
+    """Who kept its process is to meet the others where they met the last time."""
+    old = starting.order
+
+    def order(d, host, ranks, store):
+        told = old(d, host, ranks, store)
+        kept = d.hosts[host].life < max(start.incarnation for start in told.ranks)
+        return evolve(told, generation=told.generation - kept)
+
+    patch.setattr(starting, "order", order)
+
+
+@bug
 def starts_before_the_gang(patch):
     """The first unit that is held starts everybody who has a place."""
 

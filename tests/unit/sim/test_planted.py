@@ -16,6 +16,7 @@ FOUND = {
     "acknowledges_before_it_writes": ("one rank", "stuck"),
     "forgets_a_budget": ("one rank", "budget"),
     "reuses_an_incarnation": ("one rank", "incarnation"),
+    "tells_survivors_the_old_generation": ("in process", "world"),
     "starts_before_the_gang": ("a role that waits", "gang"),
     "ignores_an_exclusion": ("two nodes", "excluded"),
     "doubles_a_command": ("commands", "command"),

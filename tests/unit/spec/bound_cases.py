@@ -124,7 +124,7 @@ CROSS = {
     ".roles[].annotations", ".roles[].type", ".roles[].comm.backend", ".collocations", ".collocations[].level",
     ".nodeGroups",
     ".master.journal.path", ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
-    ".faultTolerance.rules[].escalateTo",
+    ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
 

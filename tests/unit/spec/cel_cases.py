@@ -163,6 +163,11 @@ RULES: tuple[Case, ...] = (
         {"roles": [role()], "nodeGroups": [{"name": "g", "accelerator": {**CHIP, "rayResource": None}}]},
     ),
     case(
+        cel.IN_PROCESS,
+        {"roles": [role(type="Elastic", restartPolicy={"level": "InProcess"})]},
+        {"roles": [role(restartPolicy={"level": "InProcess"})]},
+    ),
+    case(
         cel.ESCALATION,
         {
             "roles": [role()],

@@ -29,7 +29,7 @@ B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
 DEVICES = {"gpu": "GPU", "npu": "NPU", "tpu": "TPU", "hpu": "HPU", "neuron": "Neuron"}
 """Keywords of `.resource()` that name a device kind -> the spec's type."""
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
-LEVELS = ("Process", "RoleGroup", "Role", "Job", "Never")
+LEVELS = ("InProcess", "Process", "RoleGroup", "Role", "Job", "Never")
 
 
 class RoleBuilder(Generic[B_co]):
@@ -195,7 +195,7 @@ class RoleBuilder(Generic[B_co]):
         return self
 
     def restart(self, *, level: str | None = None, max_restarts: int | None = None) -> Self:
-        """What is restarted when a rank fails (Process, RoleGroup, Role, Job, Never), and how often in a window."""
+        """What restarts when a rank fails: InProcess, Process, RoleGroup, Role, Job or Never; how often in a window."""
         if level is not None and level not in LEVELS:
             raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, LEVELS))
         if max_restarts is not None:

@@ -108,6 +108,19 @@ class CheckNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Take a rank out of its torch group and of its user code, and keep its process; answers RankEnded."""
+
+    host: HostId
+    life: int
+    actor: str
+    rank: int
+    incarnation: int
+    """Of a later one nothing is asked."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class KillHost:
     """End a host's process at once, by every means; no answer is awaited."""
 
@@ -162,6 +175,7 @@ Action = (
     | CheckNodes
     | StartRanks
     | StopRanks
+    | LeaveGroup
     | KillHost
     | KillSpare
     | Note

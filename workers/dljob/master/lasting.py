@@ -8,6 +8,7 @@ from dljob.master.actions import (
     Action,
     KillHost,
     KillSpare,
+    LeaveGroup,
     Reserve,
     SpawnHost,
     SpawnSpare,
@@ -43,7 +44,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 
 def _begins(action: Action) -> tuple[object, ...]:
     match action:
-        case SpawnHost() | StartRanks() | StopRanks():
+        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup():
             return action.host, action.life
         case SpawnSpare():
             return action.role, action.node, action.slot, action.life

@@ -12,10 +12,11 @@ from dljob.master.views import Level, Outcome, Reason
 from dljob.spec.model import Rule
 from dljob.telemetry import reasons
 
-LADDER = (Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)
+LADDER = (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)
 """The levels, each the next one's escalation."""
 
 _ACTIONS = {
+    "RestartInProcess": Level.IN_PROCESS,
     "RestartProcess": Level.PROCESS,
     "RestartRoleGroup": Level.ROLE_GROUP,
     "RestartRole": Level.ROLE,
@@ -94,14 +95,17 @@ def next_level(facts: RoleFacts, level: Level) -> Level | None:
     """The next larger level that restarts more than this one; None above the job."""
     if level is Level.JOB:
         return None
+    if level is Level.IN_PROCESS:
+        return lift(facts, Level.PROCESS, host_lost=False)
     larger = LADDER[LADDER.index(level) + 1]
     return Level.ROLE if larger is Level.ROLE_GROUP and facts.plan.group_size == 1 else larger
 
 
 def lift(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
     """The smallest level that makes sense: a torch world restarts whole, a lost fork host takes its group along."""
-    if level is Level.JOB:
+    if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
+    level = max(level, Level.PROCESS, key=LADDER.index)
     if facts.world:
         return Level.ROLE if facts.plan.groups > 1 else max(level, Level.ROLE_GROUP, key=LADDER.index)
     if host_lost and facts.ranks_per_host > 1:

@@ -18,6 +18,7 @@ from dljob.master.actions import (
 )
 from dljob.master.draft import Draft
 from dljob.master.job import STORE
+from dljob.master.restart import leave_group
 from dljob.master.state import (
     HostPhase,
     HostState,
@@ -29,6 +30,7 @@ from dljob.master.state import (
     UnitPhase,
 )
 from dljob.master.views import HostId
+from dljob.plan.model import HostKind
 
 
 def reissue(state: JobState, now: float) -> tuple[Action, ...]:
@@ -93,7 +95,9 @@ def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
         store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
         yield starting.order(d, host, begun, store)
     stopping = _in_phase(d, host, RankPhase.STOPPING)
-    if stopping:
+    if stopping and facts.plan.host is HostKind.THREAD:
+        yield leave_group(d, host, *stopping)
+    elif stopping:
         yield StopRanks(host, own.life, stopping, 0.0, "restart")
 
 

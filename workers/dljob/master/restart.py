@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dljob.master import causes_first, limits, starting
-from dljob.master.actions import KillHost, StopRanks
+from dljob.master.actions import KillHost, LeaveGroup, StopRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.faults import Heard
 from dljob.master.job import STORE
-from dljob.master.state import HostPhase, Incident, RankKey, RankPhase
+from dljob.master.state import HostPhase, Incident, JobState, RankKey, RankPhase
 from dljob.master.views import HostId, Level
 from dljob.telemetry import reasons
 
@@ -68,7 +68,7 @@ def begin(d: Draft, order: Order) -> None:
         reasons.RESTARTING, target, f"{order.cause}{follows}; restarting {len(members)}{wait}", level=order.level.value
     )
     _hold(d, d.incidents[number], 1)
-    _take_down(d, number)
+    _take_down(d, number, _staying(d, order, members))
     if order.wait:
         d.wake_at(due)
     else:
@@ -83,7 +83,7 @@ def _members(d: Draft, order: Order) -> tuple[RankKey, ...]:
     if order.level is Level.ROLE_GROUP:
         groups = sorted({rank // facts.plan.group_size for rank in order.ranks})
         return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
-    if order.level is Level.ROLE:
+    if order.level in (Level.IN_PROCESS, Level.ROLE):
         return tuple((order.role, rank) for rank in range(facts.plan.replicas))
     return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in range(f.plan.replicas))
 
@@ -92,7 +92,7 @@ def _target(d: Draft, order: Order) -> str:
     if order.level is Level.JOB:
         return "job"
     plan = d.facts(order.role).plan
-    whole = order.level is Level.ROLE or (order.level is Level.ROLE_GROUP and plan.groups == 1)
+    whole = order.level in (Level.IN_PROCESS, Level.ROLE) or (order.level is Level.ROLE_GROUP and plan.groups == 1)
     return order.role if whole else f"{order.role}/{order.ranks[0]}"
 
 
@@ -136,7 +136,22 @@ def _hold(d: Draft, incident: Incident, change: int) -> None:
         d.set_role(role, evolve(state, hold=state.hold + change))
 
 
-def _take_down(d: Draft, number: int) -> None:
+def _staying(d: Draft, order: Order, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
+    """Who keeps its process, and meets the others again in it: all whose process lives and did not fail itself.
+
+    An error that only tells that somebody else is gone is no failure of the process; one that ended well is done with.
+    """
+    if order.level is not Level.IN_PROCESS or order.fresh:
+        return frozenset()
+    failed = () if order.heard is not None and order.heard.secondary else order.ranks
+    return frozenset(
+        key
+        for key in members
+        if (phase := d.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed)
+    )
+
+
+def _take_down(d: Draft, number: int, staying: frozenset[RankKey]) -> None:
     """End the members' processes: a host that only has to start its ranks anew keeps its own."""
     incident = d.incidents[number]
     hosts: dict[HostId, list[int]] = {}
@@ -147,6 +162,8 @@ def _take_down(d: Draft, number: int) -> None:
         keep = d.facts(host.role).ranks_per_host > 1 and not incident.fresh
         if keep and d.hosts[host].phase is HostPhase.READY:
             stopping = _stop(d, host, ranks, number) or stopping
+        elif (host.role, ranks[0]) in staying and d.hosts[host].phase is HostPhase.READY:
+            stopping = _leave(d, host, ranks[0], number) or stopping
         else:
             kill(d, host)
             for rank in ranks:
@@ -155,7 +172,7 @@ def _take_down(d: Draft, number: int) -> None:
         if d.facts(role).world and incident.fresh:
             kill(d, HostId(role, STORE))
     if stopping:
-        stop_by = d.now + limits.STOP_S
+        stop_by = d.now + (limits.LEAVE_S if staying else limits.STOP_S)
         d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
         d.wake_at(stop_by)
 
@@ -181,6 +198,24 @@ def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
     if live:
         d.do(StopRanks(host, d.hosts[host].life, tuple(live), 0.0, "restart"))
     return bool(live)
+
+
+def _leave(d: Draft, host: HostId, rank: int, number: int) -> bool:
+    """Ask the rank of a host to leave its group; gives whether it has yet to."""
+    old = d.ranks[host.role, rank]
+    if not old.phase.live:
+        _wait(d, (host.role, rank), number)
+        return False
+    reason = d.incidents[number].reason
+    d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason))
+    d.do(leave_group(d, host, rank))
+    return True
+
+
+def leave_group(d: Draft | JobState, host: HostId, rank: int) -> LeaveGroup:
+    """The order that takes a rank out of its torch group, in its present incarnation."""
+    own, state = d.ranks[host.role, rank], d.hosts[host]
+    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason)
 
 
 def kill(d: Draft, host: HostId) -> None:

@@ -37,6 +37,7 @@ _WAITS = {
     UnitPhase.LOST: "its node is gone; it moves when another can take it",
 }
 _LEVELS = {
+    Level.IN_PROCESS: "in_process",
     Level.PROCESS: "process",
     Level.ROLE_GROUP: "role_group",
     Level.ROLE: "role",
@@ -181,7 +182,11 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "nodes": nodes(state),
         "lastFault": _fault(state, state.faults[-1]) if state.faults else None,
         "recentFaults": [_fault(state, fault) for fault in state.faults],
-        "progress": {**_progress(state, progress), "goodputPermille": ledger_view.permille(state, now), **_saved(state)},
+        "progress": {
+            **_progress(state, progress),
+            "goodputPermille": ledger_view.permille(state, now),
+            **_saved(state),
+        },
         "ledger": ledger_view.shown(state, now),
         "carry": carry(state),
         "result": state.result,

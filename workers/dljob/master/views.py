@@ -11,6 +11,8 @@ from dljob.plan.model import Resources
 class Level(StrEnum):
     """What is restarted, from least to most."""
 
+    IN_PROCESS = "InProcess"
+    """The survivors of a torch group keep their processes and meet again, with a new process for who is gone."""
     PROCESS = "Process"
     ROLE_GROUP = "RoleGroup"
     ROLE = "Role"

@@ -67,7 +67,7 @@ class RolePlan:
     """(Ray resource name, amount per rank), also contained in `per_rank`."""
     node_group: str
     restart_level: str
-    """Process | RoleGroup | Role | Job | Never."""
+    """InProcess | Process | RoleGroup | Role | Job | Never."""
     max_restarts: int
     comm_backend: str | None
     """"gloo", "nccl", "hccl"; None when the role has no torch process group."""
@@ -87,6 +87,14 @@ class RolePlan:
     def uses_store(self) -> bool:
         """Whether ranks meet through a torch store that ElasticMaster serves."""
         return self.elastic and self.comm_backend is not None
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether its ranks can leave their process group and form another one in the same process.
+
+        A thread host can take its one thread back from user code, and makes the group; a script has both in its hands.
+        """
+        return self.uses_store and self.init_process_group and self.host is HostKind.THREAD
 
 
 @dataclass(frozen=True, slots=True)

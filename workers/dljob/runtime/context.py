@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,6 +64,11 @@ class Stopping(threading.Event):
         if not self.is_set():
             self.reason = reason
             self.set()
+
+    def withdraw(self) -> None:
+        """The rank goes on in this process after all."""
+        self.reason = ""
+        self.clear()
 
 
 class Progress:
@@ -123,9 +128,9 @@ class WorkerContext:
     group: int
     """The role group, counted from 0."""
     incarnation: int
-    """Counts the processes that have been this rank, from 1."""
+    """Counts the starts of this rank, from 1. Each is another process, but for restarts in process."""
     restart_reason: str
-    """Why this process was started; empty at the first start."""
+    """Why the rank was started again; empty at the first start."""
     config: Mapping[str, Any]
     """The job's config with the role's own laid over it."""
     peers: Mapping[str, int]
@@ -147,6 +152,12 @@ class WorkerContext:
     def name(self) -> str:
         """How targets, logs and errors call this rank: `rollout/1`."""
         return f"{self.role}/{self.rank}"
+
+
+def renew(context: WorkerContext, later: WorkerContext) -> None:
+    """Make a context, which user code may hold, say what a later one of the same rank and process says."""
+    for each in fields(WorkerContext):
+        object.__setattr__(context, each.name, getattr(later, each.name))
 
 
 def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:

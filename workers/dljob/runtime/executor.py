@@ -21,7 +21,7 @@ from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
-from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, StopOrder, is_saver
+from dljob.runtime.messages import HostSpec, JobInfo, LeaveOrder, StartOrder, StopOrder, is_saver
 
 HOST_CLASSES = {
     HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
@@ -122,6 +122,8 @@ class Executor:
                 self._spawn(self._start, action)
             case ac.StopRanks():
                 self._spawn(self._stop, action)
+            case ac.LeaveGroup():
+                self._spawn(self._leave, action)
             case ac.Release():
                 self._spawn(self._release, action)
             case _:
@@ -202,6 +204,10 @@ class Executor:
         actor = self.hosts.actor_of(action.host)
         if actor is not None:
             await self.hosts.tell(actor, "stop", order)
+
+    async def _leave(self, action: ac.LeaveGroup) -> None:
+        order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason)
+        await self.hosts.tell(action.actor, "leave_group", order)
 
     # -- the end
 

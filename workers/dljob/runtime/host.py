@@ -24,7 +24,7 @@ from dljob.runtime import descendants, evidence
 from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.beacon import BeaconThread
 from dljob.runtime.guard import EndCode, Guard, Lease, asleep_together, end, end_soon
-from dljob.runtime.messages import Call, Hello, HostSpec, Refusal, Reply, Report, StartOrder, StopOrder
+from dljob.runtime.messages import Call, Hello, HostSpec, LeaveOrder, Refusal, Reply, Report, StartOrder, StopOrder
 from dljob.runtime.reports import Reports
 from dljob.runtime.step_counters import StepCounters
 
@@ -93,6 +93,12 @@ class Host:
         threading.Thread(target=self.stop_ranks, args=(order,), name="dljob-stop", daemon=True).start()
 
     @ray.method(concurrency_group="ctl")
+    def leave_group(self, order: LeaveOrder) -> None:
+        """Take a rank out of its torch group; returns at once, `watch` reports its end."""
+        self._must_be_heard(order.epoch, "leave_group")
+        threading.Thread(target=self.leave_rank, args=(order,), name="dljob-leave", daemon=True).start()
+
+    @ray.method(concurrency_group="ctl")
     def leave(self, code: int) -> None:
         """Answer, then end this process."""
         end_soon(code, "told to leave")
@@ -119,6 +125,10 @@ class Host:
 
     def stop_ranks(self, order: StopOrder) -> None:
         """Stop ranks, in a thread of its own."""
+        del order
+
+    def leave_rank(self, order: LeaveOrder) -> None:
+        """Take a rank out of its torch group, in a thread of its own."""
         del order
 
     def answer(self, call: Call, payload: bytes) -> Reply:

@@ -17,6 +17,7 @@ from dljob.runtime import outcome
 from dljob.runtime.context import WorkerContext
 from dljob.runtime.entrypoint import EntrypointError, resolve, takes_context
 from dljob.runtime.loop import settle
+from dljob.runtime.recall import Recall, Recalled
 from dljob.runtime.worker import Worker
 
 FATAL_PHASES = frozenset({"import", "__init__", "setup"})
@@ -29,7 +30,8 @@ class Lifecycle:
     """One rank's user code, from import to end, in the calling thread of `live`.
 
     `join` forms the role's process group after the import and before `__init__`; `ready` is called with the object
-    once `setup` is done; `leave` after `run` returned well.
+    once `setup` is done; `leave` after `run` returned well. With `kept`, the object of an earlier life in this process,
+    nothing is constructed or set up: `on_restart` and `run` are called again.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class Lifecycle:
         ready: Callable[[Any], None],
         join: Callable[[], None] | None = None,
         leave: Callable[[], None] | None = None,
+        recall: Recall | None = None,
+        kept: Any = None,
     ) -> None:
         self._context = context
         self._role = role
@@ -48,10 +52,14 @@ class Lifecycle:
         self._ready = ready
         self._join = join
         self._leave = leave
+        self._recall = recall or Recall()
+        self._kept = kept
         self._phase = "import"
         self._object: Any = None
         self._ending = threading.Lock()
         self._shut = False
+        self._settled = False
+        """Whether the object is set up; a function needs no setup."""
 
     def live(self) -> Outcome:
         """Run it all; whatever happens, an Outcome."""
@@ -64,9 +72,23 @@ class Lifecycle:
                 self._leave()
         except EntrypointError as error:
             return self._unusable(error)
+        except Recalled:
+            raise
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are ends like others
+            if self._recall.ordered:
+                raise Recalled from None
             return self._raised(error)
         return Outcome(ok=True, code=0, step=None, result=result)
+
+    @property
+    def left_over(self) -> tuple[bool, Any]:
+        """Whether a later life may go on in this process, and the object that it goes on with, if it has one.
+
+        Not when the object was half made, or shut down.
+        """
+        if self._phase in ("import", "process group") or self._settled:
+            return not self._shut, self._kept if self._object is None else self._object
+        return False, None
 
     def shutdown(self) -> None:
         """Call the worker's `shutdown` hook, the first time only; what it raises is printed, and changes nothing."""
@@ -88,13 +110,20 @@ class Lifecycle:
         if self._join is not None:
             self._phase = "process group"
             self._join()
+        self._still_wanted()
         self._phase = "__init__" if inspect.isclass(target) else "run"
         arguments = (self._context,) if with_context else ()
         if not inspect.isclass(target):
+            self._settled = True
             self._ready(None)
             return settle(target(*arguments))
-        self._object = target(*arguments)
-        self._set_up()
+        if self._kept is None:
+            self._object = target(*arguments)
+            self._set_up()
+        else:
+            self._object = self._kept
+        self._settled = True
+        self._restarted()
         self._ready(self._object)
         self._phase = "run"
         if run:
@@ -110,9 +139,16 @@ class Lifecycle:
             raise SelfCheckError(f"{self._context.name}: self_check() said no")
         self._phase = "setup"
         settle(self._object.setup())
-        if self._context.restart_reason:
+
+    def _restarted(self) -> None:
+        if isinstance(self._object, Worker) and self._context.restart_reason:
             self._phase = "on_restart"
             settle(self._object.on_restart(self._context.restart_reason))
+
+    def _still_wanted(self) -> None:
+        """The order to leave may have come too early to break anything off."""
+        if self._recall.ordered:
+            raise Recalled
 
     def _check(self, target: Callable[..., Any], path: str) -> bool:
         """Whether a class has a `run` to call; refuses a `run` with arguments, and a driver that would never end."""

@@ -8,6 +8,11 @@ import threading
 from collections.abc import Awaitable
 from typing import Any
 
+from dljob.runtime.recall import Recalled
+
+LOOK_S = 0.1
+"""How often a waiting thread comes by where it can be called back."""
+
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -26,7 +31,16 @@ def settle(value: Any) -> Any:
     """The value itself, or, when it is awaitable, what it gives: awaited on the loop while this thread waits."""
     if not inspect.isawaitable(value):
         return value
-    return asyncio.run_coroutine_threadsafe(_await(value), user_loop()).result()
+    future = asyncio.run_coroutine_threadsafe(_await(value), user_loop())
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+        except Recalled:
+            future.cancel()
+            raise
 
 
 async def _await(value: Awaitable[Any]) -> Any:

@@ -8,6 +8,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
                                             `acked`, and breaks at once when the process dies; a call with a newer
                                             epoch, or a later call of the same epoch, releases the older one with ()
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
+    leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload) -> Reply          a call from another role; arguments and result travel pickled, as bytes
 
@@ -101,6 +102,16 @@ class StopOrder:
     epoch: int
     ranks: tuple[int, ...]
     grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOrder:
+    """Take this incarnation of a rank out of its torch group and its user code; the process stays."""
+
+    epoch: int
+    rank: int
+    incarnation: int
     reason: str
 
 
@@ -211,13 +222,16 @@ class Refusal(StrEnum):
     """The arguments cannot be read back in the callee's process."""
     NOT_AGAIN = "not again"
     """The call was lost with an earlier process, and its method is not idempotent."""
+    CUT_OFF = "cut off"
+    """It was run, and broken off because the rank starts again in its process: it may have had an effect, or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to a call: a pickled value, or the callee's exception as text.
 
-    `refused` says that the method was not run, and why: the rank is not there (any more), or has no such method.
+    `refused` says that the method was not run to its end, and why: the rank is not there (any more), or has no such
+    method.
     """
 
     payload: bytes = b""

@@ -149,6 +149,10 @@ class RayCalls:
             case Refusal.LATE:
                 sending.waiting_for = reply.message
                 raise _LateError
+            case Refusal.CUT_OFF:
+                self._may_go_again(sending, peer)
+                self._forget(sending, peer)
+                return None
             case Refusal.NOT_AGAIN:
                 raise self._lost_error(sending, peer)
             case _:
@@ -156,17 +160,22 @@ class RayCalls:
 
     async def _lost(self, sending: _Sending, peer: Peer, error: RayActorError) -> None:
         """The callee's process died with the call in it, or cannot be reached; returns when it may be sent again."""
+        self._may_go_again(sending, peer)
+        call = sending.call
+        if isinstance(error, ActorUnavailableError):
+            self._peers.pop((call.role, call.rank), None)
+            await self._pause(sending)
+        else:
+            self._forget(sending, peer)
+
+    def _may_go_again(self, sending: _Sending, peer: Peer) -> None:
+        """A call that may have run is sent again where that does no harm; else PeerLostError is raised."""
         call = sending.call
         idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
         if idempotent is False:
             self._forget(sending, peer)
             raise self._lost_error(sending, peer)
         sending.again = not call.idempotent
-        if isinstance(error, ActorUnavailableError):
-            self._peers.pop((call.role, call.rank), None)
-            await self._pause(sending)
-        else:
-            self._forget(sending, peer)
 
     def _lost_error(self, sending: _Sending, peer: Peer) -> PeerLostError:
         call = sending.call

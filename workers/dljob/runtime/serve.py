@@ -23,6 +23,8 @@ class Callee:
         self._open = False
         self._object: Any = None
         self._closed = ""
+        self._cut = False
+        self._running = 0
         self._slots: dict[str, threading.Semaphore] = {}
 
     def open(self, instance: Any) -> None:
@@ -31,10 +33,24 @@ class Callee:
             self._object, self._open = instance, True
             self._changed.notify_all()
 
-    def close(self, outcome: Outcome) -> None:
-        """The rank ended: calls that wait, and later ones, are refused. Calls that run go on to their end."""
+    def close(self, outcome: Outcome, *, cut: bool = False) -> None:
+        """The rank ended: calls that wait, and later ones, are refused. Calls that run go on to their end.
+
+        `cut`: what they need is broken off; a call that fails from now on is told to its caller as lost.
+        """
         with self._changed:
             self._closed = "ended well" if outcome.ok else f"ended: {outcome.message}"
+            self._cut = self._cut or cut
+            self._changed.notify_all()
+
+    def wait_idle(self) -> None:
+        """Wait until no call runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._running += change
             self._changed.notify_all()
 
     def answer(self, call: Call, payload: bytes, *, stale: bool = False) -> Reply:
@@ -78,11 +94,14 @@ class Callee:
         slot = self._slot(call.method, mark)
         if slot is not None and not slot.acquire(timeout=call.timeout_s):
             return _refuse(Refusal.LATE, f"{name}.{call.method} was busy for {call.timeout_s:g} s")
+        self._count(1)
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             payload = wire.dump(value, f"the result of {name}.{call.method}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+            if self._cut:
+                return _refuse(Refusal.CUT_OFF, f"{name} starts again; {_text(error)}", user_traceback(error))
             return Reply(
                 error_type=type(error).__name__,
                 message=_text(error),
@@ -90,6 +109,7 @@ class Callee:
                 idempotent=mark.idempotent,
             )
         finally:
+            self._count(-1)
             if slot is not None:
                 slot.release()
 

@@ -20,22 +20,27 @@ from dljob.runtime.context import (
     Progress,
     Stopping,
     WorkerContext,
+    current_worker,
     install,
     make_log,
     peers_of,
     read_only,
+    renew,
 )
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
 from dljob.runtime.lifecycle import Lifecycle
 from dljob.runtime.logfile import open_log, redirect_output
-from dljob.runtime.messages import Call, HostSpec, Reply, StartOrder, StopOrder
+from dljob.runtime.messages import Call, HostSpec, LeaveOrder, Reply, StartOrder, StopOrder
+from dljob.runtime.recall import AGAIN_S, ASK_S, Recall
 from dljob.runtime.router import RayCalls
 from dljob.runtime.serve import Callee
 
+LEFT = Outcome(ok=True, message="left its torch group, as ordered")
+
 
 class ThreadHost(Host):
-    """A host of one rank. A restart of the rank is another host: one life, one rank."""
+    """A host of one rank. A restart of the rank is another host, but for restarts in process of a torch group."""
 
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
@@ -46,6 +51,9 @@ class ThreadHost(Host):
         self._stopping = Stopping()
         self._callee = Callee(spec.role.name)
         self._life: Lifecycle | None = None
+        self._recall = Recall()
+        self._left = 0
+        """The last incarnation that was told to leave."""
         self._done = threading.Event()
         self._report = 0
         self._killed = ""
@@ -60,7 +68,9 @@ class ThreadHost(Host):
             raise UsageError(f"a thread host starts one rank, got {len(order.ranks)}")
         start = order.ranks[0]
         with self._lock:
-            if self._start is not None:
+            if start.incarnation <= self._left:
+                return
+            if self._start is not None and not self._may_rejoin(start):
                 if (self._start.rank, self._start.incarnation) == (start.rank, start.incarnation):
                     return
                 raise UsageError(
@@ -68,6 +78,8 @@ class ThreadHost(Host):
                     f"{self._start.incarnation}, already; it cannot become rank {start.rank}, {start.incarnation}"
                 )
             self._progress = Progress(self.counters.slots[0], start.rank, start.incarnation)
+            if self._start is not None:
+                self._renew()
             self._start, self._order = start, order
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
@@ -79,6 +91,59 @@ class ThreadHost(Host):
         if not self._wind_down(order.reason, order.grace_s):
             message = f"did not end within {order.grace_s:g} s of being asked to stop ({order.reason})"
             self._end_reported(start, Outcome(ok=False, reason=Reason.UNKNOWN, message=message), 1, message)
+
+    # -- leaving the group, and meeting again
+
+    def leave_rank(self, order: LeaveOrder) -> None:
+        """Take the rank's thread back from user code, however often it takes; the core has a deadline for it."""
+        with self._lock:
+            early = self._start is None or self._start.incarnation < order.incarnation
+            if order.incarnation > self._left:
+                self._left = order.incarnation
+                if early:  # the order to start it comes later, or never, and is not obeyed
+                    self.reports.add(order.rank, order.incarnation, os.getpid(), LEFT)
+            current = self._start is not None and self._start.incarnation == order.incarnation
+            recall, done = self._recall, self._done
+        if not current or done.is_set():
+            return
+        recall.order()
+        self._callee.close(LEFT, cut=True)
+        self._stopping.order(f"restart in process: {order.reason}")
+        self._break_off(recall)
+        while not done.wait(ASK_S):
+            recall.interrupt()
+            if done.wait(AGAIN_S):
+                break
+            self._break_off(recall)
+
+    def _break_off(self, recall: Recall) -> None:
+        """Break off the process groups of one life, and of no later one."""
+        with self._lock:
+            if self._recall is recall and self._order is not None:
+                torch_group.abort(self._order.store)
+
+    def _may_rejoin(self, start: RankStart) -> bool:
+        """Whether this process may be a later incarnation of its rank: the one that it was has ended."""
+        old = self._start
+        later = old is not None and old.rank == start.rank and old.incarnation < start.incarnation
+        return later and self.spec.role.rejoins and self._done.is_set()
+
+    def _renew(self) -> None:
+        """Make room for the next incarnation of the rank in this process; a group may be left of one that failed."""
+        torch_group.abort(self._order.store if self._order else "")
+        self._recall, self._done = Recall(), threading.Event()
+        self._progress, self._callee = Progress(), Callee(self.spec.role.name)
+        self._stopping.withdraw()
+
+    def _has_left(self, start: RankStart) -> None:
+        """User code is left; a process in which it cannot go on ends."""
+        self._callee.wait_idle()
+        last_save.close(ok=False)
+        life = self._life
+        if life is None or life.left_over[0]:
+            self._ended(start, LEFT)
+        else:
+            end(1, "user code was left half set up, or shut down: it cannot go on in this process")
 
     def terminated(self) -> None:
         """SIGTERM from outside: user code may end in its own way, but the rank counts as ended from outside."""
@@ -96,16 +161,24 @@ class ThreadHost(Host):
 
     def _live(self, order: StartOrder, start: RankStart) -> None:
         pid = os.getpid()
+        recall = self._recall
         try:
-            life = self._enter(order, start)
-            self._preload.join()
-            outcome = life.live()
-            last_save.close(ok=outcome.ok)
+            outcome = recall.run(lambda: self._live_on(order, start))
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
         if os.getpid() != pid:  # user code forked, and this is the child that came back here
-            os._exit(outcome.code or 0)
-        self._ended(start, self._terminated() if self._killed else outcome)
+            os._exit((outcome.code if outcome else 0) or 0)
+        if recall.ordered and not self._killed:
+            self._has_left(start)
+        else:
+            self._ended(start, self._terminated() if self._killed or outcome is None else outcome)
+
+    def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
+        life = self._enter(order, start)
+        self._preload.join()
+        outcome = life.live()
+        last_save.close(ok=outcome.ok)
+        return outcome
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
@@ -114,8 +187,7 @@ class ThreadHost(Host):
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
-        context = self._context(order, start, env)
-        install(context)
+        context = self._installed(self._context(order, start, env))
         joins = spec.role.uses_store and spec.role.init_process_group
         self._life = Lifecycle(
             context,
@@ -124,8 +196,19 @@ class ThreadHost(Host):
             ready=lambda instance: self._ready(start, instance),
             join=(lambda: torch_group.join(spec.role, order, start)) if joins else None,
             leave=torch_group.leave if joins else None,
+            recall=self._recall,
+            kept=None if self._life is None else self._life.left_over[1],
         )
         return self._life
+
+    def _installed(self, context: WorkerContext) -> WorkerContext:
+        """The context of this process; in a later incarnation it is the object that user code may hold."""
+        if self._life is None:
+            install(context)
+            return context
+        known = current_worker()
+        renew(known, replace(context, calls=known.calls))
+        return known
 
     def _context(self, order: StartOrder, start: RankStart, env: dict[str, str]) -> WorkerContext:
         job, role = self.spec.job, self.spec.role

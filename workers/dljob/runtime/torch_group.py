@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dljob.master.actions import RankStart
 from dljob.plan.model import RolePlan
 from dljob.runtime.context import WorkerContext
+from dljob.runtime.group_sockets import GroupSockets
 from dljob.runtime.messages import StartOrder
 
 if TYPE_CHECKING:
@@ -19,8 +21,14 @@ if TYPE_CHECKING:
 
 GENERATION_KEY = "dljob/generation"
 NEXT_KEY = "dljob/next"
+_MAKER = "_new_process_group_helper"
+"""What all ways to make a group go through; torch keeps it to itself, and without it only the deadline helps."""
 STORE_S = 60.0
 """How long a rank tries to reach the store."""
+
+
+sockets = GroupSockets()
+"""Those of this process's groups."""
 
 
 class StaleGenerationError(Exception):
@@ -35,6 +43,8 @@ def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
 
     if role.comm_backend == "hccl":
         importlib.import_module("torch_npu")  # it registers the backend
+    if role.rejoins:
+        _notice_groups()
     host, _, port = order.store.rpartition(":")
     store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=STORE_S))
     dist.init_process_group(
@@ -44,6 +54,39 @@ def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
         world_size=order.world_size,
         timeout=timedelta(seconds=role.comm_timeout_s),
     )
+
+
+def _notice_groups() -> None:
+    """From now on the sockets of every group that is made are known, those that user code makes as well."""
+    from torch.distributed import distributed_c10d
+
+    made: Any = distributed_c10d
+    helper = getattr(made, _MAKER, None)
+    if helper is None or hasattr(helper, "__wrapped__"):
+        return
+
+    @functools.wraps(helper)
+    def noticing(*args: Any, **kwargs: Any) -> Any:
+        with sockets.noticed():
+            return helper(*args, **kwargs)
+
+    setattr(made, _MAKER, noticing)
+
+
+def abort(address: str) -> None:
+    """Break off all process groups of this process, from another thread than the one that is in a collective.
+
+    NCCL and HCCL are aborted; gloo's connections are shut. `address` is that of the store: who waits there for others
+    is let go too.
+    """
+    dist = sys.modules.get("torch.distributed")
+    with contextlib.suppress(Exception):  # whatever a backend says to it: what goes on after is replaced in the end
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            from torch.distributed import distributed_c10d
+
+            made: Any = distributed_c10d
+            getattr(made, "_abort_process_group", dist.destroy_process_group)()
+    sockets.shut(address)
 
 
 def renew(address: str, generation: int, timeout_s: float = STORE_S) -> None:

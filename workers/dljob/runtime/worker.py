@@ -20,6 +20,8 @@ class Worker:
 
     Each hook is called once per process and may be `async`, in this order:
     `__init__`, `self_check`, `setup`, `on_restart(reason)` in a restarted process, `run`, `shutdown`.
+    With `restartPolicy.level: InProcess` a rank whose torch group lost another one is taken out of `run`, wherever it
+    is, and its process goes on with `on_restart` and `run` once the group has met again.
     Calls from other roles (`@rpc`) wait until `setup` and `on_restart` have returned.
     """
 
@@ -31,7 +33,11 @@ class Worker:
         """Build what the worker needs. An exception here ends the job: it would happen again."""
 
     def on_restart(self, reason: str) -> None:
-        """Called after `setup` in a process that takes the place of one that ended; `reason` says why it did."""
+        """Called after `setup` in a process that takes the place of one that ended; `reason` says why it did.
+
+        After a restart in process it is called in those who live on as well, without `setup`: the torch group is
+        another one, and what holds the old one (DDP, FSDP, groups of one's own) is to be made again here or in `run`.
+        """
 
     def run(self) -> Any:
         """The worker's work. The default serves calls until the job stops.

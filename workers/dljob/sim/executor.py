@@ -11,6 +11,7 @@ from dljob.master.actions import (
     Finish,
     KillHost,
     KillSpare,
+    LeaveGroup,
     Release,
     Reserve,
     SpawnHost,
@@ -128,14 +129,14 @@ def coming(w: World, actor: str) -> bool:
 
 def effect(w: World, action: Action) -> None:
     """An order takes effect; one to a process on a silent node waits until it answers again."""
-    if isinstance(action, StartRanks | StopRanks) and _silent(w, action):
+    if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
         w.later(Carry(action), 0.25)
         return
     _EFFECTS[type(action)](w, action)
 
 
-def _silent(w: World, action: StartRanks | StopRanks) -> bool:
-    actor = action.actor if isinstance(action, StartRanks) else w.owner.get(action.host, "")
+def _silent(w: World, action: StartRanks | StopRanks | LeaveGroup) -> bool:
+    actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
     process = w.processes.get(actor)
     return process is not None and not w.reachable(process.node)
 
@@ -229,6 +230,19 @@ def _stop(w: World, a: StopRanks) -> None:
             process = leave(w, process, running, LEFT)
 
 
+def _leave_group(w: World, a: LeaveGroup) -> None:
+    """A rank leaves its group and its process stays; an incarnation that was not started here never will be."""
+    process = w.processes.get(a.actor)
+    if a.actor not in w.watched or process is None or not w.reachable(process.node) or process.deaf:
+        return
+    running = next((r for r in process.ranks if (r.rank, r.incarnation) == (a.rank, a.incarnation)), None)
+    if running is not None:
+        leave(w, process, running, LEFT)
+    elif (a.rank, a.incarnation) not in process.begun:
+        w.processes[a.actor] = evolve(process, begun=(*process.begun, (a.rank, a.incarnation)))
+        w.report(w.processes[a.actor], RankEnded(a.host.role, a.rank, a.incarnation, LEFT))
+
+
 def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Process:
     """A rank of a live process ends."""
     w.stop_running(process.actor, running)
@@ -262,5 +276,6 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     CheckNodes: checks.check,
     StartRanks: _start,
     StopRanks: _stop,
+    LeaveGroup: _leave_group,
     Release: _release,
 }

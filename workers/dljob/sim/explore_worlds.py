@@ -15,7 +15,7 @@ MOST = 10_000_000
 """States after which a search gives up."""
 WINDOW_S = 2_592_000
 """Budgets count over a month: longer than anything that happens here."""
-KILL, ERROR, DOUBLE = Fault("kill"), Fault("error"), Fault("double")
+KILL, ERROR, DEAF, DOUBLE = Fault("kill"), Fault("error"), Fault("deaf"), Fault("double")
 CRASHES = tuple(Fault("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
 """PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
 lost, or takes effect."""
@@ -53,6 +53,7 @@ _ONE = role("a", restartPolicy={"maxRestarts": 1})
 _WAITS = role("b", dependsOn=[{"role": "a"}])
 _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
+_STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("one rank", job(_ONE, maxRestarts=1), (KILL, ERROR, *CRASHES)), 2),
@@ -62,6 +63,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
+    Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),

@@ -35,10 +35,17 @@ def _role(rng: Random, name: str, before: list[str]) -> dict[str, Any]:
     policy: dict[str, Any] = {"maxRestarts": rng.choice((1, 3, 10))}
     if rng.random() < 0.3:
         policy["level"] = rng.choice(("Process", "RoleGroup", "Role", "Job"))
+    if policy.get("level", "Process") == "Process" and policy["maxRestarts"] > 1 and _rejoins(role):
+        policy["level"] = "InProcess"
     role["restartPolicy"] = policy
     if before and rng.random() < 0.5:
         role["dependsOn"] = [{"role": rng.choice(before), "condition": rng.choice(("Ready", "Ready", "Complete"))}]
     return role
+
+
+def _rejoins(role: dict[str, Any]) -> bool:
+    """Whether its ranks can leave their group and keep their processes."""
+    return role.get("type") == "Elastic" and role["entrypoint"] == CLASS
 
 
 def _policy(rng: Random) -> dict[str, Any]:

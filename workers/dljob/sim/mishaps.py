@@ -79,6 +79,13 @@ def _end_rank(w: World, f: Fault) -> None:
         executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
 
 
+def _deafen(w: World, f: Fault) -> None:
+    """User code of a process catches whatever would take it out of its group."""
+    actor = _picked(w.processes, f.pick)
+    if actor:
+        w.processes[actor] = evolve(w.processes[actor], deaf=True)
+
+
 def _speaking(w: World, f: Fault) -> list[str]:
     if f.text:
         return [f.text] if w.reachable(f.text) else []
@@ -166,6 +173,7 @@ def _again(w: World, f: Fault) -> None:
 FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "kill": _kill_process,
     "error": _end_rank,
+    "deaf": _deafen,
     "node lost": _lose_node,
     "freeze": lambda w, f: _silence(w, f, Silence.FROZEN),
     "cut": lambda w, f: _silence(w, f, Silence.CUT),
@@ -182,7 +190,7 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
 
 def possible(w: World, kind: str) -> list[Fault]:
     """Every fault of a kind that could happen to somebody now, one for each."""
-    if kind == "kill":
+    if kind in ("kill", "deaf"):
         count = len(w.processes)
     elif kind == "error":
         count = len(w.running)

@@ -73,6 +73,8 @@ class Process:
     reports: tuple[RankReady | RankEnded, ...] = ()
     condemned: bool = False
     """Its end was ordered while nobody reached it: it ends when it hears of it."""
+    deaf: bool = False
+    """Its user code does not let itself be taken out of a torch group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ MANAGED_BY = Rule(
 RESERVED_ROLE = Rule("!(self.name in ['job', 'master', 'node'])", "reserved name")
 GROUP_SIZE = Rule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
 COMM_ELASTIC = Rule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
+IN_PROCESS = Rule(
+    "!has(self.restartPolicy) || !has(self.restartPolicy.level) || self.restartPolicy.level != 'InProcess'"
+    " || self.type == 'Elastic' && has(self.entrypoint.class)",
+    "in process only Elastic roles with a class as entrypoint restart",
+)
 ENTRYPOINT = Rule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
@@ -119,7 +124,7 @@ SPEC = (
     *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_MASTER, REF_SPARES),
 )
-ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC)
+ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC, IN_PROCESS)
 
 
 def schema(*rules: Rule) -> dict[str, Any]:

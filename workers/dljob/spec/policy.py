@@ -9,8 +9,17 @@ from pydantic import ConfigDict, Field
 from dljob.spec import cel
 from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
 
-RestartLevel = Literal["Process", "RoleGroup", "Role", "Job", "Never"]
-RuleAction = Literal["RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "ReplaceNode", "Fail", "Ignore"]
+RestartLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Never"]
+RuleAction = Literal[
+    "RestartInProcess",
+    "RestartProcess",
+    "RestartRoleGroup",
+    "RestartRole",
+    "RestartJob",
+    "ReplaceNode",
+    "Fail",
+    "Ignore",
+]
 RuleReason = Literal[
     "UserError",
     "ImportError",
@@ -34,7 +43,8 @@ class RestartPolicy(Model):
 
     level: RestartLevel | None = None
     """What restarts with a failed rank; left out: RoleGroup for Elastic with one group, Role for Elastic with more,
-    else Process. Never: a failure fails the job."""
+    else Process. InProcess, for torch ranks given as a class: those that live keep their processes and meet again.
+    Never: a failure fails the job."""
     max_restarts: Attempts = 10
     """Restarts of this role within the window before the next higher level is tried."""
 

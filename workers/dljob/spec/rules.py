@@ -13,6 +13,7 @@ from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.outside import OUTSIDE_RULES
 from dljob.spec.policy import Rule
 from dljob.spec.reference_rules import REFERENCE_RULES
+from dljob.spec.rejoin_rules import REJOIN_RULES
 from dljob.spec.templates import TEMPLATE_RULES
 from dljob.spec.tree import Loc
 from dljob.spec.words import one_of
@@ -21,7 +22,17 @@ RESERVED_ROLES = ("job", "master", "node")
 
 _ORDER = {
     name: rank
-    for rank, name in enumerate(("Ignore", "RestartProcess", "RestartRoleGroup", "RestartRole", "RestartJob", "Fail"))
+    for rank, name in enumerate(
+        (
+            "Ignore",
+            "RestartInProcess",
+            "RestartProcess",
+            "RestartRoleGroup",
+            "RestartRole",
+            "RestartJob",
+            "Fail",
+        )
+    )
 }
 
 
@@ -182,5 +193,6 @@ RULES: tuple[Check, ...] = (
     *OUTSIDE_RULES,
     *TEMPLATE_RULES,
     *REFERENCE_RULES,
+    *REJOIN_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

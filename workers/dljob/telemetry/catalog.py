@@ -142,7 +142,7 @@ GATEWAY = (
         "dljob_restarts_total",
         "counter",
         "gateway",
-        "Restarts, by level as the spec writes it: Process, RoleGroup, Role, Job; and Master, PrimeMaster's own.",
+        "Restarts, by level as the spec writes it: InProcess, Process, RoleGroup, Role, Job; and Master, its own.",
         (*_JOB, "level"),
     ),
     Metric(

@@ -1,0 +1,125 @@
+"""Restart in process on a real Ray: survivors of a torch group keep their processes, and nothing else shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prime_help import Job, eventually
+
+pytestmark = [pytest.mark.ray, pytest.mark.torch]
+
+STEPS = 60
+
+
+@pytest.fixture
+def job(ray_here: Any, tmp_path: Path) -> Any:
+    made = Job(tmp_path)
+    yield made
+    made.close()
+
+
+def group(job: Job, entry: str = "in_process_user.Trainer", **config: Any) -> dict[str, Any]:
+    return job.role(
+        "t",
+        entry,
+        type="Elastic",
+        replicas=4,
+        replicasPerGroup=4,
+        comm={"backend": "gloo"},
+        restartPolicy={"level": "InProcess"},
+        config={"steps": STEPS, "slow_s": 0.05, **config},
+    )
+
+
+TOLERANCE = {"spares": {"processesPerNode": 1}, "backoff": {"initialSeconds": 0}}
+
+
+def lines(job: Job, name: str, rank: int) -> list[dict[str, Any]]:
+    path = job.folder / f"{name}-{rank}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def at_step(job: Job, step: int, rank: int = 1) -> bool:
+    return any(line["step"] >= step for line in lines(job, "loss", rank))
+
+
+def spares(job: Job) -> int:
+    return sum("/spare-" in name for name in job.left().get("actors", ()))
+
+
+def curve(job: Job, rank: int) -> dict[int, str]:
+    """Step -> loss, bit for bit; a step that was made twice was made alike, and no step more than twice."""
+    found: dict[int, list[str]] = {}
+    for line in lines(job, "loss", rank):
+        found.setdefault(line["step"], []).append(line["loss"])
+    assert all(len(set(losses)) == 1 and len(losses) <= 2 for losses in found.values()), found
+    return {step: losses[0] for step, losses in found.items()}
+
+
+def repeated(job: Job, rank: int) -> int:
+    return len(lines(job, "loss", rank)) - len(curve(job, rank))
+
+
+def kill(job: Job, rank: int) -> None:
+    os.kill(job.connection.pids()[f"t/{rank}"], signal.SIGKILL)
+
+
+def ready(job: Job) -> None:
+    """It trains, and a spare is at hand."""
+    eventually(lambda: at_step(job, 8) and spares(job), 90, job.seen)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ray_here: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The curves and the result of a run to which nothing happens."""
+    job = Job(tmp_path_factory.mktemp("plain"))
+    try:
+        job.start(group(job, slow_s=0))
+        assert job.connection.wait(100)["phase"] == "Succeeded"
+        return [curve(job, rank) for rank in range(4)], job.connection.status()["result"]
+    finally:
+        job.close()
+
+
+def ends_as_if_nothing_had_happened(job: Job, undisturbed: Any, replaced: list[int]) -> dict[str, Any]:
+    """All steps were made, each alike; those who lived built their model once. Gives the restarts by level."""
+    status = job.connection.wait(100)
+    assert status["phase"] == "Succeeded", job.seen()
+    assert ([curve(job, rank) for rank in range(4)], status["result"]) == undisturbed
+    assert [len(lines(job, "setup", rank)) - 1 for rank in range(4)] == replaced
+    job.nothing_left()
+    return {level: count for level, count in status["restarts"].items() if count}
+
+
+@pytest.mark.timeout(220)
+def test_survivors_keep_their_processes_and_the_curve_is_that_of_an_undisturbed_run(job: Job, undisturbed: Any) -> None:
+    job.start(group(job), faultTolerance=TOLERANCE)
+    ready(job)
+    before = job.connection.pids()
+    kill(job, 2)
+    eventually(lambda: all(len(lines(job, "begin", rank)) == 2 for rank in range(4)), 60, job.seen)
+    after = job.connection.pids()
+    assert {name for name in before if before[name] != after[name]} == {"t/2"}
+    assert ends_as_if_nothing_had_happened(job, undisturbed, [0, 0, 1, 0]) == {"in_process": 1}
+    assert [repeated(job, rank) <= 1 for rank in range(4)] == [True] * 4
+    assert [len(lines(job, "restart", rank)) for rank in range(4)] == [1, 1, 1, 1]
+
+
+@pytest.mark.timeout(220)
+def test_rank_0_dies_and_another_one_while_they_meet_again(job: Job, undisturbed: Any) -> None:
+    """The store is not rank 0's, and who has just come back leaves again."""
+    job.start(group(job), faultTolerance=TOLERANCE)
+    ready(job)
+    before = job.connection.pids()
+    kill(job, 0)
+    eventually(lambda: lines(job, "restart", 3), 60, job.seen)
+    os.kill(before["t/1"], signal.SIGKILL)
+    eventually(lambda: at_step(job, STEPS - 1, 3), 90, job.seen)
+    assert job.connection.pids()["t/3"] == before["t/3"]
+    restarts = ends_as_if_nothing_had_happened(job, undisturbed, [1, 1, 0, 0])
+    assert set(restarts) == {"in_process"}
