@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,8 +47,8 @@ class Hand:
         for thread in self._threads:
             thread.join()
 
-    def _begin(self, work: object) -> None:
-        thread = threading.Thread(target=work, name="dljob-fault", daemon=True)  # type: ignore[arg-type]
+    def _begin(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="dljob-fault", daemon=True)
         self._threads.append(thread)
         thread.start()
 
