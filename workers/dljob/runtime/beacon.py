@@ -45,18 +45,22 @@ class BeaconThread:
         pause = self._host.spec.job.beacon_s
         while True:
             started = time.monotonic()
-            with suppress(Exception):  # who cannot tell why somebody dies lives all the same
-                self._host.evidence.sample()
-            self._host.counters.beat()
-            try:
-                if not self._spoken_for():
-                    self._beat()
-            except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone
-                self._master = None
-                self._host.steps_lost()
-            except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
-                self._host.steps_lost()
+            self.turn()
             time.sleep(max(0.01, pause - (time.monotonic() - started)))
+
+    def turn(self) -> None:
+        """What is done every `job.beacon_s`."""
+        with suppress(Exception):  # who cannot tell why somebody dies lives all the same
+            self._host.evidence.sample()
+        self._host.counters.beat()
+        try:
+            if not self._spoken_for():
+                self._beat()
+        except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone
+            self._master = None
+            self._host.steps_lost()
+        except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
+            self._host.steps_lost()
 
     def _spoken_for(self) -> bool:
         """Whether the agent of this node speaks for this host; then PrimeMaster's last answer is in the counters."""
