@@ -129,13 +129,13 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
 
 def test_orders_to_an_ended_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
-    for words in (["stop", "ppo"], ["restart", "ppo", "actor"]):
+    for words in (["stop", "ppo"], ["stack", "ppo"], ["restart", "ppo", "actor"]):
         assert main.run(words) == 3
         assert "job ppo has ended: Failed" in capsys.readouterr().err
 
 
 def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("status", "logs", "events", "restart", "stop"):
+    for command in ("status", "logs", "events", "stack", "restart", "stop"):
         assert main.run([command, "pp0"]) == 3
         assert "is DLJOB_HOME another one?" in capsys.readouterr().err
     ended(home)

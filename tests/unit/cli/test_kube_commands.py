@@ -1,4 +1,4 @@
-"""status, logs, events, restart and stop on a cluster, and which place a command means."""
+"""status, logs, events, stack, restart and stop on a cluster, and which place a command means."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.mark.parametrize("flags", [["-k"], ["-n", "team"], ["--context", "c"]])
-@pytest.mark.parametrize("command", ["status", "logs", "events", "restart", "stop"])
+@pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "stop"])
 def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube: FakeKube, dljob: Run) -> None:
     code, _, err = dljob(command, "nope", *flags)
     assert code == 3
@@ -51,7 +51,7 @@ def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube:
     assert kube.contexts == ["c" if flags[0] == "--context" else None]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "events", "restart", "stop"])
+@pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "stop"])
 def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
     command: str, kube: FakeKube, dljob: Run, home: Path
 ) -> None:
@@ -169,6 +169,22 @@ def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube: Fake
     code, out, _ = dljob("status", "hello", "-k", "--watch")
     assert code == 0
     assert [line.split()[2] for line in out.splitlines()] == ["PHASE", "Pending", "Running", "Succeeded"]
+
+
+# -- stack
+
+
+def test_stacks_come_from_the_jobs_head_as_text_or_json(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    texts = {"worker/0": "thread\n    f (a.py:1)\n", "worker/1": "no stack: why\n"}
+    kube.head["stacks"] = lambda query: {
+        "stacks": {name: text for name, text in texts.items() if query["target"] in (name, "worker", "job")}
+    }
+    code, out, _ = dljob("stack", "hello", "worker", "-k")
+    assert (code, out) == (0, "== worker/0\nthread\n    f (a.py:1)\n== worker/1\nno stack: why\n")
+    assert json.loads(dljob("stack", "hello", "-k", "-o", "json")[1])["worker/1"] == "no stack: why\n"
+    assert dljob("stack", "hello", "-k", "-o", "yaml")[1].startswith('worker/0: "thread')
 
 
 # -- logs

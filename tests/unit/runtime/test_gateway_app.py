@@ -61,6 +61,9 @@ class Source:
     async def log(self, uid: str, rank: tuple[str, int], offset: int | None, limit: int) -> Piece:
         return await self._answer(("log", uid, rank, offset, limit), Piece("grün\n", 10, end=True))
 
+    async def stacks(self, uid: str, target: str) -> Any:
+        return await self._answer(("stacks", uid, target), {"a/0": "x"})
+
     async def metrics(self) -> str:
         return await self._answer("metrics", "dljob_step 1\n")
 
@@ -91,6 +94,8 @@ async def error_of(answer: ClientResponse) -> str:
         (f"{JOB}/status?ranks=1", ("status", UID, 0, 0.0), {"ranks": []}),
         (f"{JOB}/events?after=3&timeout=1", ("events", UID, 3, 1.0), {"events": [{"seq": 4}]}),
         (f"{JOB}/placement", ("placement", UID), {"version": 1, "nodes": []}),
+        (f"{JOB}/stacks", ("stacks", UID, "job"), {"stacks": {"a/0": "x"}}),
+        (f"{JOB}/stacks?target=a/0", ("stacks", UID, "a/0"), {"stacks": {"a/0": "x"}}),
         (f"{JOB}/logs", ("tails", UID, 600 << 10), {"logs": {"a/0": "x"}, "cut": []}),
         (f"{JOB}/logs?bytes=9", ("tails", UID, 9), {"logs": {"a/0": "x"}, "cut": []}),
         (

@@ -69,6 +69,9 @@ class Master:
     async def placement(self) -> dict[str, Any]:
         return {"version": 7, "nodes": [{"node": "n", "units": ["a/0"], "roles": ["a"], "ranks": "a/0-1"}]}
 
+    async def stacks(self, target: str) -> dict[str, str]:
+        return {target: "thread"}
+
     async def command(self, *args: Any) -> None:
         if args[2] == "a/1":
             raise ActorCallError("it raised", error_type="X", remote_traceback="")
@@ -244,6 +247,17 @@ async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster
         await jobs.command(UID, Order("2", "restart", "a/7", "me"))
     with pytest.raises(UnreachableError, match="it raised"):
         await jobs.command(UID, Order("3", "restart", "a/1", "me"))
+
+
+async def test_stacks_come_from_the_master_of_a_job_that_lives_and_has_such_a_target(
+    cluster: Cluster, jobs: RayJobs
+) -> None:
+    assert await jobs.stacks(UID, "a/0") == {"a/0": "thread"}
+    with pytest.raises(NotFoundError, match="a/7"):
+        await jobs.stacks(UID, "a/7")
+    cluster.end()
+    with pytest.raises(NotFoundError, match="is over: it has no processes"):
+        await jobs.stacks(UID, "job")
 
 
 async def test_logs_come_from_the_jobs_folder_on_each_node_also_after_the_end(

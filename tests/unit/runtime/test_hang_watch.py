@@ -63,9 +63,11 @@ class Here:
             running_at=1.0,
             ranks={("w", n): SimpleNamespace(**rank, pid=40 + n if world else 0) for n in range(3)},
             hosts={HostId("w", n): SimpleNamespace(node="n1", pid=90 + n) for n in range(3)},
-            job=SimpleNamespace(roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})),
+            job=SimpleNamespace(
+                uid=UID, roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})
+            ),
         )
-        setup = SimpleNamespace(info=SimpleNamespace(uid=UID), folder=folder)
+        setup = SimpleNamespace(folder=folder)
         self.watch = HangWatch(setup, self.backend, self._offer, lambda: self.state, self.progress)  # type: ignore[arg-type]
         self.now = 0.0
 
@@ -265,7 +267,7 @@ async def test_many_ranks_stacks_are_cut_and_a_node_that_did_not_look_is_said(
     here.agent.broken = True
     await here.watch._write_down("w", 1, 1, "why")
     text = (tmp_path / "stacks" / "w-1-1.txt").read_text()
-    assert "== w/0\nits node did not look\n" in text
+    assert "== w/0\nno stack: the agent of its node does not answer" in text
     assert "== w/2" not in text
     assert text.endswith("\n1 more ranks are not shown\n")
 

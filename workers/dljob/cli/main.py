@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
     "logs": "Show the output of a job's ranks, each line after [role/rank].",
     "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
+    "stack": "Show where the ranks of a running job are: the stacks of all their threads, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
     "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
     "chaos": "Do the faults of a file to a running job of this machine, and tell what it did about each.",
@@ -34,7 +35,7 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> the first line of its docstring, said here so that the help imports no command."""
-ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "restart", "stop", "chaos", "doctor")
+ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "stack", "restart", "stop", "chaos", "doctor")
 """Commands that can be about a cluster; under `kubectl dljob` they are."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.

@@ -81,6 +81,10 @@ class Gateway:
             raise refused(reply, f"log of {role}/{rank}")
         return reply.text()
 
+    async def stacks(self, job: str, target: str) -> Mapping[str, str]:
+        """Rank (`role/rank`) -> the stacks of its process as text, of a target as for commands."""
+        return (await self._get(f"/v1/jobs/{job}/stacks", {"target": target}, 25.0))["stacks"]
+
     async def follow(self, job: str, role: str, rank: int, start: int) -> Piece:
         """What one rank's log has from the byte `start` on; waits a while for news."""
         query: Query = {"role": role, "rank": rank, "follow": 1, "from": start}

@@ -82,6 +82,10 @@ class Jobs(Protocol):
         """A rank's log from an offset, or its end."""
         ...
 
+    async def stacks(self, uid: str, target: str) -> dict[str, str]:
+        """Rank -> the stacks of its process as text."""
+        ...
+
     async def metrics(self) -> str:
         """What Prometheus scrapes."""
         ...
@@ -140,6 +144,7 @@ def make_app(jobs: Jobs, token: str | None, about: Mapping[str, str]) -> web.App
     app.router.add_post("/v1/jobs/{uid}/commands", routes.command)
     app.router.add_get("/v1/jobs/{uid}/placement", routes.placement)
     app.router.add_get("/v1/jobs/{uid}/logs", routes.logs)
+    app.router.add_get("/v1/jobs/{uid}/stacks", routes.stacks)
     return app
 
 
@@ -177,6 +182,9 @@ class _Routes:
 
     async def placement(self, request: web.Request) -> web.Response:
         return _json(await self._jobs.placement(_uid(request)))
+
+    async def stacks(self, request: web.Request) -> web.Response:
+        return _json({"stacks": await self._jobs.stacks(_uid(request), request.query.get("target", "job")[:128])})
 
     async def logs(self, request: web.Request) -> web.Response:
         uid = _uid(request)

@@ -29,6 +29,8 @@ RETRY_S = 0.05
 GRACE_S = 3.0
 """Beyond what the caller waits: for a master's comeback, and for an answer of one that is busy."""
 SCRAPE_S = 2.0
+STACKS_S = 15.0
+"""How long all nodes together may take to look at their ranks."""
 ENDED_SHOWN = 100
 EVENTS_AT_ONCE = 2000
 
@@ -100,6 +102,16 @@ class RayJobs:
             raise NotFoundError(f"the job has no rank {rank[0]}/{rank[1]}")
         part = await tails.read(self._readers.ask, await self._folder(uid), row, offset, limit)
         return Piece(part.text, part.offset, end=seen["phase"] in FINAL and part.offset >= part.size)
+
+    async def stacks(self, uid: str, target: str) -> dict[str, str]:
+        """Rank -> the stacks of its process as text. Raises NotFoundError for a job that is over, or no such target."""
+        why = wrong(Order("", "restart", target, ""), await self.brief(uid, 0, 0.0))
+        if why:
+            raise NotFoundError(why)
+        answer = await self._ask(uid, STACKS_S, lambda _: ("stacks", target))
+        if answer is None:
+            raise NotFoundError(f"job {uid} is over: it has no processes")
+        return answer
 
     async def metrics(self) -> str:
         """The jobs that live, as Prometheus scrapes them; the series of a job go when it does."""

@@ -18,15 +18,14 @@ from dljob.master.state import JobState, RankPhase
 from dljob.master.status import Progress
 from dljob.master.views import Reason
 from dljob.runtime.backend import Backend
+from dljob.runtime.looks import looked, text
 from dljob.runtime.setup import Setup
-from dljob.runtime.stacks import Seen, Target
+from dljob.runtime.stacks import Seen
 
 TICK_S, MOST_S = 0.1, 0.5
 """How often steps are looked at, and by how much the clock moves on at a time at most."""
 PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
 """Between two looks at a process: to see that it is stopped, and to see whether it works and where it waits."""
-ANSWER_S = 12.0
-"""How long a node may take to look; one that is frozen is somebody else's business."""
 SLOW_EVERY_S = 2.0
 QUIET_EVERY_S = 15.0
 """How often ranks of which no steps were measured are looked at: one that is stopped is seen without."""
@@ -43,7 +42,6 @@ class HangWatch:
     def __init__(
         self, setup: Setup, backend: Backend, offer: Offer, state: Callable[[], JobState], progress: Progress
     ) -> None:
-        self._info = setup.info
         self._folder = setup.folder
         self._backend = backend
         self._offer = offer
@@ -198,7 +196,7 @@ class HangWatch:
         ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
         found = await self._ask(role, ranks[:SHOWN], stacks=True)
         parts = [f"{role}/{rank}: {why}\n"]
-        parts += [f"\n== {role}/{other}\n{_text(found.get(other))}" for other in ranks[:SHOWN]]
+        parts += [f"\n== {role}/{other}\n{text(found.get(other))}" for other in ranks[:SHOWN]]
         parts += [f"\n{len(ranks) - SHOWN} more ranks are not shown\n"] if len(ranks) > SHOWN else []
         path = self._folder / "stacks" / f"{role}-{rank}-{incarnation}.txt"
         with suppress(OSError):
@@ -207,34 +205,8 @@ class HangWatch:
             return str(path)
         return ""
 
-    # -- what nodes see
-
     async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Seen]:
-        """What the agents of their nodes see of ranks; without those whose node does not answer."""
-        state = self._state()
-        by_node: dict[str, list[int]] = {}
-        for rank in ranks:
-            node = state.hosts[state.job.roles[role].host_of(rank)].node
-            by_node.setdefault(node, []).append(rank)
-        answers = await asyncio.gather(
-            *(self._ask_node(node, role, own, stacks=stacks) for node, own in by_node.items())
-        )
-        return {rank: seen for answer in answers for rank, seen in answer.items()}
-
-    async def _ask_node(self, node: str, role: str, ranks: list[int], *, stacks: bool) -> Mapping[int, Seen]:
-        state = self._state()
-        hosts = [state.hosts[state.job.roles[role].host_of(rank)].pid for rank in ranks]
-        targets = [
-            Target(f"{role}/{rank}", state.ranks[role, rank].pid or host, host)
-            for rank, host in zip(ranks, hosts, strict=True)
-        ]
-        with suppress(Exception):  # a node that does not answer is seen by somebody else
-            async with asyncio.timeout(ANSWER_S):
-                agent = await self._backend.lookup(f"{self._info.uid[:8]}/agent/{node[:8]}")
-                if agent is not None:
-                    seen: tuple[Seen, ...] = await self._backend.call(agent, "look", targets, stacks)
-                    return dict(zip(ranks, seen, strict=True))
-        return {}
+        return await looked(self._backend, self._state(), role, ranks, stacks=stacks)
 
     # -- ranks that are slow
 
@@ -247,10 +219,3 @@ class HangWatch:
             for rank in slow.keys() - before:
                 why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
                 await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))
-
-
-def _text(seen: Seen | None) -> str:
-    if seen is None:
-        return "its node did not look\n"
-    stopped = f"{seen.look.stopped}\n" if seen.look.stopped else ""
-    return f"{stopped}{seen.stack.rstrip()}\n"

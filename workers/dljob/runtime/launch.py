@@ -109,6 +109,15 @@ class JobConnection:
         """Tell evidence of the end of a rank's process that is about to come, or came."""
         self._call("learned", target, incarnation, clue)
 
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> the stacks of its process as text; none when the job is over.
+
+        Raises:
+            NotFoundError: there is no such target.
+        """
+        answer: dict[str, str] = self._call("stacks", target) or {}
+        return answer
+
     def pids(self) -> dict[str, int]:
         """The processes: `master`, `<role>/<rank>`; none when the job is over."""
         return self._call("pids") or {}

@@ -26,6 +26,7 @@ from dljob.runtime.backend import Backend, factory
 from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
 from dljob.runtime.guard import boot_id, raylet_pidfd
 from dljob.runtime.journal import FencedError
+from dljob.runtime.looks import stacks_of
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
 from dljob.runtime.peers import peer, role_table
 from dljob.runtime.saves import SaveDesk
@@ -175,6 +176,11 @@ class PrimeMaster:
         async with self._client() as shell:
             await until(shell.changed, lambda: shell.final is not None, min(timeout_s, LONGEST_S))
             return shell.final
+
+    async def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> what its node sees of its process now: the stacks of all threads, or why there are none."""
+        async with self._client() as shell:
+            return await stacks_of(shell.backend, shell.state, target)
 
     async def pids(self) -> dict[str, int]:
         """The process of the master and of each rank that has one."""

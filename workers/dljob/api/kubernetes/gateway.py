@@ -60,6 +60,10 @@ class Head:
         """The end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is none."""
         return await self._heard(self.gateway.tail(self.job, role, rank, limit))
 
+    async def stacks(self, target: str) -> Mapping[str, str]:
+        """Rank -> the stacks of its process. Raises NotFoundError when there is no such target, or the job is over."""
+        return await self._heard(self.gateway.stacks(self.job, target))
+
     async def piece(self, role: str, rank: int, start: int) -> Piece:
         """A rank's log from a byte on, as much as fits into an answer. Raises NotFoundError when there is none."""
         return await self._heard(self.gateway.follow(self.job, role, rank, start))

@@ -22,12 +22,12 @@ def restart(job: str, target: str = "job", /, *, where: Where = HERE) -> None:
         return
     record = local("restart", job)
     with attached(record) as handle:
-        _check(target, handle.status())
+        check_target(target, handle.status())
         handle.restart(target)
     output.say(f"restart of {target} ordered; see dljob events {record.name} --follow")
 
 
-def _check(target: str, status: dict[str, object]) -> None:
+def check_target(target: str, status: dict[str, object]) -> None:
     """Whether the job has such a target.
 
     Raises:
