@@ -95,6 +95,12 @@ def test_two_that_failed_together_are_not_put_together_again():
     assert first_round(("a", "b"), (), failures) == (("a", "b"),), "unless there is nobody else"
 
 
+def test_newcomers_that_are_more_than_the_proven_meet_each_other_first():
+    assert first_round(("a", "b", "c", "d"), ("p",), ()) == (("p", "a"), ("b", "c", "d"))
+    assert first_round(("a", "b"), ("p",), ()) == (("p", "a", "b"),)
+    assert second_round(("a", "b"), ("p",), ()) == (("p", "a"), ("p", "b"))
+
+
 @given(
     st.lists(st.sets(st.sampled_from(names(8)), min_size=2, max_size=3).map(lambda s: tuple(sorted(s))), max_size=20)
 )

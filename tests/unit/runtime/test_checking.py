@@ -134,7 +134,7 @@ def test_a_checker_that_hangs_is_ended_and_has_failed():
     backend = Fake({("a", "look"): HANG, ("b", "clock"): HANG})
     (answer,) = ask(backend, order("a", "b", "c", teams=(("a", "b"), ("b", "c"))))
     assert [f.trouble for f in answer.nodes] == [
-        "it was not looked through within 60 s", "its checker did not come up within 60 s", ""
+        "it was not looked through within 180 s", "its checker did not come up within 60 s", ""
     ]  # fmt: skip
     assert answer.teams == (), "who is bad by itself keeps nobody waiting"
     assert {name.removeprefix(PREFIX)[0] for name in backend.ended} == {"a", "b", "c"}
@@ -182,6 +182,27 @@ def test_the_same_order_again_is_the_same_round_and_a_newer_one_takes_its_place(
     (answer,) = ask(backend, order("a"), order("a"), newer, newer)
     assert (answer.number, [f.node for f in answer.nodes]) == (2, ["b"])
     assert backend.there == {}
+
+
+def test_at_the_end_of_a_job_no_checker_is_left_not_even_one_on_its_way():
+    class Slow(Fake):
+        async def spawn(self, spec):
+            await asyncio.sleep(5)
+            return await super().spawn(spec)
+
+    backend = Slow()
+
+    async def run():
+        checks = Checks(INFO, Plan, backend, None, lambda: 1)
+        await checks.end()
+        checks.begin(order("a"))
+        await asyncio.sleep(1)
+        await checks.end()
+        assert backend.specs
+        assert backend.there == {}
+
+    with asyncio.Runner(loop_factory=Hurried) as runner:
+        runner.run(run())
 
 
 def test_what_an_earlier_master_left_is_ended_first():

@@ -115,9 +115,10 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
         ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return
-    if refusal.why != d.search.why:
-        d.note(reasons.NO_ROOM, "job", refusal.why)
-    search = evolve(d.search, why=refusal.why, since=since, final_at=final_at, deadline=_deadline(d))
+    why = refusal.why + checks.words(d)
+    if why != d.search.why:
+        d.note(reasons.NO_ROOM, "job", why)
+    search = evolve(d.search, why=why, since=since, final_at=final_at, deadline=_deadline(d))
     if search != d.search:
         d.search = search
         for at in (final_at, search.deadline):

@@ -89,10 +89,9 @@ class RoleCheck:
 
 
 def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
-    """Teams for nodes that nothing is known of: with a proven one each, else with each other."""
-    if proven:
-        return tuple((proven[i % len(proven)], node) for i, node in enumerate(fresh))
-    left, made = list(fresh), list[Team]()
+    """Teams for nodes that nothing is known of: with a proven one where there is one for it, else with each other."""
+    made: list[Team] = list(zip(proven, fresh, strict=False))
+    left = list(fresh[len(made) :])
     while len(left) > 1:
         one = left.pop(0)
         mate = next((node for node in left if not met(failures, one, node)), left[0])
@@ -106,7 +105,7 @@ def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collectio
 def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
     """Teams that tell who of the open nodes is bad; none: no team could tell more than is known."""
     if proven:
-        return first_round(open_, proven, failures)
+        return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
     if len(open_) > 3:
         return first_round(open_, (), failures)
     pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])

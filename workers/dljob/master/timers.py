@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.master import admission, checks, ending, failover, limits, nodes, restart
+from dljob.master import admission, ending, failover, limits, nodes, restart
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.state import JobState, UnitPhase, Verdict
@@ -96,7 +96,7 @@ def _search(d: Draft) -> None:
         d.search = evolve(d.search, deadline=None)
     elif late and not _found_at_last(d):
         lost = d.job.unit_count - d.held
-        message = f"{lost} units of lost nodes found no room in time: {d.search.why}{checks.words(d)}"
+        message = f"{lost} units of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
         admission.look(d)

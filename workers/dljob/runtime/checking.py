@@ -25,9 +25,9 @@ from dljob.runtime.node_checks import Look, Meet, kind_of
 CHECKER_CLASS = "dljob.runtime.node_checker.NodeChecker"
 UP_S = 60.0
 """How long a checker may take to answer first."""
-LOOK_S = 60.0
-"""How long looking at a node may take; torch is imported first."""
-MEET_S = 45.0
+LOOK_S = 180.0
+"""How long looking at a node may take; torch is imported first, on a new machine from a slow disk."""
+MEET_S = 60.0
 """How long an all-reduce may take, its group's making included; torch is imported first on a checker that is new."""
 LAST_WORDS_S = 3.0
 """How long the others of a team have to say what they saw after one of them failed."""
@@ -56,6 +56,12 @@ class Checks:
         for _, task in self._rounds.values():
             task.cancel()
 
+    async def end(self) -> None:
+        """The same, and no checker is left when this returns."""
+        self.close()
+        if self._rounds:
+            await asyncio.wait([task for _, task in self._rounds.values()])
+
     async def _run(self, order: CheckNodes, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             before.cancel()
@@ -80,7 +86,7 @@ class _Round:
         self._name = f"{order.number}.{epoch}"
         self._places: Mapping[str, CheckPlace] = {place.node: place for place in order.places}
         self._refs: dict[str, ActorRef] = {}
-        self._made = 0
+        self._births: list[asyncio.Task[ActorRef]] = []
 
     async def run(self) -> ev.NodesChecked:
         """Everything of it, and nothing left behind."""
@@ -103,8 +109,10 @@ class _Round:
         return ev.NodesChecked(self.order.role, self.order.number, tuple(facts), tuple(teams))
 
     async def _clear(self) -> None:
-        """End all checkers of the role, also those of an earlier round or master."""
+        """End all checkers of the role, also those of an earlier round or master, and those on their way."""
         self._refs.clear()
+        if self._births:
+            await asyncio.wait(self._births)
         for name in await self._backend.actors(self._prefix):
             if ref := await self._backend.lookup(name):
                 await self._backend.kill(ref)
@@ -114,18 +122,19 @@ class _Round:
     async def _checker(self, node: str) -> ActorRef:
         """The checker of a node; one that hung was ended, and another takes its place."""
         if node not in self._refs:
-            place = self._places[node]
-            self._made += 1
-            self._refs[node] = await self._backend.spawn(
-                ActorSpec(
-                    f"{self._prefix}{node[:12]}/{self._name}.{self._made}",
-                    CHECKER_CLASS,
-                    (UP_S + LOOK_S + len(self.order.teams) * MEET_S + SPARE_S,),
-                    reservation=f"{self._job.uid[:8]}/{place.unit}/{place.token}",
-                    env=self._role.env,
-                )
-            )
+            birth = asyncio.create_task(self._backend.spawn(self._spec(self._places[node])))
+            self._births.append(birth)
+            self._refs[node] = await asyncio.shield(birth)
         return self._refs[node]
+
+    def _spec(self, place: CheckPlace) -> ActorSpec:
+        return ActorSpec(
+            f"{self._prefix}{place.node[:12]}/{self._name}.{len(self._births) + 1}",
+            CHECKER_CLASS,
+            (UP_S + LOOK_S + len(self.order.teams) * MEET_S + SPARE_S,),
+            reservation=f"{self._job.uid[:8]}/{place.unit}/{place.token}",
+            env=self._role.env,
+        )
 
     async def _look(self, place: CheckPlace) -> NodeFacts:
         stage = f"its checker did not come up within {UP_S:g} s"

@@ -218,9 +218,9 @@ class Executor:
     async def clear(self) -> None:
         """End every actor of the job but the master, then every reservation, until the backend lists none."""
         self.hosts.close()
-        self._checks.close()
         for task in self._reserving.values():
             task.cancel()
+        await self._checks.end()
         await self._save()
         loop = asyncio.get_running_loop()
         end = loop.time() + LEFT_S
