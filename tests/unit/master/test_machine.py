@@ -23,6 +23,11 @@ JOBS = {
         {"name": "r", "driver": False, "replicas": 2, "restartPolicy": {"maxRestarts": 2}},
         faultTolerance={"spares": {"processesPerNode": 1}, "maxRestarts": 2},
     ),
+    "stays": job(
+        {"name": "t", "type": "Elastic", "replicas": 3, "replicasPerGroup": 3, "restartPolicy": {"level": "InProcess"}},
+        {"name": "r", "driver": False},
+        faultTolerance={"spares": {"processesPerNode": 1}, "maxRestarts": 2, "backoff": {"initialSeconds": 0}},
+    ),
     "fork": job(
         {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2, "entrypoint": {"module": "train"}},
         {"name": "a", "replicas": 4, "replicasPerGroup": 2, "entrypoint": {"command": ["x"]}},
@@ -63,6 +68,10 @@ class Surroundings(RuleBasedStateMachine):
     @rule()
     def all_answers_arrive(self):
         self.world.settle()
+
+    @rule(rank=st.integers(0, 2))
+    def a_rank_does_not_let_itself_be_called_back(self, rank):
+        self.world.deaf ^= {("t", rank)}
 
     @precondition(lambda self: self.world.told)
     @rule(data=st.data())
