@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.master import limits
 from dljob.master.evolve import evolve
 from dljob.master.state import JobState
-from dljob.sim.things import Beacon, Break, Done, Heal, Item, Lapse, Notice, SetUp, Silence, StrikeOff, Up
+from dljob.sim.things import Beacon, Break, Done, Heal, Item, Lapse, Notice, SetUp, Silence, Stall, StrikeOff, Up
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -34,6 +34,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.processes.values()),
         frozenset(w.watched.items()),
         frozenset(w.owner.items()),
+        frozenset(w.hung),
         frozenset(w.started.items()),
         frozenset(w.reserving),
         w.told_nodes,
@@ -124,7 +125,7 @@ def _void(w: World, item: Item) -> bool:
     match item:
         case Up():
             return item.actor not in w.processes
-        case SetUp() | Done():
+        case SetUp() | Done() | Stall():
             process = w.processes.get(item.actor)
             return process is None or item.running not in process.ranks
         case Beacon():

@@ -16,6 +16,7 @@ MOST = 10_000_000
 WINDOW_S = 2_592_000
 """Budgets count over a month: longer than anything that happens here."""
 KILL, ERROR, DEAF, DOUBLE = Fault("kill"), Fault("error"), Fault("deaf"), Fault("double")
+HANG = Fault("hang")
 CRASHES = tuple(Fault("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
 """PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
 lost, or takes effect."""
@@ -64,6 +65,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
     Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
+    Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),

@@ -12,6 +12,7 @@ from dljob.sim.things import Fault
 MIX: Mapping[str, int] = {
     "kill": 24,
     "error": 10,
+    "hang": 5,
     "deaf": 2,
     "node lost": 5,
     "freeze": 6,

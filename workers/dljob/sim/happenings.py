@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dljob.master.events import HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
+from dljob.master.events import HangFound, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.evolve import evolve
-from dljob.master.state import Phase
+from dljob.master.state import Phase, RankPhase
 from dljob.master.views import Outcome, Reason
 from dljob.sim import executor
 from dljob.sim.things import (
@@ -26,6 +26,7 @@ from dljob.sim.things import (
     SetUp,
     Silence,
     SpareId,
+    Stall,
     StrikeOff,
     Up,
 )
@@ -96,13 +97,27 @@ def ends_by_itself(w: World, role: str) -> bool:
 
 def _done(w: World, i: Done) -> None:
     process = w.processes.get(i.actor)
-    if process is None or i.running not in process.ranks:
+    if process is None or i.running not in process.ranks or i.running in w.hung:
         return
     if w.nodes[process.node].silence is Silence.FROZEN:
         w.later(i, 0.5)
         return
     w.ended.add((i.running.role, i.running.rank))
     executor.leave(w, process, i.running, i.outcome)
+
+
+def _stall(w: World, i: Stall) -> None:
+    """Steps are heard, and the rank is looked at, where it is at work for PrimeMaster and its node answers."""
+    process, r = w.processes.get(i.actor), i.running
+    if process is None or r not in w.hung or w.state is None:
+        return
+    own = w.state.ranks[r.role, r.rank]
+    if own.incarnation > r.incarnation or w.state.verdict is not None:
+        return
+    if own.phase is RankPhase.READY and w.reachable(process.node):
+        w.later(Arrive(HangFound(r.role, r.rank, r.incarnation, Reason.HANG.value, "it stands still")))
+    else:
+        w.later(i, 0.5)
 
 
 def _look(w: World, _i: Look) -> None:
@@ -222,6 +237,7 @@ _HAPPEN: dict[type, Callable[[World, Any], None]] = {
     Up: _up,
     SetUp: _set_up,
     Done: _done,
+    Stall: _stall,
     Look: _look,
     Boot: _boot,
     Break: _break,

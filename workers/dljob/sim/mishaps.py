@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from dljob.master.events import Commanded
+from dljob.master.events import Commanded, NodesSeen
 from dljob.master.evolve import evolve
 from dljob.master.views import HostId, NodeView, Outcome, Reason
 from dljob.sim import checks, executor
@@ -19,12 +19,15 @@ from dljob.sim.things import (
     Node,
     Notice,
     Silence,
+    Stall,
     StrikeOff,
 )
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
 
+HANG_S = 3.0
+"""How long a rank has stood still when it is found."""
 BREAK_S, STRIKE_OFF_S = 1.25, 10.0
 """How long calls to a cut node last, and how long the cluster waits for a silent one."""
 ERRORS = (
@@ -84,6 +87,19 @@ def _deafen(w: World, f: Fault) -> None:
     actor = _picked(w.processes, f.pick)
     if actor:
         w.processes[actor] = evolve(w.processes[actor], deaf=True)
+
+
+def _hang(w: World, f: Fault) -> None:
+    """A rank goes on no more, and its process stays."""
+    live = sorted(w.running)
+    if not live:
+        return
+    key = live[f.pick % len(live)]
+    incarnation, actor = w.running[key][0]
+    running = next(r for r in w.processes[actor].ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
+    if running not in w.hung:
+        w.hung.add(running)
+        w.later(Stall(actor, running), HANG_S)
 
 
 def _speaking(w: World, f: Fault) -> list[str]:
@@ -167,13 +183,15 @@ def _again(w: World, f: Fault) -> None:
     """An event that was heard is heard once more."""
     if w.journal and w.state is not None:
         event = w.journal[-1 - f.pick % min(len(w.journal), 40)][1]
-        w.later(Arrive(event))
+        if not isinstance(event, NodesSeen):  # it looks for itself, and never twice at the same
+            w.later(Arrive(event))
 
 
 FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "kill": _kill_process,
     "error": _end_rank,
     "deaf": _deafen,
+    "hang": _hang,
     "node lost": _lose_node,
     "freeze": lambda w, f: _silence(w, f, Silence.FROZEN),
     "cut": lambda w, f: _silence(w, f, Silence.CUT),
@@ -192,7 +210,7 @@ def possible(w: World, kind: str) -> list[Fault]:
     """Every fault of a kind that could happen to somebody now, one for each."""
     if kind in ("kill", "deaf"):
         count = len(w.processes)
-    elif kind == "error":
+    elif kind in ("error", "hang"):
         count = len(w.running)
     elif kind == "bad":
         count = len(w.nodes)

@@ -48,6 +48,8 @@ class Surroundings:
         """(incarnation, actor) of each live process of a rank."""
         self.worlds: dict[tuple[str, int], int] = {}
         """Live ranks by role and generation."""
+        self.hung: set[Running] = set()
+        """Ranks that stand still, and never end by themselves."""
         self.started: dict[RankKey, int] = {}
         """The latest incarnation that was ever started."""
         self.reserving: set[tuple[str, int]] = set()
@@ -97,6 +99,7 @@ class Surroundings:
         else:
             self.running.pop(key, None)
         self.worlds[running.role, running.generation] -= 1
+        self.hung.discard(running)
 
     def take(self, node: str, unit: str, times: int) -> bool:
         """Take a unit's demand from a node, or give it back; False when there is no room for it."""

@@ -139,6 +139,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """PrimeMaster's watch finds that a rank stands still."""
+
+    actor: str
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """PrimeMaster looks at the nodes."""
 
@@ -191,7 +199,9 @@ class Lapse:
     epoch: int
 
 
-Item: TypeAlias = Arrive | Carry | Up | SetUp | Done | Look | Boot | Break | Notice | StrikeOff | Heal | Lapse | Beacon
+Item: TypeAlias = (
+    Arrive | Carry | Up | SetUp | Done | Stall | Look | Boot | Break | Notice | StrikeOff | Heal | Lapse | Beacon
+)
 
 
 @dataclass(frozen=True, slots=True)

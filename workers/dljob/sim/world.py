@@ -39,6 +39,7 @@ from dljob.sim.things import (
     Pending,
     Silence,
     SpareId,
+    Stall,
     Wake,
     Watched,
 )
@@ -248,7 +249,10 @@ class World(Surroundings):
                 self.later(Beacon(actor), BEACON_S)
 
     def listen(self) -> None:
-        """Find out anew which nodes answer."""
+        """Find out anew which nodes answer, and which ranks stand still."""
+        for running in sorted(self.hung, key=lambda r: (r.role, r.rank)):
+            actor = next(a for i, a in self.running[running.role, running.rank] if i == running.incarnation)
+            self.later(Stall(actor, running), mishaps.HANG_S)
         for name, node in self.nodes.items():
             if node.silence is not Silence.NONE:
                 self.later(Notice(name), self.job.fault_tolerance.node.freeze_seconds)
