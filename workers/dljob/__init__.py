@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.context import WorkerContext, current_worker, progress
     from dljob.runtime.rpc import CallFuture, RoleGroup, rpc
+    from dljob.runtime.shards import Shard, shards
     from dljob.runtime.worker import Worker
 
 _HOMES = {
@@ -58,6 +59,7 @@ _HOMES = {
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
     "dljob.runtime.rpc": ("CallFuture", "RoleGroup", "rpc"),
+    "dljob.runtime.shards": ("Shard", "shards"),
     "dljob.runtime.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -81,6 +83,7 @@ __all__ = [
     "RLRoleType",
     "RemoteError",
     "RoleGroup",
+    "Shard",
     "SpecError",
     "UnreachableError",
     "UsageError",
@@ -90,6 +93,7 @@ __all__ = [
     "current_worker",
     "progress",
     "rpc",
+    "shards",
 ]
 
 

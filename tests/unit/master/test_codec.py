@@ -64,6 +64,11 @@ EVENTS = st.one_of(
         st.lists(st.tuples(text, committed), max_size=2).map(tuple),
     ),
     st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
+    st.builds(
+        ev.ShardsTold, st.sampled_from(["d", "e"]), st.just(9), st.just(2), st.just(1), st.just("w/1"), st.just("w"),
+        st.integers(0, 4), st.integers(0, 3), lives, st.booleans(),
+        st.lists(st.tuples(small, small, st.none() | small), max_size=2).map(tuple), st.integers(0, 3),
+    ),
     st.builds(ev.CheckpointDecided, st.sampled_from(["t", "w/1", "x"]), lives, st.none() | saved, st.none() | small),
     st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
     st.builds(ev.NodeThawed, text),
@@ -120,6 +125,8 @@ def a_busy_job():
     world.send(ev.Carried(1, restarts=(("Job", 2),)))
     world.send(ev.CheckpointCommitted("t", Mark(Life(1, 1), 3)))
     world.send(ev.CheckpointDecided("t", Life(1, 2), Mark(Life(1, 1), 3), 5))
+    for done in (), ((0, 2, 1),):
+        world.send(ev.ShardsTold("d", 9, 2, 1, "w/0", "w", 0, 1, Life(1, 1), saves=True, done=done, want=2))
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()
     return world

@@ -73,7 +73,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         snapshot.get("reason"),
         snapshot.get("epoch"),
         snapshot.get("restarts"),
-        {key: value for key, value in part(snapshot, "carry").items() if key != "checkpoints"},
+        {key: value for key, value in part(snapshot, "carry").items() if key not in ("checkpoints", "data")},
         snapshot.get("lastFault"),
         roles_state(items(snapshot, "roles")),
         placement_state(part(snapshot, "placement")),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dljob.master import budget
+from dljob.master import budget, shards
 from dljob.master.draft import Draft
 from dljob.master.events import Carried
 from dljob.master.evolve import evolve
@@ -38,6 +38,7 @@ def carry(state: JobState) -> dict[str, Any]:
         "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
         "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
         "checkpoints": _saves(state),
+        "data": shards.carry(state),
     }
     kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
     told = {name: table for name, table in kept.items() if table}
@@ -87,7 +88,9 @@ def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
             raise ValueError(f"the time of the checkpoint of {world} is not finite")
         saves.append((world, Committed(Mark(Life(int(told), int(number)), int(saved)), float(at))))
     reached = step if isinstance(step, int) else None
-    return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves))
+    return Carried(
+        attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=shards.carried(state.get("data", {}))
+    )
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -121,6 +124,9 @@ def take(d: Draft, event: Carried) -> None:
 
 
 def _take_saves(d: Draft, event: Carried) -> None:
+    for name, feed in event.feeds:
+        if name not in d.feeds:
+            d.feeds = d.feeds.set(name, feed)
     for world, one in event.saves:
         if world.partition("/")[0] in d.roles:
             own = d.saves.get(world, Saves())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dljob.master import shards
 from dljob.master.draft import Draft
 from dljob.master.events import CheckpointCommitted, CheckpointDecided
 from dljob.master.evolve import evolve
 from dljob.master.faults import Fault
-from dljob.master.marks import Committed, Decision, Life, Mark, Saves, fence
+from dljob.master.marks import Committed, Decision, Life, Mark, Saves, fence, role_of
 from dljob.master.state import JobState
 from dljob.master.views import Level
 from dljob.telemetry import reasons
@@ -24,11 +25,6 @@ DECISIONS = 8
 FIRST = Life(1, 1)
 
 
-def role_of(world: str) -> str:
-    """`trainer` of the world `trainer` (an Elastic role) or `trainer/3` (an Actor rank)."""
-    return world.partition("/")[0]
-
-
 def refused(state: JobState | Draft, world: str, mark: Mark) -> str:
     """Why a checkpoint is none; empty: it counts."""
     return fence(mark, state.saves.get(world, Saves()).decisions)
@@ -36,8 +32,8 @@ def refused(state: JobState | Draft, world: str, mark: Mark) -> str:
 
 def superseded(state: JobState | Draft, world: str, life: Life) -> str:
     """Why a life may decide nothing any more; empty: it may."""
-    later = [made.life for made in state.saves.get(world, Saves()).decisions if made.life > life]
-    return f"life {max(later)} of {world} has begun" if later else ""
+    later = state.saves.get(world, Saves()).superseded(life)
+    return f"life {later} of {world} has begun" if later else ""
 
 
 def committed(d: Draft, event: CheckpointCommitted) -> None:
@@ -50,7 +46,9 @@ def committed(d: Draft, event: CheckpointCommitted) -> None:
     if why := refused(d, event.world, event.mark):
         d.note(reasons.CHECKPOINT_REFUSED, event.world, f"{event.mark} does not count: {why}")
         return
-    d.saves = d.saves.set(event.world, evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now)))))
+    new = evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now))))
+    d.saves = d.saves.set(event.world, new)
+    shards.committed(d, event.world, new.committed[0].mark)
 
 
 def _newest(found: Iterable[Committed]) -> tuple[Committed, ...]:
@@ -67,6 +65,7 @@ def decided(d: Draft, event: CheckpointDecided) -> None:
     decisions = (*own.decisions, Decision(event.life, event.chosen))[-DECISIONS:]
     counting = tuple(one for one in own.committed if not fence(one.mark, decisions))
     d.saves = d.saves.set(event.world, Saves(counting, decisions))
+    shards.decided(d, event.world, event.life, event.chosen)
     if event.life > FIRST:
         _went_on(d, event)
 

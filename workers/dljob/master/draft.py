@@ -10,6 +10,7 @@ from immutables import Map
 from dljob.master.actions import Action, Note
 from dljob.master.evolve import evolve
 from dljob.master.faults import Fault, Notice
+from dljob.master.feeds import Feed
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
 from dljob.master.pairing import RoleCheck
@@ -49,7 +50,7 @@ _COUNTER = {
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves",
+    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -119,6 +120,7 @@ class Draft:
         self.ledger: Ledger = state.ledger
         self.checks: Map[str, RoleCheck] = state.checks
         self.saves: Map[str, Saves] = state.saves
+        self.feeds: Map[str, Feed] = state.feeds
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -162,6 +164,7 @@ class Draft:
             ledger=self.ledger,
             checks=self.checks,
             saves=self.saves,
+            feeds=self.feeds,
         )
 
     def _changed(self) -> bool:

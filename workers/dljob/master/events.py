@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dljob.master.feeds import Feed
 from dljob.master.marks import Committed, Life, Mark
 from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.views import Clue, HostId, NodeView, Outcome
@@ -39,6 +40,8 @@ class Carried:
     """Why it cannot be used; empty: it can."""
     saves: tuple[tuple[str, Committed], ...] = ()
     """The last checkpoint by world."""
+    feeds: tuple[tuple[str, Feed], ...] = ()
+    """Data sets, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,26 @@ class CheckpointDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsTold:
+    """A rank's process says what it has done of a data set, and of how many shards it wants to hold the leases."""
+
+    name: str
+    size: int
+    shard: int
+    epochs: int
+    world: str
+    role: str
+    rank: int
+    incarnation: int
+    life: Life
+    saves: bool = False
+    """Whether it saves or loads checkpoints."""
+    done: tuple[tuple[int, int, int | None], ...] = ()
+    """(start, end, the last step that it had saved when it had done it; -1: none; None: it saves nothing)."""
+    want: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CauseLearned:
     """Evidence that came by another way than the end itself. `target`: "<role>/<rank>" or "node/<Ray's node id>"."""
 
@@ -259,6 +282,7 @@ Event = (
     | RankEnded
     | CheckpointCommitted
     | CheckpointDecided
+    | ShardsTold
     | HangFound
     | CauseLearned
     | Commanded

@@ -61,9 +61,19 @@ class Saves:
         """The newest that counts."""
         return self.committed[-1] if self.committed else None
 
+    def superseded(self, life: Life) -> str:
+        """The later life that has begun; empty: none has."""
+        later = [made.life for made in self.decisions if made.life > life]
+        return str(max(later)) if later else ""
+
     def decision(self, life: Life) -> Decision | None:
         """What a life restored, once that is decided."""
         return next((made for made in self.decisions if made.life == life), None)
+
+
+def role_of(world: str) -> str:
+    """`trainer` of the world `trainer` (an Elastic role) or `trainer/3` (an Actor rank)."""
+    return world.partition("/")[0]
 
 
 def fence(mark: Mark, decisions: Iterable[Decision]) -> str:

@@ -14,6 +14,7 @@ from immutables import Map
 
 from dljob.master.actions import Action
 from dljob.master.faults import Fault, Notice
+from dljob.master.feeds import Feed
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
@@ -336,8 +337,8 @@ class JobState:
     """Where the time of all ranks went."""
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])
     """Of nodes, by role."""
-    saves: Map[str, Saves] = field(default_factory=Map[str, Saves])
-    """Checkpoints, by world."""
+    saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
+    feeds: Map[str, Feed] = field(default_factory=Map[str, Feed])  # data sets, by name
 
 
 @dataclass(frozen=True, slots=True)

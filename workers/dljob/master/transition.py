@@ -24,6 +24,7 @@ from dljob.master import (
     hanging,
     ledger_rules,
     nodes,
+    shards,
     spares,
     standby,
     starting,
@@ -49,6 +50,7 @@ from dljob.master.events import (
     RankEnded,
     RankReady,
     Released,
+    ShardsTold,
     SpareLost,
     SpareReady,
     Stepped,
@@ -109,6 +111,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
     standby.keep(d)
+    shards.left(d)
     ledger_rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
 
@@ -270,6 +273,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: checkpoints.decided,
+    ShardsTold: shards.told,
     HangFound: hanging.found,
     CauseLearned: causes_first.learned,
     Commanded: commands.commanded,

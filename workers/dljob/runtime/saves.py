@@ -9,6 +9,7 @@ from typing import Any
 from dljob.master import checkpoints
 from dljob.master import events as ev
 from dljob.master.marks import Life, Mark, Saves
+from dljob.runtime import shard_desk
 from dljob.runtime.shell import Shell, until
 
 TURN_S = 300.0
@@ -31,6 +32,8 @@ class SaveDesk:
             if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
                 await shell.offer(ev.CheckpointCommitted(world, mark))
             return {"why": checkpoints.refused(shell.state, world, mark)}
+        if question["what"] == "shards":
+            return await shard_desk.answer(shell, question)
         life = Life(**question["life"])
         if question["what"] == "turn":
             return await self._turn(shell, world, life, node)

@@ -7,12 +7,24 @@ A rank that is killed leaves its copy behind: it is persisted all the same, and 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from dljob.runtime.checkpoint.client import Client
 from dljob.runtime.context import current_worker
 
 WAIT_S = 600.0
+
+
+class Feed(Protocol):
+    """A data set that this process reads (`dljob.runtime.shards`)."""
+
+    def told(self) -> dict[str, Any]:
+        """What of it was done and PrimeMaster may not have heard."""
+        ...
+
+    def close(self) -> None:
+        """The rank's user code has ended."""
+        ...
 
 
 class Checkpoints:
@@ -21,6 +33,8 @@ class Checkpoints:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self.feeds: list[Feed] = []
+        """The data sets that this process reads: what it did of them before a save is told with it."""
 
     def save(self, step: int, state: Any, *, persist: bool = True) -> None:
         """Copy the state into shared memory; it goes to disk while the rank goes on.
@@ -39,7 +53,8 @@ class Checkpoints:
         """
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
-        self._mine().save(step.__index__(), state, persist=persist)
+        mine = self._mine()
+        mine.save(step.__index__(), state, persist=persist, shards=[feed.told() for feed in self.feeds])
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """(step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
@@ -67,15 +82,29 @@ class Checkpoints:
         """The rank's user code has ended: bring to disk what is to be there, and give the memory back."""
         with self._lock:
             client, self._client = self._client, None
+            feeds, self.feeds = self.feeds, []
+        for feed in feeds:
+            feed.close()
         if client is not None:
             client.close(wait=wait)
 
     def _mine(self) -> Client:
         with self._lock:
             if self._client is None:
-                me = current_worker()
-                self._client = Client(me.saver, me.log.info)
+                self._client = new_client()
             return self._client
+
+    @property
+    def saved(self) -> int | None:
+        """The last step that this process saved in its present life; -1: it has only loaded; None: neither."""
+        with self._lock:
+            return self._client.saved if self._client is not None else None
+
+
+def new_client() -> Client:
+    """A line of this rank to the saver of its node."""
+    me = current_worker()
+    return Client(lambda: current_worker().saver(), me.log.info)
 
 
 checkpoint = Checkpoints()

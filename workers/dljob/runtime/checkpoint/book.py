@@ -33,6 +33,10 @@ class Book(Protocol):
         """What this life restores: what was said first."""
         ...
 
+    def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a rank says and asks of a data set (`dljob.runtime.shards`); None: nobody can answer."""
+        ...
+
 
 class FileBook:
     """Without a PrimeMaster: the files alone."""
@@ -44,6 +48,10 @@ class FileBook:
     def turn(self, place: Place, folder: Folder) -> Decision | None:
         """What is decided already."""
         return next((made for made in folder.decisions() if made.life == place.life), None)
+
+    def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Shards are PrimeMaster's alone."""
+        del question
 
     def decide(self, place: Place, folder: Folder, chosen: Mark | None) -> Decision:
         """The file that is there first."""
@@ -71,6 +79,10 @@ class JournalBook:
         """Have it journaled, then leave the file for later attempts."""
         said = self._heard(place, {"what": "decide", "chosen": chosen and to_json(chosen)})
         return folder.decide(Decision(place.life, said["chosen"] and to_mark(said["chosen"])))
+
+    def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Its answer; it may say that who asked is to ask again."""
+        return self._ask({**question, "what": "shards"})
 
     def _heard(self, place: Place, question: dict[str, Any]) -> dict[str, Any]:
         life = {"attempt": place.attempt, "number": place.number}

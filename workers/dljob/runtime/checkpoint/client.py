@@ -7,7 +7,7 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,19 @@ class Client:
         self._lock = threading.RLock()
         self._wire: Wire | None = None
         self._place: Place | None = None
+        self._next: Place | None = None
         self._slots: list[Slot] = []
         self._order = 0
+        self.saved: int | None = None
+        """The last step that this life has saved; -1: it has only loaded; None: neither."""
         self._pid = os.getpid()
         self._told = ""
         atexit.register(self.close)
 
     # -- what users call
 
-    def save(self, step: int, state: Any, *, persist: bool) -> None:
-        """Copy a state; returns when the copy is whole."""
+    def save(self, step: int, state: Any, *, persist: bool, shards: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Copy a state; returns when the copy is whole. `shards`: what data was done before it."""
         with self._lock:
             packed = pack(state)
             place = self._connected()
@@ -58,14 +61,17 @@ class Client:
             )  # fmt: skip
             _fill(slot, packed, head)
             try:
-                self._connected_wire().send({"op": "commit"})
+                self._connected_wire().send({"op": "commit", "shards": list(shards)})
             except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
                 self._disconnect()
                 self._connected()
+            self.saved = step
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """What the life of this rank restores."""
         with self._lock:
+            self._renewed()
+            self.saved = -1
             for memory in (True, False):
                 said, fds = self._request({"op": "choose", "memory": memory})
                 if "error" in said:
@@ -153,7 +159,7 @@ class Client:
         if os.getpid() != self._pid:
             raise UsageError("checkpoint was used in a child process of the rank", hint="use it in the rank itself")
         if self._wire is None or self._place is None:
-            place = Place(**self._ask())
+            place, self._next = self._next or Place(**self._ask()), None
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 connection.connect(f"\0{place.address[1:]}")
@@ -170,6 +176,37 @@ class Client:
             if self._slots:
                 self._offer_slots()
         return self._place
+
+    def _renewed(self) -> None:
+        """A process that lives on while its role is started again has another life: what it saved is the last one's."""
+        place = Place(**self._ask())
+        if self._place is not None and self._place.life != place.life:
+            self._disconnect()
+            for slot in self._slots:
+                slot.close()
+            self._slots, self._order = [], 0
+        self._next = place
+
+    def renewed(self) -> Place:
+        """The same, once it was asked whether this process has another life now."""
+        with self._lock:
+            self._renewed()
+            return self._connected()
+
+    def place(self) -> Place:
+        """Where this process saves, and what it is called."""
+        with self._lock:
+            return self._connected()
+
+    def shards(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask PrimeMaster about a data set; waits while it is away, or while only others have shards."""
+        with self._lock:
+            while True:
+                said, _ = self._request({"op": "shards", "question": dict(question)})
+                if said["why"]:
+                    raise CheckpointError(said["why"])
+                if "again" not in said:
+                    return said
 
     def _connected_wire(self) -> Wire:
         self._connected()

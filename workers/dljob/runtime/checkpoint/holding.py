@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 from dljob.master.marks import Mark
 from dljob.runtime.checkpoint.model import Place
@@ -23,6 +25,9 @@ class Holding:
     fenced: str = ""
     """Why nothing that this process saves counts any more."""
     ended_at: float = 0.0
+    told: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What the process did of data sets before its saves, and PrimeMaster has yet to hear."""
+    telling: threading.Lock = field(default_factory=threading.Lock)
 
     def whole(self) -> list[tuple[int, Head]]:
         """The slots that hold a whole copy, newest first."""

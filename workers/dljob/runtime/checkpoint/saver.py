@@ -5,11 +5,12 @@ saver persists it, and hands it to the rank's next process. It needs neither ray
 
     -> hello {place}             <- {} | {fenced}       a rank's process comes, or comes again
     -> slots {} + descriptors    <- {}                  its memory, from now on
-    -> commit {}                                        a copy is whole (the copy itself says which)
+    -> commit {shards}                                  a copy is whole (the copy itself says which); data done before
     -> free {}                   <- {failed, busy}      once at most one copy waits for the disk; which
     -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
     -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
     -> latest {}                 <- {step}              the newest whole checkpoint
+    -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`dljob.runtime.shards`)
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ class Saver:
         end = time.monotonic() + timeout_s
         with self._changed:
             held = [h for many in self._holdings.values() for h in many if alive or not h.alive]
+        for holding in held:
+            self._tell(holding)
+        with self._changed:
             for holding in held:
                 holding.failed = ""
                 self._enqueue(holding, all_of_it=holding.place.save_on_exit)
@@ -158,8 +162,14 @@ class Saver:
                 wire.send({})
             case "commit":
                 with self._changed:
+                    holding.told.extend(message.get("shards", ()))
                     self._enqueue(holding, all_of_it=False)
                     self._tidy()
+                if holding.told:
+                    self._writers.submit(self._tell, holding)
+            case "shards":
+                said = self._book.shards(message["question"])
+                wire.send(said or {"why": "PrimeMaster is not there to say what is to be done"})
             case "free" | "wait":
                 wire.send(self._wait(holding, message))
             case "choose":
@@ -218,12 +228,23 @@ class Saver:
         if failed:
             self._told("Failed", failed)
 
+    def _tell(self, holding: Holding) -> None:
+        """PrimeMaster hears what data was done before a save, before the save counts."""
+        with holding.telling:
+            with self._changed:
+                waiting = list(holding.told)
+            for question in waiting:
+                self._book.shards(question)
+            with self._changed:
+                del holding.told[: len(waiting)]
+
     def _persist(self, holding: Holding, number: int, head: Head) -> str:
         """Write one copy, and the manifest if it was the last part; why it is refused, else empty."""
         place, slot = holding.place, holding.slots[number]
         folder, mark = Folder(Path(place.folder)), place.mark(head.step)
         why = holding.fenced or fence(mark, folder.decisions())
         if not why:
+            self._tell(holding)
             copy = Copy(slot.map, head.total, lambda: slot.head == head)
             folder.write_part(mark, place.rank, slot.clean_head(head), copy)
             said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
@@ -267,6 +288,7 @@ class Saver:
         with self._deciding:
             made = self._book.turn(place, folder)
             if made is None:
+                self._tell_of(place.folder)
                 best, skipped = self._best(place, folder)
                 made = self._book.decide(place, folder, best and best.mark)
         newest = max([m for m in [made.chosen, *self._own(place, folder)] if m], default=None)
@@ -294,6 +316,12 @@ class Saver:
             if best is None or best.memory or not (why := folder.check(best.mark)):
                 return best, skipped
             found = [Found(f.mark, f.world, f.memory, why if f is best else f.bad) for f in found]
+
+    def _tell_of(self, folder: str) -> None:
+        with self._changed:
+            held = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
+        for holding in held:
+            self._tell(holding)
 
     def _here(self, folder: str) -> set[int]:
         with self._changed:

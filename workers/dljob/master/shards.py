@@ -1,0 +1,133 @@
+"""Data positions: PrimeMaster leases shards of data sets, takes them back, and hands out again what a restore undid.
+
+Each position is done exactly once as far as checkpoints tell: what a process did counts when a checkpoint that was
+saved after it does, and what it did after the one that its successor goes on from is to do again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Any
+
+from dljob.master import feeds
+from dljob.master.draft import Draft
+from dljob.master.events import ShardsTold
+from dljob.master.evolve import evolve
+from dljob.master.feeds import Acked, Feed, Held, Holder
+from dljob.master.marks import Life, Mark, Saves
+from dljob.master.state import JobState, RankPhase
+from dljob.telemetry import reasons
+
+GONE = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
+FEEDS = 64
+"""A job has no more data sets than these."""
+ROWS = 48
+"""So many intervals of a data set are handed on to the next attempt."""
+
+
+def told(d: Draft, event: ShardsTold) -> None:
+    """A process says what it has done of a data set, and how many shards it wants to hold."""
+    if refused(d, event):
+        return
+    key, feed = (event.role, event.rank), d.feeds.get(event.name) or feeds.made(event.size, event.shard, event.epochs)
+    for start, end, after in event.done:
+        feed = feeds.done(feed, key, event.incarnation, (start, end), after)
+    if present(d, event):
+        held = feed.held.get(key)
+        if held is not None and held.incarnation < event.incarnation:
+            feed, held = feeds.returned(feed, key), None
+        who = held or Held(event.world, event.incarnation, event.life, event.saves)
+        feed = feeds.take(feed, key, evolve(who, saves=event.saves or who.saves), event.want)
+    _put(d, event.name, feed)
+
+
+def refused(state: JobState | Draft, event: ShardsTold) -> str:
+    """Why a process gets nothing of this data set; empty: it may."""
+    if (event.role, event.rank) not in state.ranks:
+        return f"there is no rank {event.role}/{event.rank}"
+    feed = state.feeds.get(event.name)
+    if feed is None:
+        if len(state.feeds) >= FEEDS:
+            return f"there are {FEEDS} data sets already"
+        sound = event.size > 0 and event.shard > 0 and event.epochs > 0
+        return "" if sound else "its size, shard size and epochs are whole numbers from 1"
+    have, wants = (feed.size, feed.shard, feed.epochs), (event.size, event.shard, event.epochs)
+    words = "{} samples in shards of {}, {} times"
+    return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}"
+
+
+def present(state: JobState | Draft, event: ShardsTold) -> bool:
+    """Whether who asks is a rank's process of now, in a life that no later one has followed."""
+    own = state.ranks[event.role, event.rank]
+    superseded = state.saves.get(event.world, Saves()).superseded(event.life)
+    return own.incarnation == event.incarnation and own.phase not in GONE and not superseded
+
+
+def left(d: Draft) -> None:
+    """Take back what processes held that are gone; of those that save, when it is known what of it was done."""
+    if not d.feeds:
+        return
+    for key in sorted(d.touched.ranks):
+        rank = d.ranks[key]
+        for name, feed in d.feeds.items():
+            held = feed.held.get(key)
+            if held is None:
+                continue
+            over = rank.incarnation != held.incarnation or not rank.phase.live
+            if rank.phase in GONE or (over and not held.saves):
+                _put(d, name, feeds.returned(feed, key))
+
+
+def committed(d: Draft, world: str, oldest: Mark) -> None:
+    """What is in the oldest checkpoint that is left need not be remembered."""
+    for name, feed in d.feeds.items():
+        _put(d, name, feeds.settled(feed, world, oldest, remember="/" not in world))
+
+
+def decided(d: Draft, world: str, life: Life, chosen: Mark | None) -> None:
+    """A life goes on from a checkpoint, once: what was done after it is to do again."""
+    for name, feed in d.feeds.items():
+        new, again = feeds.restored(feed, world, life, chosen)
+        _put(d, name, new)
+        if again:
+            d.note(reasons.DATA_RETURNED, world, f"{again} samples of {name} are handed out again")
+
+
+def carry(state: JobState) -> dict[str, Any]:
+    """What of data sets is handed on to the next attempt, as JSON: what cannot be told in short is done again."""
+    return {name: _carry(feed) for name, feed in sorted(state.feeds.items())}
+
+
+def _carry(feed: Feed) -> list[Any]:
+    held = [run for held in feed.held.values() for run in held.runs]
+    acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
+    todo = feeds.coarse(feeds.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), ROWS)
+    # Joining neighbours may have taken in what is acked: it is done again then, once.
+    known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
+    rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
+    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows]
+
+
+def carried(told: Mapping[str, Any]) -> tuple[tuple[str, Feed], ...]:
+    """What `carry` said. Raises ValueError, TypeError or KeyError when it is not that."""
+    found: list[tuple[str, Feed]] = []
+    for name, (size, shard, epochs, todo, rows) in told.items():
+        acked = [
+            Acked(str(row[0]), Mark(Life(int(row[1]), int(row[2])), int(row[3])), *map(int, row[4:])) for row in rows
+        ]
+        runs = tuple((int(start), int(end)) for start, end in todo)
+        found.append((str(name), Feed(int(size), int(shard), int(epochs), runs, acked=tuple(acked))))
+    return tuple(found)
+
+
+def _put(d: Draft, name: str, feed: Feed) -> None:
+    if d.feeds.get(name) is not feed:
+        d.feeds = d.feeds.set(name, feed)
+
+
+def runs_of(state: JobState, name: str, holder: Holder, incarnation: int) -> feeds.Runs:
+    """What a process holds."""
+    feed = state.feeds.get(name)
+    held = feed and feed.held.get(holder)
+    return held.runs if held is not None and held.incarnation == incarnation else ()
