@@ -72,12 +72,12 @@ def test_nobody_starts_before_all_nodes_passed():
 def test_a_checker_is_told_what_of_the_node_is_the_roles():
     role = {
         "name": "t", "type": "Elastic", "replicas": 4, "replicasPerGroup": 2, "accelerator": {"type": "GPU"},
-        "resources": {"memory": "1Gi"},
+        "resources": {"memory": "3Gi"},
     }  # fmt: skip
     w = World(job(role), views=nodes(2, cpus=2, GPU=2, memory=8 << 30))
     w.boot()
     (order,) = w.of(act.CheckNodes)
-    assert [(p.unit, p.token, p.memory) for p in order.places] == [("t/0", 1, 2 << 30), ("t/1", 1, 2 << 30)]
+    assert [(p.unit, p.token, p.memory) for p in order.places] == [("t/0", 1, 4 << 30), ("t/1", 1, 4 << 30)]
     assert [p.devices for p in order.places] == [(("GPU", ("0", "1")),), (("GPU", ("2", "3")),)]
     assert w.state.phase is Phase.RUNNING
 

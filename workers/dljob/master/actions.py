@@ -93,7 +93,7 @@ class CheckPlace:
     unit: str
     token: int
     memory: int
-    """Bytes."""
+    """Bytes that must be free."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 

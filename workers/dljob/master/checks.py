@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from dljob.master import limits
 from dljob.master.actions import CheckNodes, CheckPlace
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
@@ -55,10 +56,10 @@ def order(d: Draft, role: str, own: RoleCheck) -> CheckNodes:
         ranks[host.node] += facts.ranks_per_host
         for resource, ids in host.devices:
             devices.setdefault(host.node, {}).setdefault(resource, {}).update(dict.fromkeys(ids))
-    memory = dict(facts.plan.per_rank).get("memory", 0)
+    memory = max(0, dict(facts.plan.per_rank).get("memory", 0) // GRAIN - limits.CHECK_TAKEN_BYTES)
     places = tuple(
         CheckPlace(
-            node, *where[node], memory * ranks[node] // GRAIN,
+            node, *where[node], memory * ranks[node],
             tuple((resource, tuple(ids)) for resource, ids in sorted(devices.get(node, {}).items())),
         )
         for node in own.nodes

@@ -31,8 +31,8 @@ SPARE_FAILURES = 3
 """Times in a row that a spare may fail to come up."""
 CHECK_FACTOR = 4.0
 """How many times slower than the median of its like a node, or a team of nodes, is bad."""
-CHECK_MEMORY = 0.8
-"""What share of the memory that a role wants of a node must be free there: its hosts have taken some already."""
+CHECK_TAKEN_BYTES = 2**30
+"""How much of its memory a rank may have taken before it starts: its process is there, and has imported torch."""
 CHECK_DISK_BYTES = 64 * 2**20
 CHECK_DISK_FILES = 1000
 CHECK_CLOCK_S = 5.0

@@ -146,7 +146,7 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float]) -> str:
     """What speaks against a node by itself, in words; empty: nothing. `speeds` are what is usual, by shape."""
     if facts.trouble:
         return facts.trouble
-    if facts.memory_free is not None and facts.memory_free < limits.CHECK_MEMORY * facts.memory_wanted:
+    if facts.memory_free is not None and facts.memory_free < facts.memory_wanted:
         return f"{_gib(facts.memory_free)} of memory free, {_gib(facts.memory_wanted)} wanted"
     for disk in facts.disks:
         if disk.free < limits.CHECK_DISK_BYTES:

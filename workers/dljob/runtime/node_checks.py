@@ -91,7 +91,7 @@ def look(order: Look, ip: str) -> NodeFacts:
 def ports(ip: str) -> str:
     """Why nobody can listen on this node's address and be reached there; empty: somebody can."""
     try:
-        with socket.create_server((ip, 0)) as server, socket.create_connection(server.getsockname()[:2], 2.0) as client:
+        with listen(ip) as server, socket.create_connection(server.getsockname()[:2], 2.0) as client:
             server.settimeout(2.0)
             with server.accept()[0] as other:
                 other.sendall(b".")
@@ -222,7 +222,7 @@ def _best(work: Any, module: Any, seconds: float) -> float:
 
 def listen(ip: str) -> socket.socket:
     """Where the store of a team will serve."""
-    return socket.create_server((ip, 0))
+    return socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET)
 
 
 def meet(order: Meet, listener: socket.socket | None) -> float:
