@@ -60,6 +60,7 @@ class World:
         self.hand = Noted()
         self.heard: list[tuple[str, int, str]] = []
         self.faults: list[dict[str, Any]] = []
+        self.ended: set[str] = set()
         self.raylets: Mapping[str, int] = NODES
         self.inflictor = Inflictor(
             faults.parse(text, lambda *_: ()),
@@ -94,6 +95,7 @@ class World:
                 "rank": int(name.split("/")[1]),
                 "pid": self.pids_now.get(name, 0),
                 "incarnation": 5,
+                "phase": "Succeeded" if name in self.ended else "Ready",
                 "node": "n-a" if name.startswith("rollout") else "n-b",
             }
             for name in NAMES
@@ -182,6 +184,17 @@ def test_a_victim_without_a_process_is_waited_for(rl: JobPlan) -> None:
     assert world.at(1) == []
     world.pids_now |= {"rollout/1": gone, "master": master}
     assert len(world.at(1)) == 2
+
+
+def test_a_role_is_hit_as_a_whole_but_for_those_that_have_ended(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: trainer, fault: kill}")
+    del world.pids_now["trainer/0"]
+    world.ended.add("trainer/0")
+    gone = world.pids_now.pop("trainer/2")
+    assert world.at(1) == []
+    world.pids_now["trainer/2"] = gone
+    world.at(1)
+    assert world.hand.did == [("kill", 105, 106, 107)]
 
 
 def test_it_is_settled_when_what_was_done_was_told_and_is_well_again(rl: JobPlan) -> None:

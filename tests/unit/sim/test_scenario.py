@@ -96,6 +96,20 @@ def test_in_the_middle_of_another_recovery(tmp_path: Path) -> None:
     assert found["faults"][1]["at"] < 12
 
 
+def test_evidence_waits_for_somebody_who_hears_it(tmp_path: Path) -> None:
+    text = (
+        "- {when: {step: 10}, target: master, fault: kill}\n"
+        "- {when: {step: 10}, target: a/0, fault: oom}\n"
+        "- {when: {step: 10}, target: a, fault: kill}\n"
+    )
+    found = play(job(THREADS), text, tmp_path)
+    assert sets(found)[1] | sets(found)[2] == {
+        ("OOMKilled", "a/0", "Process"),
+        ("Unknown", "a/0", "Process"),
+        ("Unknown", "a/1", "Process"),
+    }
+
+
 def test_who_stands_still_is_found_and_who_is_slow_is_not(tmp_path: Path) -> None:
     text = (
         "- {when: {time: 1}, target: a/0, fault: stop}\n"

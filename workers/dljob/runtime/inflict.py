@@ -21,6 +21,7 @@ from dljob.telemetry.evidence import Source
 
 TOLD_S = 60.0
 """A fault of which the job has said nothing for so long comes to nothing."""
+ENDED = ("Succeeded", "Failed", "Stopped")
 CLOCK_S = 0.002
 """A status tells its times to the millisecond, cut off."""
 
@@ -164,8 +165,9 @@ class Inflictor:
         if target.role == MASTER:
             return {MASTER: pids[MASTER]} if MASTER in pids else {}
         if target.role != NODE:
-            names = [f"{target.role}/{rank}" for rank in target.ranks]
-            return {name: pids[name] for name in names if name in pids}
+            ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
+            names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
+            return {name: pids[name] for name in names} if all(name in pids for name in names) else {}
         raylets = self._raylets()
         node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
         if node is None or node not in raylets:

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dljob.master import ending
 from dljob.master.events import CauseLearned, HangFound
 from dljob.master.state import Phase
 from dljob.master.views import Clue, Reason
 from dljob.plan import incidents
 from dljob.plan.incidents import Incident, Key, Moment, Strike
 from dljob.plan.model import HostKind
-from dljob.plan.targets import MASTER, NODE, chosen, ranked, target_of
+from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
 from dljob.sim import laws
 from dljob.sim.drive import Case, Driver, Pace
 from dljob.sim.mishaps import KILLED
@@ -112,7 +113,7 @@ class Scenario(Driver):
         elif target.role == NODE:
             moves = self._to_node(target.node, fault)
         else:
-            moves = [move for rank in target.ranks for move in self._to_rank(target.role, rank, fault)]
+            moves = self._to_ranks(target, fault)
         if not moves:
             return
         del self._waiting[number]
@@ -133,12 +134,23 @@ class Scenario(Driver):
             return [Fault("node lost", value=GONE_S, text=name)]
         return [Fault("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
 
+    def _to_ranks(self, target: Target, fault: FileFault) -> list[Fault]:
+        """All of them that have not ended, as soon as each has a process."""
+        w, role = self.world, target.role
+        there = [rank for rank in target.ranks if ending.unfinished(w.known.ranks[role, rank])]
+        nobody_hears = fault.fault == "oom" and w.state is None
+        if nobody_hears or not all(self._process_of(role, rank) for rank in there):
+            return []
+        return [move for rank in there for move in self._to_rank(role, rank, fault)]
+
+    def _process_of(self, role: str, rank: int) -> int:
+        """The incarnation of the rank's newest process, when it can be reached; else 0."""
+        incarnation, actor = self.world.running.get((role, rank), ((0, ""),))[-1]
+        return incarnation if actor and self.world.reachable(self.world.processes[actor].node) else 0
+
     def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[Fault]:
         """What it is in this world; nobody notices here that a process is slow."""
-        w, key = self.world, (role, rank)
-        incarnation, actor = w.running.get(key, ((0, ""),))[-1]
-        if not actor or not w.reachable(w.processes[actor].node):
-            return []
+        w, incarnation = self.world, self._process_of(role, rank)
         if fault.fault in ("stop", "slow"):
             if fault.fault == "stop" and (fault.seconds or FOR_EVER_S) > STILL_S:
                 self._stands_still(role, rank, incarnation)
