@@ -209,6 +209,21 @@ def test_nobody_is_slow_among_two_or_before_all_were_measured_or_without_a_measu
     assert hang.stragglers(dict.fromkeys(range(3), told(*[0] * 12)), frozenset()) == {}
 
 
+# -- nested timeouts
+
+
+def test_a_timeout_of_torch_that_comes_before_the_bounds_is_told_when_the_job_runs():
+    made = {"type": "Elastic", "replicas": 2, "entrypoint": {"module": "train"}}
+    assert not boot(made).notes(reasons.TIMEOUTS_CROSS)
+    (note,) = boot({**made, "comm": {"timeoutSeconds": 900}}).notes(reasons.TIMEOUTS_CROSS)
+    assert note.target == "w"
+    assert "a rank that works elsewhere is named (hang.busySeconds = 900)" in note.message
+    (note,) = boot({**made, "comm": {"timeoutSeconds": 60}}).notes(reasons.TIMEOUTS_CROSS)
+    assert "comm.timeoutSeconds = 60, before a rank that does nothing is named (hang.idleSeconds = 180)" in note.message
+    assert not boot({**made, "comm": {"timeoutSeconds": 60}}, hang={"action": "Ignore"}).notes(reasons.TIMEOUTS_CROSS)
+    assert not boot().notes(reasons.TIMEOUTS_CROSS), "ranks that are no world have no collective"
+
+
 # -- what the core does
 
 
@@ -303,8 +318,9 @@ def test_a_straggler_is_only_told_unless_a_rule_asks_for_it_by_name():
     assert status.status(world.state, world.now, {})["recentFaults"][0]["reason"] == "Straggler"
 
 
-def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along():
-    made = {"type": "Elastic", "replicas": 2, "resources": {"cpu": "1"}, "entrypoint": {"module": "train"}}
+@pytest.mark.parametrize("size", [1, 2])
+def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along(size):
+    made = {"type": "Elastic", "replicas": 2, "replicasPerGroup": size, "entrypoint": {"module": "train"}}
     world = boot(made)
     world.send(found(1))
     world.settle()

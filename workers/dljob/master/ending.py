@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from immutables import Map
 
-from dljob.master import limits, spares, starting
+from dljob.master import hang, limits, spares, starting
 from dljob.master.actions import Finish, Release, StopRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
@@ -49,6 +49,9 @@ def _first_ready(d: Draft, role: str) -> None:
     if d.running_at is None and waved:
         d.running_at, d.phase = d.now, Phase.RUNNING
         d.note(reasons.JOB_RUNNING, "job", "all first roles are ready", seconds=d.now - d.started_at)
+        for name, own in d.job.roles.items():
+            if own.world and (words := hang.crossed(own.plan.comm_timeout_s, d.job.fault_tolerance.hang)):
+                d.note(reasons.TIMEOUTS_CROSS, name, words)
     _start_dependents(d, role)
 
 

@@ -240,6 +240,22 @@ def _doing(seen: Looks) -> str:
     return f"{what} in user code{line}"
 
 
+def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
+    """Why a torch world's own timeout comes before the bounds, so that torch names nobody; empty: it does not."""
+    if policy.action == "Ignore":
+        return ""
+    for bound, name, whom in (
+        (policy.idle_seconds, "idleSeconds", "does nothing"),
+        (policy.busy_seconds, "busySeconds", "works elsewhere"),
+    ):
+        if comm_timeout_s <= bound:
+            return (
+                f"torch gives a collective up after comm.timeoutSeconds = {comm_timeout_s:g}, before a rank that "
+                f"{whom} is named (hang.{name} = {bound}): its peers fail with a timeout, which names nobody"
+            )
+    return ""
+
+
 # -- ranks that are slow
 
 

@@ -31,6 +31,7 @@ RESTARTING = "Restarting"  # ranks are being restarted; the level says how many
 ESCALATED = "Escalated"  # a level did not help or may not be used again; the next one is tried
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
 HANG_FOUND = "HangFound"  # a rank, or a role as a whole, stands still; the note names the file with all stacks
+TIMEOUTS_CROSS = "TimeoutsCross"  # torch's timeout of a collective comes before the bounds that name who hangs
 STRAGGLER_FOUND = "StragglerFound"  # a rank takes twice as long for a step as its role
 CAUSE_LEARNED = "CauseLearned"  # what was taken for the cause of a failure followed from another, or is known better
 IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
