@@ -319,3 +319,17 @@ def test_a_host_that_was_never_heard_of_again_is_lost_all_the_same():
     world.kill("t", 3, KILLED)
     world.settle()
     assert lives(world) == [2, 1, 1, 2]
+
+
+def test_ranks_of_a_script_are_stopped_by_their_incarnation():
+    group = {**GROUP, "restartPolicy": {}, "entrypoint": {"module": "train"}}
+    world = World(job(group)).boot()
+    for incarnation in (1, 2):
+        seen = len(world.all_actions)
+        world.end("t", 0, KILLED)
+        world.deliver()
+        (stop,) = world.of(act.StopRanks, seen)
+        assert (stop.ranks, stop.incarnations) == ((1, 2, 3), (incarnation,) * 3)
+        assert stop in reissue(world.state, world.now)
+        world.settle()
+        world.now += 5

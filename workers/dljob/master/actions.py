@@ -83,6 +83,8 @@ class StopRanks:
     ranks: tuple[int, ...]
     grace_s: float
     reason: str
+    incarnations: tuple[int, ...] = ()
+    """Of these ranks, in the same order: of a later one nothing is asked. Empty: it is meant whichever it is."""
 
 
 @dataclass(frozen=True, slots=True)

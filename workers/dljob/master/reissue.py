@@ -18,7 +18,7 @@ from dljob.master.actions import (
 )
 from dljob.master.draft import Draft
 from dljob.master.job import STORE
-from dljob.master.restart import leave_group
+from dljob.master.restart import leave_group, stop_ranks
 from dljob.master.state import (
     HostPhase,
     HostState,
@@ -98,7 +98,7 @@ def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
     if stopping and facts.plan.host is HostKind.THREAD:
         yield leave_group(d, host, *stopping)
     elif stopping:
-        yield StopRanks(host, own.life, stopping, 0.0, "restart")
+        yield stop_ranks(d, host, stopping)
 
 
 def _leave(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:

@@ -196,8 +196,14 @@ def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
         else:
             _wait(d, (host.role, rank), number)
     if live:
-        d.do(StopRanks(host, d.hosts[host].life, tuple(live), 0.0, "restart"))
+        d.do(stop_ranks(d, host, tuple(live)))
     return bool(live)
+
+
+def stop_ranks(d: Draft, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+    """The order that ends ranks of a host which will start them again, in their present incarnations."""
+    incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
+    return StopRanks(host, d.hosts[host].life, ranks, 0.0, "restart", incarnations)
 
 
 def _leave(d: Draft, host: HostId, rank: int, number: int) -> bool:

@@ -200,7 +200,7 @@ class Executor:
         await self.hosts.tell(action.actor, "start", order)
 
     async def _stop(self, action: ac.StopRanks) -> None:
-        order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason)
+        order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason, action.incarnations)
         actor = self.hosts.actor_of(action.host)
         if actor is not None:
             await self.hosts.tell(actor, "stop", order)

@@ -121,7 +121,15 @@ class ForkHost(Host):
 
     def stop_ranks(self, order: StopOrder) -> None:
         """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""
-        self._stop(order.ranks, order.reason, order.grace_s)
+        latest = dict(zip(order.ranks, order.incarnations, strict=False))
+        with self._lock:
+            meant = [n for n in order.ranks if self._is_meant(n, latest.get(n))]
+        self._stop(tuple(meant), order.reason, order.grace_s)
+
+    def _is_meant(self, number: int, latest: int | None) -> bool:
+        """Whether an order that may come late is about the rank as it is now."""
+        rank = self._ranks.get(number)
+        return rank is not None and (latest is None or rank.start.incarnation <= latest)
 
     def _stop(self, numbers: tuple[int, ...], reason: str, grace_s: float) -> None:
         with self._lock:

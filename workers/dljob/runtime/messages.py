@@ -103,6 +103,8 @@ class StopOrder:
     ranks: tuple[int, ...]
     grace_s: float
     reason: str
+    incarnations: tuple[int, ...] = ()
+    """Of these ranks, in the same order: of a later one nothing is asked. Empty: it is meant whichever it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,8 +225,9 @@ def _stop(w: World, a: StopRanks) -> None:
     process = w.processes.get(actor)
     if process is None or not w.reachable(process.node):
         return
+    latest = dict(zip(a.ranks, a.incarnations, strict=False))
     for running in process.ranks:
-        if running.rank in a.ranks:
+        if running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation):
             process = leave(w, process, running, LEFT)
 
 
