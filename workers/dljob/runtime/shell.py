@@ -24,7 +24,7 @@ from dljob.master.transition import next_wake, transition
 from dljob.runtime.accounts import Evidence
 from dljob.runtime.backend import Backend
 from dljob.runtime.clock import JobClock
-from dljob.runtime.entries import forget
+from dljob.runtime.entries import forget, read_notes
 from dljob.runtime.executor import Executor
 from dljob.runtime.hang_watch import HangWatch
 from dljob.runtime.hosts import SpareId
@@ -166,7 +166,7 @@ class Shell:
                     if record["i"] == record["of"] - 1:
                         state = decode_state(json.loads(text), state.job)
                 case "notes":
-                    self.timeline.seq = record["seq"]
+                    self.timeline.resume(record["seq"], read_notes(setup.folder))
                 case "event":
                     step = transition(state, event := decode_event(record["e"]), record["at"])
                     state = step.state

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -42,6 +42,12 @@ class Timeline:
         self.seq = 0
         self._filed = _last_seq(folder / EVENTS)
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
+
+    def resume(self, seq: int, noted: Iterable[dict[str, Any]]) -> None:
+        """Go on behind a note after which a snapshot was written; `noted`: what the file has."""
+        self.seq = seq
+        self._notes.clear()
+        self._notes.extend(note for note in noted if note["seq"] <= seq)
 
     def add(self, note: Note, now: float) -> None:
         """Number a note; `flush` puts it into the file."""
