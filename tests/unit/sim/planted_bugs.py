@@ -10,7 +10,6 @@ from immutables import Map
 from dljob.master import (
     admission,
     budget,
-    checks,
     codec,
     commands,
     ending,
@@ -274,12 +273,6 @@ def begins_before_it_ends(patch):
 def starts_unchecked(patch):
     """Nobody waits for the check of its nodes."""
     patch.setattr(starting.checks, "pending", lambda d, role: False)
-
-
-@bug
-def takes_a_late_answer(patch):
-    """What a check found counts, whoever was left or came while it was made."""
-    patch.setattr(checks, "places_of", lambda d, role: d.checks[role].places if role in d.checks else ())
 
 
 @bug

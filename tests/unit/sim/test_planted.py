@@ -31,7 +31,6 @@ FOUND = {
     "keeps_a_reservation": ("two nodes", "leak"),
     "begins_before_it_ends": ("two ranks", "two hosts"),
     "starts_unchecked": ("checks", "check"),
-    "takes_a_late_answer": ("checks", "check"),
     "skips_a_count": ("two nodes", "count"),
 }
 """Bug -> the world that shows it, and the law that it breaks there."""
