@@ -32,7 +32,7 @@ def group(job: Job, entry: str = "in_process_user.Trainer", **config: Any) -> di
         replicasPerGroup=4,
         comm={"backend": "gloo"},
         restartPolicy={"level": "InProcess"},
-        config={"steps": STEPS, "slow_s": 0.05, **config},
+        config={"steps": STEPS, "slow_s": 0.1, **config},
     )
 
 
@@ -53,11 +53,11 @@ def spares(job: Job) -> int:
 
 
 def curve(job: Job, rank: int) -> dict[int, str]:
-    """Step -> loss, bit for bit; a step that was made twice was made alike, and no step more than twice."""
+    """Step -> loss, bit for bit; a step that was made again was made alike."""
     found: dict[int, list[str]] = {}
     for line in lines(job, "loss", rank):
         found.setdefault(line["step"], []).append(line["loss"])
-    assert all(len(set(losses)) == 1 and len(losses) <= 2 for losses in found.values()), found
+    assert all(len(set(losses)) == 1 for losses in found.values()), found
     return {step: losses[0] for step, losses in found.items()}
 
 
@@ -66,7 +66,12 @@ def repeated(job: Job, rank: int) -> int:
 
 
 def kill(job: Job, rank: int) -> None:
-    os.kill(job.connection.pids()[f"t/{rank}"], signal.SIGKILL)
+    os.kill(lines(job, "loss", rank)[-1]["pid"], signal.SIGKILL)
+
+
+def processes(job: Job) -> list[int]:
+    """How many processes made steps, by rank."""
+    return [len({line["pid"] for line in lines(job, "loss", rank)}) for rank in range(4)]
 
 
 def ready(job: Job) -> None:
@@ -80,46 +85,40 @@ def undisturbed(ray_here: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     job = Job(tmp_path_factory.mktemp("plain"))
     try:
         job.start(group(job, slow_s=0))
-        assert job.connection.wait(100)["phase"] == "Succeeded"
+        assert job.connection.wait(150)["phase"] == "Succeeded"
         return [curve(job, rank) for rank in range(4)], job.connection.status()["result"]
     finally:
         job.close()
 
 
-def ends_as_if_nothing_had_happened(job: Job, undisturbed: Any, replaced: list[int]) -> dict[str, Any]:
-    """All steps were made, each alike; those who lived built their model once. Gives the restarts by level."""
-    status = job.connection.wait(100)
+def ends_as_if_nothing_had_happened(job: Job, undisturbed: Any, died: set[int]) -> dict[str, Any]:
+    """All steps were made, each alike; only those who died have a second process. Gives the restarts by level."""
+    status = job.connection.wait(150)
     assert status["phase"] == "Succeeded", job.seen()
     assert ([curve(job, rank) for rank in range(4)], status["result"]) == undisturbed
-    assert [len(lines(job, "setup", rank)) - 1 for rank in range(4)] == replaced
+    assert {rank for rank in range(4) if len(lines(job, "setup", rank)) > 1} == died
+    assert processes(job) == [1 + (rank in died) for rank in range(4)]
     job.nothing_left()
     return {level: count for level, count in status["restarts"].items() if count}
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(300)
 def test_survivors_keep_their_processes_and_the_curve_is_that_of_an_undisturbed_run(job: Job, undisturbed: Any) -> None:
     job.start(group(job), faultTolerance=TOLERANCE)
     ready(job)
-    before = job.connection.pids()
     kill(job, 2)
-    eventually(lambda: all(len(lines(job, "begin", rank)) == 2 for rank in range(4)), 60, job.seen)
-    after = job.connection.pids()
-    assert {name for name in before if before[name] != after[name]} == {"t/2"}
-    assert ends_as_if_nothing_had_happened(job, undisturbed, [0, 0, 1, 0]) == {"in_process": 1}
+    assert ends_as_if_nothing_had_happened(job, undisturbed, {2}) == {"in_process": 1}
     assert [repeated(job, rank) <= 1 for rank in range(4)] == [True] * 4
     assert [len(lines(job, "restart", rank)) for rank in range(4)] == [1, 1, 1, 1]
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(300)
 def test_rank_0_dies_and_another_one_while_they_meet_again(job: Job, undisturbed: Any) -> None:
     """The store is not rank 0's, and who has just come back leaves again."""
     job.start(group(job), faultTolerance=TOLERANCE)
     ready(job)
-    before = job.connection.pids()
     kill(job, 0)
-    eventually(lambda: lines(job, "restart", 3), 60, job.seen)
-    os.kill(before["t/1"], signal.SIGKILL)
-    eventually(lambda: at_step(job, STEPS - 1, 3), 90, job.seen)
-    assert job.connection.pids()["t/3"] == before["t/3"]
-    restarts = ends_as_if_nothing_had_happened(job, undisturbed, [1, 1, 0, 0])
+    eventually(lambda: lines(job, "restart", 3), 100, job.seen)
+    kill(job, 1)
+    restarts = ends_as_if_nothing_had_happened(job, undisturbed, {0, 1})
     assert set(restarts) == {"in_process"}

@@ -179,6 +179,7 @@ def test_a_rank_that_left_says_so_and_its_host_starts_the_next_incarnation(host)
     assert host.broken == ["127.0.0.1:7"]
     host.start_ranks(order(2))
     assert not host._stopping
+    assert host._progress._who == (0, 2), "its steps are counted as the next incarnation's"
     host.leave_rank(leave(2))
     assert host.lives == [1, 2]
     assert reports(host) == [(1, True), (2, True)]

@@ -132,7 +132,7 @@ class ThreadHost(Host):
         """Make room for the next incarnation of the rank in this process; a group may be left of one that failed."""
         torch_group.abort(self._order.store if self._order else "")
         self._recall, self._done = Recall(), threading.Event()
-        self._progress, self._callee = Progress(), Callee(self.spec.role.name)
+        self._callee = Callee(self.spec.role.name)
         self._stopping.withdraw()
 
     def _has_left(self, start: RankStart) -> None:
