@@ -31,8 +31,29 @@ def digest(body: Object) -> Pod:
         leaving="deletionTimestamp" in meta,
         trouble=f"{reason}: {trouble}" if trouble else reason,
         trouble_reason=reason,
+        end=next(_ends(meta, status, ray), ""),
         annotations={k: v for k, v in part(meta, "annotations").items() if k.startswith("dljob.io/")},
     )
+
+
+def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
+    """Why the pod ends, or its Ray container ended last, what says most first."""
+    for condition in items(status, "conditions"):
+        # What drains, taints, preempts and evicts says so before it does it (since Kubernetes 1.26).
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            yield _said(condition)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield _said(status)
+    for state in ("state", "lastState"):
+        end = part(ray, state, "terminated")
+        if end.get("exitCode"):
+            yield f"{end.get('reason') or 'Error'}: container {ray['name']} ended with {_exit(end)}"
+    if "deletionTimestamp" in meta:
+        yield "Deleted: somebody deleted it"
+
+
+def _said(what: Object) -> str:
+    return ": ".join(words for words in (text(what, "reason"), text(what, "message").strip()) if words)
 
 
 def _ray_container(body: Object) -> Object:

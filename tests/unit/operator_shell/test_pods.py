@@ -104,3 +104,42 @@ def test_troubles(status: dict[str, Any], reason: str, trouble: str) -> None:
     found = pod(status)
     assert found.trouble_reason == reason
     assert found.trouble == trouble
+
+
+KILLED = {"exitCode": 137, "reason": "OOMKilled"}
+OOM = "OOMKilled: container ray-head ended with exit code 137 (OOMKilled)"
+DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "evicting"}
+
+
+@pytest.mark.parametrize(
+    ("status", "end"),
+    [
+        ({"phase": "Running", "containerStatuses": [container(ready=True)]}, ""),
+        ({"containerStatuses": [container(ready=True, lastState={"terminated": KILLED})]}, OOM),
+        ({"containerStatuses": [container(state={"terminated": KILLED})]}, OOM),
+        ({"containerStatuses": [container(state={"terminated": {"exitCode": 0, "reason": "Completed"}})]}, ""),
+        ({"containerStatuses": [container("autoscaler", state={"terminated": KILLED})]}, ""),
+        (
+            {"containerStatuses": [container(lastState={"terminated": {"exitCode": 139}})]},
+            "Error: container ray-head ended with exit code 139",
+        ),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "},
+            "Evicted: The node was low on resource: memory.",
+        ),
+        (
+            {"conditions": [DRAINED], "containerStatuses": [container(state={"terminated": KILLED})]},
+            "EvictionByEvictionAPI: evicting",
+        ),
+        ({"conditions": [{**DRAINED, "status": "False"}]}, ""),
+    ],
+)
+def test_why_a_pod_ends(status: dict[str, Any], end: str) -> None:
+    assert pod(status).end == end
+
+
+def test_a_pod_that_is_deleted_says_so_when_nothing_says_more() -> None:
+    assert pod({}, deletionTimestamp="2026-01-01T00:00:00Z").end == "Deleted: somebody deleted it"
+    assert pod({"conditions": [DRAINED]}, deletionTimestamp="2026-01-01T00:00:00Z").end == (
+        "EvictionByEvictionAPI: evicting"
+    )

@@ -14,12 +14,14 @@ from memory_backend import MemoryKeyValue
 from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.master.views import Clue
 from dljob.runtime import gateway_jobs, tails
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.entries import REGISTRY, JobEntry
 from dljob.runtime.gateway_app import Order
 from dljob.runtime.gateway_jobs import RayJobs, wrong
 from dljob.runtime.readers import Readers
+from dljob.telemetry.evidence import Source
 
 UID = "0123456789abcdef" * 2
 
@@ -71,6 +73,9 @@ class Master:
 
     async def stacks(self, target: str) -> dict[str, str]:
         return {target: "thread"}
+
+    async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        pass
 
     async def command(self, *args: Any) -> None:
         if args[2] == "a/1":
@@ -228,6 +233,8 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("stop", "job", ""),
         ("stop", "a", "only the job can be stopped"),
         ("explode", "job", "no command 'explode'"),
+        ("cause", "node/abc", "by says what is known"),
+        ("cause", "a/0", "a cause is about node/"),
         ("restart", "b", "has no 'b'; targets are job, a role (a)"),
         ("restart", "a/2", "has no 'a/2'"),
         ("restart", "a/", "has no 'a/'"),
@@ -243,6 +250,10 @@ async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster
     await jobs.command(UID, Order("1", "restart", "a/0", "me"))
     assert cluster.master
     assert cluster.master.calls[-1] == ("command", "1", "restart", "a/0", "me")
+    await jobs.command(UID, Order("c", "cause", "node/n1", "OOMKilled: exit code 137"))
+    assert cluster.master.calls[-1] == ("learned", "node/n1", 0, Clue(Source.POD, "OOMKilled: exit code 137"))
+    with pytest.raises(UsageError, match="a cause is about node/"):
+        await jobs.command(UID, Order("c", "cause", "a/0", "OOMKilled"))
     with pytest.raises(UsageError, match="a/7"):
         await jobs.command(UID, Order("2", "restart", "a/7", "me"))
     with pytest.raises(UnreachableError, match="it raised"):

@@ -57,6 +57,8 @@ class Pod:
     """The kubelet's or scheduler's own words when it does not get on: reason and message."""
     trouble_reason: str = ""
     """ImagePullBackOff, ErrImagePull, CreateContainerConfigError, CrashLoopBackOff, Unschedulable, OOMKilled, ..."""
+    end: str = ""
+    """Why it ends, or its Ray container ended last: reason and message; empty: nothing ended."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those under `dljob.io/`."""
 
@@ -205,9 +207,10 @@ class Command:
     id: str
     cluster: str
     address: str
-    kind: Literal["restart", "stop"]
+    kind: Literal["restart", "stop", "cause"]
     target: str
     by: str
+    """Who orders it; of a cause, what is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,10 @@ STOP = "dljob.io/stop"
 PAUSE = "dljob.io/pause-reconcile"
 FINALIZER = "dljob.io/stop-first"
 """On a DLJob whose job runs on a RayCluster that is not its own: it is stopped before the DLJob goes."""
-ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", "dljob.io/ray-node-id", "dljob.io/attempt")
+RAY_NODE = "dljob.io/ray-node-id"
+ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", RAY_NODE, "dljob.io/attempt")
+TOLD = "dljob.io/told-end"
+"""On a pod: digest of what PrimeMaster was told of its end."""
 
 
 def job_uid(uid: str) -> str:

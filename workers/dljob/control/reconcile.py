@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dljob.control import annotate, attempts, children, cluster, commands, finish, leaving, names, stopping, telling
+from dljob.control import (
+    annotate,
+    attempts,
+    children,
+    cluster,
+    commands,
+    evidence,
+    finish,
+    leaving,
+    names,
+    stopping,
+    telling,
+)
 from dljob.control import status as statuses
 from dljob.control.case import Case
 from dljob.control.fields import text
@@ -30,6 +42,7 @@ POLICIES: tuple[Policy, ...] = (
     leaving.hold,
     submission,
     commands.restart,
+    evidence.tell,
     annotate.pods,
 )
 """Asked in this order; one step a pass."""

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.master.views import Clue
 from dljob.runtime import tails, versions
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, Backend
 from dljob.runtime.entries import FINAL, REGISTRY, JobEntry, master_name, read_notes, read_status
 from dljob.runtime.gateway_app import Order, Piece
 from dljob.runtime.readers import Readers
 from dljob.runtime.timeline import STATUS
+from dljob.telemetry.evidence import Source
 from dljob.telemetry.exposition import exposition
 from dljob.telemetry.job_samples import samples
 
@@ -88,7 +90,10 @@ class RayJobs:
         why = wrong(order, await self.brief(uid, 0, 0.0))
         if why:
             raise UsageError(why)
-        await self._ask(uid, 0.0, lambda _: ("command", order.id, order.kind, order.target, order.by))
+        if order.kind == "cause":
+            await self._ask(uid, 0.0, lambda _: ("learned", order.target, 0, Clue(Source.POD, order.by)))
+        else:
+            await self._ask(uid, 0.0, lambda _: ("command", order.id, order.kind, order.target, order.by))
 
     async def tails(self, uid: str, budget: int) -> dict[str, Any]:
         """The ends of all ranks' logs within a budget of bytes, wherever they lie."""
@@ -245,8 +250,11 @@ def pods_of_nodes() -> dict[str, str]:
 
 def wrong(order: Order, seen: Mapping[str, Any]) -> str:
     """Why an order cannot be meant for the job of this snapshot; empty when it can."""
+    if order.kind == "cause":
+        node = order.target.partition("node/")[2]
+        return "" if node and order.by else "a cause is about node/<Ray's node id>, and by says what is known"
     if order.kind not in ("restart", "stop"):
-        return f"there is no command {order.kind[:64]!r}; there are restart and stop"
+        return f"there is no command {order.kind[:64]!r}; there are restart, stop and cause"
     if order.target == "job":
         return ""
     if order.kind == "stop":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dljob.control import names
@@ -51,17 +52,22 @@ def perform(op: Operator, memory: Memory, action: Action) -> Generator[float, No
         case Submit():
             yield from _submit(op, action)
         case Command():
-            head = yield from _reach(op, action.address)
-            head.order(head.master(), action.id, action.kind)
-            op.world.happened()
-            yield op.world.travel()
-            memory.commands = (*memory.commands, action.id)
+            yield from _command(op, memory, action)
         case SaveLogs():
             head = yield from _reach(op, action.address)
             head.master()
             if op.world.server.find("ConfigMap", action.name) is None:
                 yield from _create(op, memory.uid, "ConfigMap", _child(action))
             memory.logs_saved = True
+
+
+def _command(op: Operator, memory: Memory, action: Command) -> Generator[float, None, None]:
+    head = yield from _reach(op, action.address)
+    head.order(head.master(), action.id, action.kind)
+    if action.kind != "cause":
+        op.world.happened()
+    yield op.world.travel()
+    memory.commands = (*memory.commands, action.id)
 
 
 def _child(action: CreateToken | SaveLogs) -> Body:
@@ -103,10 +109,21 @@ def _delete(op: Operator, action: Delete) -> Generator[float, None, None]:
 def _annotate(op: Operator, action: Annotate) -> Generator[float, None, None]:
     server = op.world.server
     if action.kind == "Pod":
-        yield from op.call(lambda: None, writes=True)
+        yield from op.call(lambda: _annotate_pod(op, action), writes=True)
         return
     made = yield from op.call(lambda: server.annotate(action.kind, action.name, action.annotations), writes=True)
     op.keep(action.kind, made)
+
+
+def _annotate_pod(op: Operator, action: Annotate) -> None:
+    """A pod that is gone needs none."""
+    body = op.world.server.find("Pod", action.name)
+    if body is not None:
+        had = {**body["pod"].annotations, **action.annotations}
+        kept = {key: value for key, value in had.items() if value is not None}
+        before = op.world.unprovoked
+        op.keep("Pod", op.world.server.put("Pod", {**body, "pod": replace(body["pod"], annotations=kept)}))
+        op.world.unprovoked = before  # nothing happened but what the operator did itself
 
 
 def _finalize(op: Operator, *, on: bool) -> Generator[float, None, None]:

@@ -173,7 +173,9 @@ class Head:
             launch.status, launch.exit_code = ("SUCCEEDED", 0) if well else ("FAILED", 1)
 
     def order(self, master: Master, id_: str, kind: str) -> None:
-        """A command; the same id happens once."""
+        """A command; the same id happens once. What is known of a cause changes nothing here."""
+        if kind == "cause":
+            return
         if id_ in master.obeyed or self._over(master):
             return
         master.obeyed.append(id_)

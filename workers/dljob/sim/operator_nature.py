@@ -8,7 +8,7 @@ from typing import Any
 
 from dljob.control import names
 from dljob.control.fields import number, part, text
-from dljob.control.model import Object, Pod
+from dljob.control.model import Pod
 from dljob.sim.operator_heads import RANKS, Head
 from dljob.sim.operator_server import Agenda, Body, Server
 
@@ -80,6 +80,7 @@ class Nature:
         name = f"{cluster['metadata']['name']}-{'head' if head else 'worker'}-{self.pods}"
         uid, node = f"pod-{self.pods}", f"node-{self.pods % 4}"
         pod = Pod(name, uid, head, "headgroup" if head else "cpu1", "Pending", ready=False, node=node)
+        pod = replace(pod, annotations={names.RAY_NODE: uid})
         meta = {"name": name, "uid": uid}
         self.server.create("Pod", {"metadata": meta, "cluster": cluster["metadata"]["name"], "pod": pod})
         self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
@@ -141,7 +142,8 @@ class Nature:
         if body is None or body["pod"].leaving:
             return
         process = self.process_of(name)
-        self._change(body, replace(body["pod"], leaving=True, ready=False))
+        end = body["pod"].end or "Deleted: somebody deleted it"
+        self._change(body, replace(body["pod"], leaving=True, ready=False, end=end))
         if stuck and process is not None:
             process.end()
         uid = body["metadata"]["uid"]
@@ -163,7 +165,8 @@ class Nature:
         if process is not None:
             process.end()
         words = f"{reason}: the node was low on resource: memory"
-        self._change(body, replace(body["pod"], phase="Failed", ready=False, trouble=words, trouble_reason=reason))
+        pod = replace(body["pod"], phase="Failed", ready=False, trouble=words, trouble_reason=reason)
+        self._change(body, replace(pod, end=words))
 
     def restart(self, name: str, reason: str) -> None:
         """The Ray container of a pod ends, and another one comes in the same pod."""
@@ -175,7 +178,7 @@ class Nature:
         if process is not None:
             process.end()
         words = f"{reason}: container ray ended with exit code 137 ({reason})"
-        told = replace(pod, ready=False, restarts=pod.restarts + 1, trouble=words, trouble_reason=reason)
+        told = replace(pod, ready=False, restarts=pod.restarts + 1, trouble=words, trouble_reason=reason, end=words)
         self._change(body, told)
         uid = body["metadata"]["uid"]
         self.agenda.soon(READY_S, lambda: self._up(name, uid, told.restarts))
@@ -199,9 +202,3 @@ class Nature:
             return False
         over = all(master.ended for master in head.masters.values())
         return not over and any(not body["pod"].head for body in self.server.each("Pod", head.cluster))
-
-
-def own_cluster(job: Object, attempt: int) -> str:
-    """The name of the RayCluster of an attempt."""
-    meta = part(job, "metadata")
-    return names.cluster_name(text(meta, "name"), text(meta, "uid"), attempt)

@@ -1,0 +1,60 @@
+"""What Kubernetes says of a pod's end goes down to PrimeMaster, so that the first cause of a failure is named.
+
+Ray says of a lost machine that it is lost; the kubelet, the scheduler and the eviction API say why. What was told
+stands on the pod: another operator does not tell it again, when the pod may already be another Ray node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from dljob.control import names
+from dljob.control.case import Case, bounded
+from dljob.control.commands import REFUSED
+from dljob.control.fields import text
+from dljob.control.model import Action, Annotate, Command, Pod
+from dljob.control.steps import Step
+
+SIZE = 240
+"""Letters of what is told; the gateway takes 253."""
+PODS_A_PASS = 20
+
+
+def tell(case: Case) -> Step | None:
+    """Tell PrimeMaster why pods end, before their annotations are those of other Ray nodes."""
+    if not case.reachable:
+        return None
+    ends = [(pod, node) for pod in case.observed.pods if (node := _node(case, pod)) and _news(pod)]
+    if not ends:
+        return None
+    actions = tuple(action for pod, node in ends[:PODS_A_PASS] for action in _told(case, pod, node))
+    left = max(0, len(ends) - PODS_A_PASS)
+    return Step(f"{len(ends)} pods end, and PrimeMaster does not know why", actions, left=left)
+
+
+def _told(case: Case, pod: Pod, node: str) -> tuple[Action, ...]:
+    noted = Annotate("Pod", pod.name, {names.TOLD: _digest(pod)})
+    id_ = f"cause/{pod.uid}/{_digest(pod)}"
+    trouble = case.trouble("Command")
+    # A gateway of an older version knows no such command: PrimeMaster goes on without.
+    refused = trouble is not None and trouble.code == REFUSED and "'cause'" in trouble.message
+    if refused or id_ in case.observed.commands:
+        return (noted,)
+    words = bounded(f"{pod.end} (pod {pod.name})", SIZE)
+    return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words), noted)
+
+
+def _node(case: Case, pod: Pod) -> str:
+    """The Ray node that the pod is, or was; empty for one that holds nothing of the job."""
+    if pod.head or not pod.end or case.observed.master is None:
+        return ""
+    held = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
+    return pod.annotations.get(names.RAY_NODE) or next(held, "")
+
+
+def _news(pod: Pod) -> bool:
+    return pod.annotations.get(names.TOLD) != _digest(pod)
+
+
+def _digest(pod: Pod) -> str:
+    return hashlib.sha256(f"{pod.restarts}/{pod.end}".encode()).hexdigest()[:12]
