@@ -325,3 +325,15 @@ def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along(size):
     world.send(found(1))
     world.settle()
     assert {own.incarnation for own in world.state.ranks.values()} == {2}
+
+
+def test_ranks_that_meet_again_in_process_do_so_without_the_one_that_hung():
+    made = {"type": "Elastic", "replicas": 3, "restartPolicy": {"level": "InProcess"}}
+    world = boot(made)
+    at = len(world.all_actions)
+    world.send(found(1))
+    world.settle()
+    assert [a.host.index for a in world.of(act.KillHost, at)] == [1], "nobody waits for it to leave"
+    assert [a.rank for a in world.of(act.LeaveGroup, at)] == [0, 2]
+    assert world.state.restarts == Map({"InProcess": 1})
+    assert {own.incarnation for own in world.state.ranks.values()} == {2}
