@@ -30,7 +30,9 @@ ADMIT_BACKOFF_MAX_S = 30.0
 SPARE_FAILURES = 3
 """Times in a row that a spare may fail to come up."""
 CHECK_FACTOR = 4.0
-"""How many times slower than the median of its like a node, or a team of nodes, is bad."""
+"""How many times slower than is usual of its like a node is bad."""
+CHECK_PACE_FACTOR = 8.0
+"""The same of a team's all-reduce, which two processes and a network take part in."""
 CHECK_TAKEN_BYTES = 2**30
 """How much of its memory a rank may have taken before it starts: its process is there, and has imported torch."""
 CHECK_DISK_BYTES = 64 * 2**20

@@ -164,7 +164,7 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float]) -> str:
 
 def failed(team: TeamFacts, paces: Sequence[float]) -> str:
     """Why a team did not pass, in words; empty: it did. `paces` are the bandwidths of all teams, it among them."""
-    if team.trouble or not paces or team.gbytes_s * limits.CHECK_FACTOR >= (pace := median_high(paces)):
+    if team.trouble or not paces or team.gbytes_s * limits.CHECK_PACE_FACTOR >= (pace := median_high(paces)):
         return team.trouble
     return f"all-reduce {team.gbytes_s:.3g} GB/s, others {pace:.3g}"
 
