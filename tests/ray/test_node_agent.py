@@ -72,7 +72,10 @@ def answers(job: Job, node: Any) -> None:
     """Wait for an agent's answer; PrimeMaster, which asked before us, has had its own."""
     import ray
 
-    ray.get(ray.get_actor(f"{job.uid[:8]}/agent/{node.node_id[:8]}", "dljob").beat.remote(Ask(0, 0.5, 0.5)), timeout=30)
+    ray.get(
+        ray.get_actor(f"{job.uid[:8]}/agent/{node.node_id[:8]}", "dljob").beat.remote(Ask(0, 0.5, 0.5).packed()),
+        timeout=30,
+    )
 
 
 def start(job: Job) -> int:

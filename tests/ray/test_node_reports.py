@@ -35,7 +35,7 @@ class Agent:
 
     def ask(self, *unknown: str, pause_s: float = PATIENT) -> Pulse:
         asked = Ask(1, pause_s, 0.1, self._acked, unknown)
-        self.pulse = ray.get(self.actor.beat.remote(asked), timeout=60)
+        self.pulse = Pulse.unpacked(ray.get(self.actor.beat.remote(asked.packed()), timeout=60))
         self._acked = self.pulse.number
         return self.pulse
 

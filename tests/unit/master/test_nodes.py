@@ -314,6 +314,8 @@ def test_a_node_is_frozen_when_it_is_silent_for_too_long():
     assert silence.frozen({"a": 3.0}, POLICY) == ({}, "1 of 1 nodes are silent; 1 wait for 30 s"), "nothing else tells"
     assert silence.frozen({"a": 30.0}, POLICY) == ({"a": 30.0}, "")
     assert silence.frozen({}, POLICY) == ({}, "")
+    assert silence.frozen({"a": 27.9, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({}, ""), "it was asked only once"
+    assert silence.frozen({"a": 28.0, "b": 0.0, "c": 14.0}, POLICY, 14.0) == ({"a": 28.0}, "")
 
 
 def test_most_nodes_silent_at_once_are_waited_for():

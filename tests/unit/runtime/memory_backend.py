@@ -71,11 +71,12 @@ class MemoryHost:
     async def stop(self, order: Any) -> None:
         self.orders.append(("stop", order))
 
-    async def beat(self, ask: Ask) -> Pulse:
+    async def beat(self, packed: bytes) -> bytes:
+        ask = Ask.unpacked(packed)
         await asyncio.sleep(ask.pause_s)
         if self.dead:
             raise ActorLostError("killed")
-        return Pulse(4711, ask.acked + 1)
+        return Pulse(4711, ask.acked + 1).packed()
 
     async def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
         while True:

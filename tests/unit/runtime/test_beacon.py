@@ -117,6 +117,14 @@ def test_when_the_agent_falls_silent_the_host_speaks_at_once(here: Scene) -> Non
     assert len(here.sent) == 1
 
 
+def test_a_host_whose_lease_is_half_over_waits_for_no_agent(here: Scene) -> None:
+    here.agent = Renewal(9, here.now, here.now + 100.0, known=True)
+    here.turn(15.0)
+    assert here.sent == []
+    here.turn(0.2)
+    assert len(here.sent) == 1
+
+
 @pytest.mark.parametrize("by", ["agent", "master"])
 def test_a_host_that_nobody_knows_ends(here: Scene, by: str) -> None:
     if by == "agent":

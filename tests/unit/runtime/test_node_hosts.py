@@ -17,7 +17,7 @@ import pytest
 
 from dljob.runtime import agent_line, node_hosts
 from dljob.runtime.agent_line import AgentLine, address
-from dljob.runtime.messages import Ask, Beacon
+from dljob.runtime.messages import Ask, Beacon, Pulse
 from dljob.runtime.node_hosts import NodeHosts
 from dljob.runtime.step_counters import StepCounters, now
 
@@ -245,3 +245,11 @@ def test_a_process_of_another_user_is_neither_host_nor_agent(
     monkeypatch.setattr(agent_line, "peer", stranger)
     other.line.renewal()
     assert other.line._line is None
+
+
+def test_questions_and_answers_come_back_as_they_were_packed() -> None:
+    asked = Ask(3, 0.5, 0.2, 41, ("job/w/0/1",))
+    assert Ask.unpacked(asked.packed()) == asked
+    told = Beacon("w", "job/w/1/1", 3, {7: (2, 10**20, {"loss": 0.5, "worst": float("inf")}), 8: (1, 3, {})}, 1.5)
+    pulse = Pulse(4711, 42, (told, Beacon("w", "job/w/2/1", 3)))
+    assert Pulse.unpacked(pulse.packed()) == pulse

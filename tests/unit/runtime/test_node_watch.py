@@ -38,12 +38,12 @@ class Agent(MemoryHost):
         self.beats: asyncio.Queue[Pulse | Exception] = asyncio.Queue()
         self.asked: list[Ask] = []
 
-    async def beat(self, ask: Ask) -> Pulse:
-        self.asked.append(ask)
+    async def beat(self, packed: bytes) -> bytes:
+        self.asked.append(Ask.unpacked(packed))
         answer = await self.beats.get()
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer.packed()
 
     async def reap(self, *what: Any) -> int:
         self.orders.append(("reap", what))
@@ -392,11 +392,10 @@ async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here: Liste
 
 
 @pytest.mark.parametrize(
-    ("nodes", "pauses"), [(3, (0.5, 0.2)), (100, (0.5, 0.25)), (400, (1.0, 1.0)), (10_000, (1.5, 1.5))]
+    ("nodes", "pauses"),
+    [(3, (0.5, 0.2)), (100, (0.5, 0.25)), (400, (1.0, 1.0)), (1000, (1.5, 1.5)), (7000, (10.0, 10.0))],
 )
-async def test_many_nodes_are_asked_less_often_but_twice_before_they_count_as_frozen(
-    here: Listener, nodes: int, pauses: tuple[float, float]
-) -> None:
+async def test_many_nodes_are_asked_less_often(here: Listener, nodes: int, pauses: tuple[float, float]) -> None:
     here.state.nodes = tuple(NodeView(f"n{i}", (), (), ()) for i in range(nodes))
     here.state.job.own_nodes = True
     await here.watch.turn(0.0)

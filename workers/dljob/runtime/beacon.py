@@ -65,7 +65,7 @@ class BeaconThread:
     def _spoken_for(self) -> bool:
         """Whether the agent of this node speaks for this host; then PrimeMaster's last answer is in the counters."""
         renewal = self._line.renewal()
-        if renewal is None:
+        if renewal is None or boottime() > renewal.sent_at + self._lease.seconds / 2:
             return False
         self._take(renewal.epoch, known=renewal.known)
         self._lease.renew(renewal.sent_at)

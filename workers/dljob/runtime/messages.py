@@ -14,7 +14,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
 
 an agent of a node (`dljob.runtime.node_agent`) with:
 
-    beat(Ask) -> Pulse                      the beacons of all hosts of the node in one, asked for by PrimeMaster
+    beat(Ask) -> Pulse                      the beacons of all hosts of the node in one; both go as packed bytes
 
 and PrimeMaster answers hosts with:
 
@@ -25,9 +25,11 @@ and PrimeMaster answers hosts with:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
@@ -162,6 +164,16 @@ class Ask:
     unknown: tuple[str, ...] = ()
     """The actors in it that are nobody's host any more."""
 
+    def packed(self) -> bytes:
+        """As bytes, which Ray passes on as they are; its own pickling would be most of what a question costs."""
+        return json.dumps((self.epoch, self.pause_s, self.news_s, self.acked, self.unknown)).encode()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Ask:
+        """What `packed` made."""
+        epoch, pause_s, news_s, acked, unknown = json.loads(data)
+        return cls(epoch, pause_s, news_s, acked, tuple(unknown))
+
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
@@ -170,6 +182,22 @@ class Pulse:
     pid: int
     number: int
     hosts: tuple[Beacon, ...] = ()
+
+    def packed(self) -> bytes:
+        """As bytes, for the same reason."""
+        rows = [(host.role, host.actor, host.epoch, list(host.steps.items()), host.silent_s) for host in self.hosts]
+        return json.dumps((self.pid, self.number, rows)).encode()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Pulse:
+        """What `packed` made."""
+        pid, number, rows = json.loads(data)
+        return cls(pid, number, tuple(_beacon(*row) for row in rows))
+
+
+def _beacon(role: str, actor: str, epoch: int, steps: list[Any], silent_s: float) -> Beacon:
+    told = {rank: (incarnation, step, metrics) for rank, (incarnation, step, metrics) in steps}
+    return Beacon(role, actor, epoch, told, silent_s)
 
 
 @dataclass(frozen=True, slots=True)

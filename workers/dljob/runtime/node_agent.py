@@ -43,17 +43,18 @@ class NodeAgent:
         self._guard = Guard(self._lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     @ray.method(concurrency_group="beat")
-    def beat(self, ask: Ask) -> Pulse:
+    def beat(self, packed: bytes) -> bytes:
         """What the hosts have to say, after a pause: asked again and again, the answers are the node's pulse."""
+        ask = Ask.unpacked(packed)
         if not self.hosts.heard(ask):  # a master that is over, and does not know it yet
             self._pause.wait(ask.pause_s)
-            return Pulse(os.getpid(), 0)
+            return Pulse(os.getpid(), 0).packed()
         self._lease.renew(boottime())
         self._pause.wait(ask.news_s)
         until = time.monotonic() + ask.pause_s - ask.news_s
         while (left := until - time.monotonic()) > 0 and not self.hosts.news():
             self._pause.wait(min(left, LOOK_S))
-        return self.hosts.report(ask)
+        return self.hosts.report(ask).packed()
 
     @ray.method(concurrency_group="work")
     def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:

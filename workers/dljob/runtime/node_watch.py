@@ -28,7 +28,9 @@ TICK_S = 0.25
 BEATS = 6
 """How many beats a node may miss before it counts as frozen."""
 CALLS_S = 400
-"""So many answers a second are asked of all agents together, as long as each beats twice in what counts as a freeze."""
+"""So many answers a second are asked of all agents together, as long as each beats twice in `freezeSeconds`."""
+MOST_S = 700
+"""More are never asked: each costs PrimeMaster half a millisecond. Then it takes longer until a node is frozen."""
 RETRY_S = 0.5
 FIRST_S = 5.0
 """How much longer an agent may take that this master hears for the first time."""
@@ -120,7 +122,7 @@ class NodeWatch:
             for node, heard in self._heard.items()
             if node not in state.exclusions or not state.exclusions[node].silent
         }
-        found, why = frozen(silences, state.job.fault_tolerance.node)
+        found, why = frozen(silences, state.job.fault_tolerance.node, self.pauses()[0])
         if why and why != self._why:
             _say(why)
         self._why = why
@@ -193,8 +195,8 @@ class NodeWatch:
     def pauses(self) -> tuple[float, float]:
         """How long an agent waits before it answers, and how long when it has news; longer where there are many."""
         freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
-        turn = len(self._agents) / CALLS_S
-        pause = min(max(freeze_s / BEATS, turn), freeze_s / 2)
+        turn, least = len(self._agents) / CALLS_S, len(self._agents) / MOST_S
+        pause = max(min(max(freeze_s / BEATS, turn), freeze_s / 2), least)
         return pause, min(max(self._info.beacon_s, turn), pause)
 
     @property
@@ -213,7 +215,7 @@ class NodeWatch:
         self._refs[node] = agent
         ask = Ask(self._epoch(), 0.0, 0.0)  # nothing is known of a node before the first answer: it comes at once
         while True:
-            pulse: Pulse = await self._backend.call(agent, "beat", ask)
+            pulse = Pulse.unpacked(await self._backend.call(agent, "beat", ask.packed()))
             self._heard[node] = self._clock
             unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
             ask = Ask(self._epoch(), *self.pauses(), pulse.number, unknown)
