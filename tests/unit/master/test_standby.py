@@ -92,6 +92,16 @@ def test_what_is_left_of_a_warm_node_once_ranks_live_there_goes():
     assert warm(w) == {(node, "w"): 1 for node in {u.node for u in w.state.units.values()}}
 
 
+def test_hosts_with_devices_get_none_there_since_nobody_knows_which_devices_they_will_have():
+    views = tuple(replace(node, labels=()) for node in nodes(2, cpus=2, GPU=2))
+    w = World(job({**PAIR, "accelerator": {"count": 1}}, faultTolerance=WARM), views=views).boot()
+    assert list(standing_by(w.state).values()) == [("n1",)]
+    assert warm(w) == {}
+    w.lose_node("n0")
+    w.settle()
+    assert (w.state.phase, {u.node for u in w.state.units.values()}) == (Phase.RUNNING, {"n1"})
+
+
 def test_a_role_that_ended_needs_no_process_on_a_spare_node():
     w = world(PAIR, {"name": "short", "driver": False, "resources": {"cpu": "1"}}, count=3)
     assert ("n2", "short") in warm(w)

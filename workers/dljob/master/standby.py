@@ -2,7 +2,8 @@
 
 Which nodes these are follows from the state: as many of each node group as it has spares, of those that hold nothing of
 the job and are not excluded. So the pool refills by itself: a node that joins stands by where one is lacking, and so
-does one whose exclusion ends. A unit that lost its node finds room there, and its hosts find processes.
+does one whose exclusion ends. A unit that lost its node finds room there, and its hosts find processes; those with
+devices do not, whose ids only a process in their bundle can tell.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _wanted(d: Draft, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, s
     for group, idle in nodes.items():
         own = {node.id for node in of_group(labels.values(), group)}
         for role, facts in d.job.roles.items():
-            if idle and d.roles[role].was_ready and not completed(d, role):
+            if idle and facts.plan.accelerator is None and d.roles[role].was_ready and not completed(d, role):
                 where = Counter(d.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
                 most = max((count for node, count in where.items() if node in own), default=0)
                 found.update({(role, node): most for node in idle if most})
