@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dljob.runtime.checkpoint.book import Book
 from dljob.runtime.checkpoint.client import Client
 from dljob.runtime.checkpoint.model import Place
 from dljob.runtime.checkpoint.saver import Saver
@@ -33,9 +34,9 @@ class Told:
 
 
 @contextmanager
-def a_saver(others: Callable[[], None] = lambda: None) -> Iterator[tuple[Saver, Told]]:
+def a_saver(others: Callable[[], None] = lambda: None, book: Book | None = None) -> Iterator[tuple[Saver, Told]]:
     told = Told()
-    saver = Saver(f"@dljob-test-{secrets.token_hex(6)}", told, others)
+    saver = Saver(f"@dljob-test-{secrets.token_hex(6)}", told, others, book)
     try:
         yield saver, told
     finally:

@@ -29,12 +29,16 @@ class Journal:
 
     def __init__(self) -> None:
         self.refused = ""
+        self.decided: dict[str, int] | None = None
+        """What another node has decided for every life."""
         self.asked: list[dict[str, Any]] = []
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(question)
         if question["what"] == "commit":
             return {"why": self.refused}
+        if self.decided:
+            return {"why": "", "yours": False, "chosen": self.decided}
         return {"why": self.refused, "yours": question["what"] == "turn", "chosen": question.get("chosen")}
 
 
@@ -60,14 +64,14 @@ class Agent:
             answer = self.journal.answer(said["question"])
             self.link.send(json.dumps({"op": "done", "id": said["id"], "answer": answer}).encode())
 
-    def hears(self) -> None:
-        """Answer questions from now on, and leave every other word unheard."""
-        threading.Thread(target=self._hears, daemon=True).start()
+    def hears(self, words: list[dict[str, Any]] | None = None) -> None:
+        """Answer questions from now on; other words are written down."""
+        threading.Thread(target=self._hears, args=([] if words is None else words,), daemon=True).start()
 
-    def _hears(self) -> None:
+    def _hears(self, words: list[dict[str, Any]]) -> None:
         with contextlib.suppress(OSError, ValueError):
             while True:
-                self.hear()
+                words.append(self.hear())
 
     def ends(self) -> None:
         """As when its process ends; a forked rank of the test may hold the socket as well."""
@@ -113,6 +117,23 @@ def test_the_end_of_its_agent_brings_what_living_ranks_hold_to_disk(tmp_path: Pa
     made.ends()
     assert [(mark.step, world) for mark, world in Folder(tmp_path).unsaid()] == [(1, 1), (2, 1)]
     rank.kill()
+
+
+def test_of_many_nodes_one_decides_and_has_the_others_asked(agent: Agent, tmp_path: Path):
+    """This one is told the decision, and finds what was decided upon on the disk: nobody has to flush again."""
+    other = Agent()
+    other.hears()
+    mine = client(place(other, tmp_path))
+    mine.save(1, {"a": 1}, persist=True)
+    mine.close()
+    other.ends()
+    agent.journal.decided = {"attempt": 1, "number": 1, "step": 1}
+    heard: list[dict[str, Any]] = []
+    agent.hears(heard)
+    again = client(place(agent, tmp_path, number=2))
+    assert (again.load() or (0,))[0] == 1
+    again.close()
+    assert heard == []
 
 
 def test_what_was_on_disk_when_nobody_could_journal_it_is_journaled_by_who_comes_next(agent: Agent, tmp_path: Path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from checkpoint_kit import Rank, a_saver, client, place
 from dljob.errors import CheckpointError, UsageError
 from dljob.runtime.checkpoint import Checkpoints
 from dljob.runtime.checkpoint import saver as saver_module
+from dljob.runtime.checkpoint.book import FileBook
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.checkpoint.slot import check_room
@@ -308,3 +312,89 @@ def test_what_is_filled_keeps_its_tensors(tmp_path: Path):
         with pytest.raises(CheckpointError, match=r"state\['a'\]: \(6,\) was saved, \(5,\) is to be filled"):
             mine.load({"a": torch.zeros(5)})
         mine.close()
+
+
+def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path: Path):
+    """Parts whose names are FIFOs that nobody reads: opening them never returns."""
+    fifos = [tmp_path / f"step-{step:012d}.1-1" / f".rank-00000.part.{os.getpid()}" for step in (1, 2)]
+    for fifo in fifos:
+        fifo.parent.mkdir()
+        os.mkfifo(fifo)
+    log: list[str] = []
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path, grace_s=0.2), log)
+        for step in (1, 2, 3):
+            mine.save(step, state(step), persist=True)
+        assert log == [f"checkpoint: {tmp_path} has taken nothing for 0.2 s; steps stay in memory"]
+        ends = [os.open(fifo, os.O_RDONLY | os.O_NONBLOCK) for fifo in fifos]
+        for end in ends:
+            os.close(end)
+        with suppress(CheckpointError):  # what waited for the disk hears that it broke
+            mine.wait(20)
+        mine.wait(20)
+        assert mine.latest() == 3
+        mine.close()
+
+
+def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(tmp_path: Path):
+    with a_saver() as (saver, _):
+        where = [place(saver, tmp_path), place(saver, tmp_path, number=2, incarnation=2)]
+        mine = client(where[0])
+        mine._ask = lambda: asdict(where[0])
+        mine.save(7, state(7), persist=False)
+        assert (mine.saved, mine.renewed().life) == (7, where[0].life)
+        del where[0]
+        step, found = mine.load() or (0, None)
+        assert (step, mine.saved) == (7, -1)
+        assert same(found, state(7))
+        mine.save(8, state(8), persist=True)
+        mine.wait(20)
+        assert next(str(f.mark) for f in Folder(tmp_path).found() if not f.bad) == "step 8 of life 1.2"
+        mine.close()
+
+
+def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path: Path):
+    asked: list[int] = []
+    with a_saver(lambda: asked.append(1)) as (saver, _):
+        first = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
+        for mine in first:
+            mine.save(4, state(4), persist=True)
+        for mine in first:
+            mine.close()
+        asked.clear()
+    with a_saver(lambda: asked.append(1)) as (saver, _):
+        for rank in (0, 1):
+            mine = client(place(saver, tmp_path, rank=rank, world=2, number=2))
+            assert (mine.load() or (0,))[0] == 4
+            mine.close()
+    assert asked == [1]
+
+
+def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path: Path):
+    """Both writers see that all is there, and both write it."""
+    both = threading.Barrier(2)
+
+    class Slow(FileBook):
+        def commit(self, place: Any, mark: Any) -> str | None:
+            both.wait(60)
+            return super().commit(place, mark)
+
+    with a_saver(book=Slow()) as (saver, told):
+        ranks = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
+        entered = threading.Barrier(2)
+        commit = Folder.commit
+
+        def together(self: Folder, *given: Any) -> str:
+            entered.wait(60)
+            return commit(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Folder, "commit", together)
+            for mine in ranks:
+                mine.save(1, state(1), persist=True)
+            for mine in ranks:
+                mine.wait(60)
+        for mine in ranks:
+            mine.close()
+    assert told.of("Failed") == []
+    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [1]

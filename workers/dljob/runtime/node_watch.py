@@ -222,6 +222,7 @@ class NodeWatch:
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
+                self._begin(self._part(node))  # what ended its saver's agent may not have reached it
 
     async def _bear(self, name: str, node: str) -> ActorRef:
         """A new agent; one that came after all of the job was ended would be left behind."""

@@ -22,6 +22,8 @@ from dljob.runtime.checkpoint.shards import any_in, fit
 from dljob.runtime.checkpoint.slot import PAGE, WHOLE, Head, Slot, check_room, read_head
 from dljob.runtime.checkpoint.wire import Wire
 
+SAY_S = 30.0
+"""How often a rank that waits for its saver says so."""
 SLACK = 16
 """A state may grow by one part in so many before its memory is made anew."""
 
@@ -148,7 +150,9 @@ class Client:
             if said["failed"] and said["failed"] != self._told:
                 self._told = said["failed"]
                 self._say(f"checkpoint: {said['failed']}")
-            free = [slot for n, slot in enumerate(self._slots) if n not in said["busy"]]
+            # With a disk that hangs the older copy is written over: the newest state is worth more in memory than an
+            # old one on a disk that takes neither.
+            free = [slot for n, slot in enumerate(self._slots) if n not in said["busy"]] or self._slots
         else:
             free = [slot for slot in self._slots if not _waits(slot)]
         return min(free, key=_age)
@@ -213,6 +217,10 @@ class Client:
         assert self._wire is not None  # noqa: S101 - what _connected is for
         return self._wire
 
+    @property
+    def _folder(self) -> str:
+        return self._place.folder if self._place else ""
+
     def _disconnect(self) -> None:
         if self._wire is not None:
             self._wire.close()
@@ -224,6 +232,10 @@ class Client:
             wire = self._connected_wire()
             try:
                 wire.send(message, fds or ())
+                waited = 0.0
+                while not wire.readable(SAY_S):
+                    waited += SAY_S
+                    self._say(f"checkpoint: {message['op']}: no answer for {waited:g} s; is {self._folder} reachable?")
                 got = wire.receive()
             except OSError:
                 got = None

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,7 +124,7 @@ class Folder:
         ]
         life = {"attempt": mark.life.attempt, "number": mark.life.number}
         text = json.dumps({"version": 1, "step": mark.step, "life": life, "world": world, "parts": parts}, indent=1)
-        with _arriving(self.at(mark) / MANIFEST) as file:
+        with _arriving(self.at(mark) / MANIFEST, f".{threading.get_native_id()}") as file:  # two may write the same
             _write(file, text.encode())
         return "committed"
 
@@ -236,9 +237,9 @@ def _head_of(path: Path) -> tuple[Head, int] | None:
 
 
 @contextmanager
-def _arriving(path: Path) -> Generator[Any]:
+def _arriving(path: Path, own: str = "") -> Generator[Any]:
     """A file that is there under its name only when it is whole and on the disk; nothing of it after an error."""
-    temp = path.with_name(f".{path.name}.{os.getpid()}")
+    temp = path.with_name(f".{path.name}.{os.getpid()}{own}")
     try:
         with temp.open("wb", buffering=0) as file:
             yield file

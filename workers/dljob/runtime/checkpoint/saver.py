@@ -6,7 +6,7 @@ saver persists it, and hands it to the rank's next process. It needs neither ray
     -> hello {place}             <- {} | {fenced}       a rank's process comes, or comes again
     -> slots {} + descriptors    <- {}                  its memory, from now on
     -> commit {shards}                                  a copy is whole (the copy itself says which); data done before
-    -> free {}                   <- {failed, busy}      once at most one copy waits for the disk; which
+    -> free {}                   <- {failed, busy}      once at most one copy waits for the disk, or it hangs; which
     -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
     -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
     -> latest {}                 <- {step}              the newest whole checkpoint
@@ -23,26 +23,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError
-from dljob.master.marks import Life, Mark, fence
+from dljob.master.marks import Life, fence
 from dljob.runtime.checkpoint.book import Book, FileBook
-from dljob.runtime.checkpoint.choice import Found, choose
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
-from dljob.runtime.checkpoint.holding import Holding, dup
+from dljob.runtime.checkpoint.holding import Holding
 from dljob.runtime.checkpoint.model import KEEP, Place
+from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
 from dljob.runtime.checkpoint.slot import Head
 from dljob.runtime.checkpoint.wire import Wire
 
 WRITERS = 4
-LOOK_S = 0.05
 KEPT_S = 120.0
 """How long a dead rank's memory is kept for its successor once it is on disk."""
-FIRST = Life(1, 1)
-"""The life before which nobody saved: all ranks of a job may ask at once when it starts, and no node has to answer."""
 
 Told = Callable[[str, str], None]
 """Called with a kind (Saved, Failed, Fenced) and a sentence."""
@@ -61,7 +57,7 @@ class Saver:
         self._changed = threading.Condition()
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, Life] = {}
-        self._deciding = threading.Lock()
+        self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book)
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(f"\0{address[1:]}")
@@ -84,6 +80,11 @@ class Saver:
             done = self._changed.wait_for(lambda: not any(h.busy for h in held), max(0.0, end - time.monotonic()))
         late = "" if done else f"not all was on disk after {timeout_s:g} s"
         return next((h.failed for h in held if h.failed), late)
+
+    def _flushed(self, timeout_s: float) -> None:
+        """Have every node bring to disk what dead ranks left there."""
+        self._others()
+        self.flush(timeout_s)
 
     def close(self) -> None:
         """Serve nobody any more and give all memory back."""
@@ -155,7 +156,7 @@ class Saver:
         match message["op"]:
             case "slots":
                 with self._changed:
-                    self._changed.wait_for(lambda: not holding.busy)
+                    self._changed.wait_for(lambda: not holding.busy, holding.place.grace_s)
                     holding.replace(fds)
                     self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
                     self._tidy(successor=holding)
@@ -174,14 +175,14 @@ class Saver:
                 wire.send(self._wait(holding, message))
             case "choose":
                 try:
-                    said, handed = self._choose(holding, memory=message["memory"])
+                    said, handed = self._restorer.choose(holding.place, memory=message["memory"])
                 except CheckpointError as error:
                     said, handed = {"error": str(error)}, []
                 wire.send(said, handed)
                 for fd in handed:
                     os.close(fd)
             case _:
-                newest = self._newest_on_disk(Folder(Path(holding.place.folder)))
+                newest = newest_on_disk(Folder.of(holding.place))
                 wire.send({"step": newest and newest.step})
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
@@ -191,8 +192,9 @@ class Saver:
                 self._changed.wait_for(lambda: not holding.busy, message["timeout_s"])
                 late = f"not on disk after {message['timeout_s']:g} s" if holding.busy else ""
             else:
-                self._changed.wait_for(lambda: len(holding.busy) < 2)
-                late = ""
+                grace = holding.place.grace_s
+                done = self._changed.wait_for(lambda: len(holding.busy) < 2, grace)
+                late = "" if done else f"{holding.place.folder} has taken nothing for {grace:g} s; steps stay in memory"
             return {"failed": holding.fenced or holding.failed or late, "busy": list(holding.busy)}
 
     # -- to disk
@@ -279,92 +281,9 @@ class Saver:
             if not many:
                 del self._holdings[key]
 
-    # -- restoring
-
-    def _choose(self, holding: Holding, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
-        """What the life of this rank restores: decided once, for all its ranks."""
-        place, folder = holding.place, Folder(Path(holding.place.folder))
-        skipped: tuple[str, ...] = ()
-        with self._deciding:
-            made = self._book.turn(place, folder)
-            if made is None:
-                self._tell_of(place.folder)
-                best, skipped = self._best(place, folder)
-                made = self._book.decide(place, folder, best and best.mark)
-        newest = max([m for m in [made.chosen, *self._own(place, folder)] if m], default=None)
-        if newest is None:
-            return {"source": "", "skipped": skipped}, []
-        said = {"step": newest.step, "life": asdict(newest.life), "skipped": skipped}
-        handed = self._from_memory(place, newest) if memory else []
-        return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
-
-    def _own(self, place: Place, folder: Folder) -> list[Mark]:
-        """What this very life has committed since it began: a process that loads again goes on from there."""
-        return [f.mark for f in folder.found() if f.mark.life == place.life and not f.bad]
-
-    def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
-        decisions = folder.decisions()
-        found = self._in_memory(place)
-        if place.life > FIRST and (not found or place.world > len(self._here(place.folder))):
-            self._others()
-            self.flush(place.grace_s)
-        for mark, world in folder.unsaid():
-            folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
-        found += folder.found()
-        while True:
-            best, skipped = choose(found, decisions, place.life)
-            if best is None or best.memory or not (why := folder.check(best.mark)):
-                return best, skipped
-            found = [Found(f.mark, f.world, f.memory, why if f is best else f.bad) for f in found]
-
-    def _tell_of(self, folder: str) -> None:
+    def _held(self, folder: str) -> list[Holding]:
         with self._changed:
-            held = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
-        for holding in held:
-            self._tell(holding)
-
-    def _here(self, folder: str) -> set[int]:
-        with self._changed:
-            return {rank for (path, rank), many in self._holdings.items() if path == folder and many}
-
-    def _in_memory(self, place: Place) -> list[Found]:
-        """Steps of earlier lives that every rank of a world of this size left here."""
-        with self._changed:
-            held = [h for rank in range(place.world) for h in self._holdings.get((place.folder, rank), [])]
-            marks = {
-                h.place.mark(head.step): h.place.world
-                for h in held
-                for _, head in h.whole()
-                if h.place.life < place.life
-            }
-            return [
-                Found(mark, world, memory=True)
-                for mark, world in marks.items()
-                if world == place.world and len({h.place.rank for h in held if h.holds(mark) is not None}) == world
-            ]
-
-    def _from_memory(self, place: Place, mark: Mark) -> list[int]:
-        """A descriptor of the rank's own copy, if a process of it left one here."""
-        with self._changed:
-            for holding in self._holdings.get((place.folder, place.rank), []):
-                number = holding.holds(mark)
-                if number is not None and holding.place.world == place.world:
-                    return [dup(holding.slots[number])]
-        return []
-
-    def _from_disk(self, place: Place, mark: Mark) -> dict[str, Any]:
-        """Where its parts are, once they all are there."""
-        folder = Folder(Path(place.folder))
-        end = time.monotonic() + place.grace_s
-        while (manifest := folder.manifest(mark)) is None and time.monotonic() < end:
-            self._others()
-            self.flush(place.grace_s)
-            time.sleep(LOOK_S)
-        return {"source": "disk", "world": manifest["world"]} if manifest else {"source": "lost"}
-
-    def _newest_on_disk(self, folder: Folder) -> Mark | None:
-        decisions = folder.decisions()
-        return next((f.mark for f in folder.found() if not f.bad and not fence(f.mark, decisions)), None)
+            return [h for (path, _), many in self._holdings.items() if path == folder for h in many]
 
 
 def _readable(wire: Wire, process: int) -> bool:

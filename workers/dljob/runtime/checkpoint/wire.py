@@ -6,6 +6,7 @@ import array
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -25,6 +26,12 @@ class Wire:
         """Send. Raises OSError when the other side is gone."""
         extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([json.dumps(message).encode()], extra)
+
+    def readable(self, seconds: float) -> bool:
+        """Wait so long for a message, or for the other side's end."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The next message and the descriptors that came with it; None when the other side is gone."""
