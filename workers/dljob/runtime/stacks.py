@@ -29,7 +29,7 @@ TRIES = 3
 """A process that runs on while it is read may give nonsense, which py-spy notices."""
 USER_THREAD = "user"
 """The thread host runs user code in a thread of this name."""
-_FREEZERS = ("freez", "refrigerator")
+_FREEZERS = ("freezer", "refrigerator")
 _PLACES = (
     ("dljob/runtime/rpc.py", Where.CALL),
     ("dljob/runtime/checkpoint/", Where.CHECKPOINT),
