@@ -65,6 +65,15 @@ def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
     assert evidence.told(state, older) == older, "the one that was heard is another process"
 
 
+def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps() -> None:
+    evidence, state = Evidence(), running()
+    hear(evidence, state, beacon(), 10.0)
+    hear(evidence, state, evolve(beacon(7), silent_s=1.5), 12.5)
+    assert evidence.progress["w", 0] == (7, {"loss": 0.5})
+    lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
+    assert evidence.told(state, lost) == evolve(lost, seen=10.0)
+
+
 def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
     evidence, state = Evidence(), running()
     hear(evidence, state, beacon(host=0), 10.0)

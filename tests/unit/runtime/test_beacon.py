@@ -97,13 +97,13 @@ def test_without_an_agent_a_host_speaks_for_itself_and_less_often_without_news(h
 
 def test_while_the_agent_speaks_for_a_host_it_is_silent_and_its_lease_is_renewed(here: Scene) -> None:
     for _ in range(200):
-        here.agent = Renewal(9, here.now, here.now + 2.0, known=True)
+        here.agent = Renewal(9, here.now - 5.0, here.now + 2.0, known=True)
         here.steps = {0: (1, 5, {})}
         here.turn()
     assert here.sent == []
     assert here.reports.epoch == 9
     assert here.steps, "they are in the counters, and are not taken"
-    here.now += 29.5
+    here.now += 24.5
     assert not here.lease.over
     here.now += 1.0
     assert here.lease.over, "from when the agent had sent what was answered"
