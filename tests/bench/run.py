@@ -37,6 +37,7 @@ SCRIPTS = (
     "failover",
     "raylet",
     "node",
+    "agents",
     "endings",
     "example",
     "goodput",
