@@ -318,6 +318,15 @@ def test_a_straggler_is_only_told_unless_a_rule_asks_for_it_by_name():
     assert status.status(world.state, world.now, {})["recentFaults"][0]["reason"] == "Straggler"
 
 
+@pytest.mark.parametrize(("kind", "silent"), [("Actor", 1), ("Elastic", 3)])
+def test_the_time_since_the_last_step_went_into_finding_out(kind, silent):
+    world = boot({"type": kind})
+    world.send(ev.HangFound("w", 1, 1, "Hang", "", silent_s=9.0), after=20.0)
+    world.settle()
+    spent = status.status(world.state, world.now, {})["ledger"]["accounts"]
+    assert spent["detect"] == 9.0 * silent, spent
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along(size):
     made = {"type": "Elastic", "replicas": 2, "replicasPerGroup": size, "entrypoint": {"module": "train"}}

@@ -116,7 +116,8 @@ async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_
     await here.passes(0.4)
     (event,) = here.told
     path = tmp_path / "stacks" / "w-1-1.txt"
-    assert event == ev.HangFound("w", 1, 1, "Hang", event.why, str(path))
+    assert event == ev.HangFound("w", 1, 1, "Hang", event.why, str(path), silent_s=event.silent_s)
+    assert 1.5 < event.silent_s < 2.5
     assert STOPPED in event.why
     first, second, *_, last = here.agent.asked
     assert first == second == (("w/0", "w/1", "w/2"), False)

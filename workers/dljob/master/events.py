@@ -192,6 +192,8 @@ class HangFound:
     """The file with the stacks of all ranks of the role; empty: there is none."""
     whole: bool = False
     """The role stands still as a whole; the rank only stands for it."""
+    silent_s: float = 0.0
+    """How long ago it told its last step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from dljob.master import ledger
 from dljob.master.draft import Draft
-from dljob.master.events import Event, HostLost, NodeFrozen, NodesSeen
+from dljob.master.events import Event, HangFound, HostLost, NodeFrozen, NodesSeen
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Account, Move, RankKey
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, RankState, RoleState, SpareState, UnitPhase
@@ -139,6 +139,13 @@ def _signs(d: Draft, event: Event) -> Signs:
         return {event.host: event.seen, **whole}
     if isinstance(event, NodeFrozen):
         return {event.node: d.now - event.silent_s}
+    if isinstance(event, HangFound):
+        facts = d.job.roles.get(event.role)
+        if facts is None:
+            return {}
+        still = facts.world or event.whole  # its peers wait for it
+        hosts = facts.hosts() if still else (facts.host_of(event.rank),)
+        return dict.fromkeys(hosts, d.now - event.silent_s)
     return dict(event.silent) if isinstance(event, NodesSeen) else {}
 
 

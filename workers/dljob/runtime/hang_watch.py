@@ -188,8 +188,9 @@ class HangWatch:
             return
         self._found[role, rank] = mark
         path = await self._write_down(role, rank, incarnation, verdict.why)
-        whole = verdict.rank is None
-        await self._offer(ev.HangFound(role, rank, incarnation, Reason.HANG.value, verdict.why, path, whole))
+        whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
+        kind = Reason.HANG.value
+        await self._offer(ev.HangFound(role, rank, incarnation, kind, verdict.why, path, whole, round(silent, 3)))
 
     async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> str:
         """The stacks of a role's ranks in a file of the job's folder; its path, empty when it cannot be written."""
