@@ -118,7 +118,7 @@ class PrimeMaster:
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """What a node's saver asks of checkpoints (`runtime.checkpoint.book`)."""
-        return await self._desk.answer(await self._ready(), question, node)
+        return await self._desk.answer(await asyncio.shield(self._made), question, node)
 
     # -- what clients ask
 

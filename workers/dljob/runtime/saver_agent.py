@@ -135,12 +135,18 @@ class SaverAgent:
         self._say(op="done", id=number)
 
     def _ask(self, number: int, question: dict[str, Any]) -> None:
-        """Have PrimeMaster answer, once there is one: as long as this actor lives, one may come."""
+        """Have PrimeMaster answer, once there is one: as long as this actor lives, one may come.
+
+        The answer is None when it writes nothing down any more.
+        """
         answer: dict[str, Any] | None = None
         while answer is None:
             try:
                 master: Any = ray.get_actor(self._job.master, self._job.namespace)
-                answer = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
+                said: Any = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
+                if "gone" in said:
+                    break
+                answer = None if "later" in said else said
             except Exception as error:  # noqa: BLE001 - a master that is away comes back; else the lease ends us
                 if isinstance(error, RayTaskError):
                     print(f"[dljob] checkpoint: PrimeMaster cannot answer: {error}", flush=True)  # noqa: T201

@@ -14,6 +14,8 @@ from dljob.runtime.shell import Shell, until
 
 TURN_S = 300.0
 """So long a saver may look for what its life restores before another one looks as well."""
+LATER_S = 1.0
+"""So long a question waits for a master that reads its journal yet."""
 POLL_S = 10.0
 """No question is kept waiting longer; who asked asks again."""
 
@@ -25,7 +27,13 @@ class SaveDesk:
         self._turns: dict[tuple[str, Life], tuple[str, float]] = {}
 
     async def answer(self, shell: Shell, question: Mapping[str, Any], node: str) -> dict[str, Any]:
-        """What is written down, once it is."""
+        """What is written down, once it is. {gone}: nothing is any more; {later}: the journal is yet to be read."""
+        await until(shell.changed, lambda: shell.recovered or shell.aborted or shell.final is not None, LATER_S)
+        if shell.aborted or shell.final is not None:
+            return {"gone": True}
+        return await self._answer(shell, question, node) if shell.recovered else {"later": True}
+
+    async def _answer(self, shell: Shell, question: Mapping[str, Any], node: str) -> dict[str, Any]:
         world = str(question["world"])
         if question["what"] == "commit":
             mark = _mark(question["mark"])

@@ -50,7 +50,7 @@ class Shell:
         self.journal = Journal(store)
         self.timeline = Timeline(setup.folder)
         self.state: JobState = setup.initial(0.0)
-        self.recovered = False
+        self.recovered = self.aborted = False
         self.final: dict[str, Any] | None = None
         self.changed = asyncio.Condition()
         self.evidence = Evidence()
@@ -332,7 +332,7 @@ class Shell:
 
     async def _abort(self, error: Exception) -> None:
         """The master cannot go on (its journal cannot be written or read, or it is wrong): end the job with that."""
-        journal = isinstance(error, (JournalBrokenError, JournalError))
+        self.aborted, journal = True, isinstance(error, (JournalBrokenError, JournalError))
         reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
         said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
         self._nodes.close()
