@@ -13,8 +13,8 @@ from dljob.master.faults import Fault, Notice
 from dljob.master.feeds import Feed
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
-from dljob.master.pairing import RoleCheck
 from dljob.master.marks import Saves
+from dljob.master.pairing import RoleCheck
 from dljob.master.state import (
     ErrorMemory,
     Exclusion,
@@ -79,7 +79,7 @@ class Touched:
 class Draft:
     """A mutable copy of a state for the length of one transition, with the actions decided so far."""
 
-    def __init__(self, state: JobState, now: float) -> None:
+    def __init__(self, state: JobState, now: float) -> None:  # noqa: PLR0915 - a line for each table
         self.base = state
         self.job = state.job
         self.started_at = state.started_at
