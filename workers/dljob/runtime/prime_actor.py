@@ -71,6 +71,10 @@ class PrimeMaster:
         """The final status; None when the job is not over after the timeout."""
         return await self._own.wait(timeout_s)
 
+    async def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> what its node sees of its process now."""
+        return await self._own.stacks(target)
+
     async def pids(self) -> dict[str, int]:
         """The process of the master and of each rank that has one."""
         return await self._own.pids()
