@@ -95,10 +95,10 @@ def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tm
         assert incarnations(killed, 2) == [1, 2]
         status = killed.connection.status()
         assert status["progress"]["lastCheckpointStep"] == STEPS - 1
-        (fault,) = status["recentFaults"]
-        assert 0 <= fault["lostSteps"] <= STEPS
-        (restored,) = [n["message"] for n in killed.connection.notes() if n["reason"] == "CheckpointRestored"]
-        assert restored.startswith("life 1.2 goes on from step ")
+        lost = [fault["lostSteps"] for fault in status["recentFaults"] if fault["lostSteps"] is not None]
+        assert lost, status["recentFaults"]
+        restored = [n["message"] for n in killed.connection.notes() if n["reason"] == "CheckpointRestored"]
+        assert restored[0].startswith("life 1.2 goes on from step ")
         log = (killed.folder / "logs" / "t-2.log").read_text()
         assert "restored step" in log
         assert "restored step 0 " not in log
