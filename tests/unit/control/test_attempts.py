@@ -264,7 +264,7 @@ def test_a_master_that_the_status_never_told_of_leaves_ranks_all_the_same():
     world.step()
     world.pods[names.cluster_name("hello", UID, 1)] = pods
     assert world.settle().clusters == {}
-    assert world.look().requeue == 30 + attempts.CLOCKS_SECONDS
+    assert world.look().requeue == attempts.GRACE_SECONDS + 30 + attempts.CLOCKS_SECONDS
     world.pods.clear()
     assert world.settle().clusters
 

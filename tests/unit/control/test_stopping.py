@@ -183,3 +183,22 @@ def test_a_wrong_spec_has_no_deadline():
     world = World(dljob(activeDeadlineSeconds=100)).running().later(200)
     world.job["spec"]["roles"] = []
     assert world.settle().phase == "Running"
+
+
+def test_an_operator_that_was_away_hears_the_end_before_it_takes_the_job_for_stopped():
+    """Found by `dljob sim --operator`, seed 8404."""
+    world = World(dljob(activeDeadlineSeconds=20)).running().later(30)
+    assert world.step().status["phase"] == "Stopping"
+    world.restarted().later(100)
+    assert world.step().status is None  # nobody has been asked yet
+    assert world.look().requeue is not None
+    assert world.master("Succeeded").settle().phase == "Succeeded"
+
+
+def test_an_operator_that_was_away_orders_the_stop_before_it_takes_the_job_for_stopped():
+    world = World(dljob(activeDeadlineSeconds=20)).running().later(30)
+    world.step()
+    world.restarted().later(100).master("Running")
+    world.settle()
+    assert [command.kind for command in world.commands] == ["stop"]
+    assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from operator_bugs import BUGS
@@ -25,6 +26,7 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
 }
 """Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
 SEEDS = 120
+CASES = Path(__file__).parent / "operator_cases"
 
 
 @pytest.mark.slow
@@ -73,6 +75,11 @@ def test_a_seed_is_one_story():
     story = stories.story_of(7)
     assert stories.one(story) == stories.one(stories.load(json.loads(json.dumps(stories.dump(story)))))
     assert stories.one(story)["trace"]
+
+
+@pytest.mark.parametrize("case", sorted(CASES.glob("*.json")), ids=lambda case: case.stem)
+def test_what_broke_a_law_once_breaks_none(case):
+    assert stories.tell(stories.load(json.loads(case.read_text()))).problems == ()
 
 
 def test_what_is_harmless_is_named():

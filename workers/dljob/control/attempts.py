@@ -20,6 +20,8 @@ TOO_OFTEN = 20
 ORPHAN_SECONDS = 60.0
 """PrimeMaster may be silent for so long after its launcher went away."""
 DEFAULT_LEASE = 30
+GRACE_SECONDS = 30.0
+"""What a kubelet gives a pod that is deleted. Source: kubernetes.io, Pod Lifecycle, Termination of Pods."""
 CLOCKS_SECONDS = 5.0
 """The clocks of two operators' machines may differ by so much, and what is written has whole seconds."""
 ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
@@ -85,10 +87,12 @@ def _lost_at(case: Case) -> float:
     """When the last attempt was lost, if there was a PrimeMaster whose ranks may still live.
 
     MasterReady went False then, unless it never was True in the status: an operator may die before it writes that.
+    A head that lives when its attempt is given up ends within its grace, and lets ranks live until then.
     """
-    fault = part(case.old, "lastFault")
+    fault, since = part(case.old, "lastFault"), case.since("MasterReady")
     told = seconds(text(fault, "detectedAt")) if text(fault, "level") == CLUSTER else None
-    return max(case.since("MasterReady"), told or 0.0)
+    grace = 0.0 if case.ref or text(fault, "reason") == reasons.HEAD_LOST else GRACE_SECONDS
+    return since if told is None else max(since, told + grace)
 
 
 def _between(case: Case) -> bool:

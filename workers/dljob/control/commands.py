@@ -11,6 +11,7 @@ from dljob.control.case import Case, bounded, stamp
 from dljob.control.fields import items
 from dljob.control.model import Command, Event, Object
 from dljob.control.steps import Noted, Step
+from dljob.control.submit import watch
 
 SIZE = 64
 REFUSED = 400
@@ -42,6 +43,17 @@ def restart(case: Case) -> Step | None:
 def command_id(kind: str, target: str, when: str) -> str:
     """What PrimeMaster and the status know a command by."""
     return f"{kind}/{target}/{bounded(when, SIZE)}"
+
+
+def asked(case: Case, id_: str, seconds: float) -> bool:
+    """Whether PrimeMaster was ordered to stop, as far as it can be: an operator that was away begins only now.
+
+    `seconds`: of a silence after which it cannot.
+    """
+    master = case.observed.master
+    in_vain = master is not None and bool(master.error) and master.age >= seconds
+    refused = case.trouble("Command") is not None
+    return id_ in case.observed.commands or refused or in_vain or watch(case) is None
 
 
 def entry(case: Case, kind: str, target: str, when: str, state: str, message: str) -> Object:  # noqa: PLR0917

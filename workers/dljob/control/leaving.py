@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dljob.control.attempts import ENDED
 from dljob.control.case import Case, seconds
+from dljob.control.commands import asked
 from dljob.control.fields import text
 from dljob.control.model import Command, Finalize, Outcome
 from dljob.control.steps import Step
@@ -37,7 +38,7 @@ def leave(case: Case) -> Outcome:
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
     left = began + LEAVE_SECONDS - case.now
     id_ = f"delete/{case.attempt}"
-    if (left <= 0 and _asked(case, id_)) or _stopped(case):
+    if (left <= 0 and asked(case, id_, LEAVE_SECONDS)) or _stopped(case):
         return Outcome(
             "the DLJob is being deleted, and nothing of it runs that could be stopped", (Finalize(on=False),)
         )
@@ -48,14 +49,6 @@ def leave(case: Case) -> Outcome:
             "the DLJob is being deleted: PrimeMaster is asked to stop", (action,), (), None, watch(case), again
         )
     return Outcome("the DLJob is being deleted: PrimeMaster is stopping", watch=watch(case), requeue=again)
-
-
-def _asked(case: Case, id_: str) -> bool:
-    """Whether PrimeMaster was asked to stop, as far as it can be: an operator that was away begins only now."""
-    master = case.observed.master
-    in_vain = master is not None and bool(master.error) and master.age >= LEAVE_SECONDS
-    refused = case.trouble("Command") is not None
-    return id_ in case.observed.commands or refused or in_vain or watch(case) is None
 
 
 def _stopped(case: Case) -> bool:

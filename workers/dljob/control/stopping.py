@@ -19,6 +19,7 @@ from dljob.control.submit import watch
 
 STOP_SECONDS = 60.0
 """PrimeMaster may take so long to end the job's processes, before the RayCluster goes anyway."""
+AGAIN_SECONDS = 5.0
 BEFORE_RUNNING = ("", "Pending", "Provisioning", "Scheduling")
 
 
@@ -89,9 +90,11 @@ def _carry_out(case: Case) -> Step:
     verdict = Verdict(success=False, reason=failing.reason, message=failing.message, at=case.now)
     left = case.since("Failed") + STOP_SECONDS - case.now
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
-    if left <= 0 or over or case.cluster is None:
-        return Step(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
     id_ = command_id(case)
+    late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
+    if late or over or case.cluster is None:
+        return Step(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
+    left = left if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
         return Step("PrimeMaster is asked to stop the job", (action,), requeue=left)

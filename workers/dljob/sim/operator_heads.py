@@ -47,8 +47,8 @@ class Master:
     ended: str = ""
     away: bool = False
     """It answers nothing."""
-    gone: bool = False
-    """It never will again."""
+    gone: float = 0.0
+    """Since when it never will again; 0: it may."""
     step: int = 0
     obeyed: list[str] = field(default_factory=list[str])
 
@@ -191,7 +191,7 @@ class Head:
 
     def lose(self, master: Master) -> None:
         """PrimeMaster is gone for good, and its launcher ends."""
-        master.gone = True
+        master.gone = self._agenda.now
         self.kill_launcher()
         self._news(self)
 
@@ -212,7 +212,7 @@ class Head:
             self._agenda.after(master.work, lambda: self._done(master, version))
 
     def _over(self, master: Master) -> bool:
-        return not self.alive or master.gone or master.phase in PHASES_OVER
+        return not self.alive or master.gone > 0 or master.phase in PHASES_OVER
 
     def _turn(self, master: Master, phase: str, reason: str = "") -> None:
         master.phase, master.reason = phase, reason

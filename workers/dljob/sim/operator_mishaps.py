@@ -67,12 +67,20 @@ def mend(w: World) -> None:
     for cluster in w.server.each("RayCluster"):
         if part(cluster, "spec").get("suspend"):
             w.server.edit("RayCluster", cluster["metadata"]["name"], spec={"suspend": False})
-    if w.shared and w.server.find("RayCluster", w.shared) is None:
-        w.share()
+    _share(w)
     if w.job is not None:
         w.server.annotate("DLJob", w.name, {names.PAUSE: None})
         if not part(w.job, "spec").get("roles"):
             w.server.edit("DLJob", w.name, spec={"roles": _ROLES})
+
+
+def _share(w: World) -> None:
+    """The RayCluster that the job runs on comes back when it is gone, however long that takes."""
+    if w.shared and w.server.find("RayCluster", w.shared) is None:
+        w.happened()
+        w.share()
+    elif w.shared:
+        w.agenda.after(100.0, lambda: w.phase in PHASES_OVER or _share(w))
 
 
 _ROLES = [{"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}]

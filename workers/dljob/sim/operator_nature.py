@@ -194,11 +194,8 @@ class Nature:
 
     def rank_lives(self, head: Head, lease: float) -> bool:
         """Whether a rank of a head's job may still do something: within its lease, and in a pod that is there."""
-        if not head.masters:
+        now = self.agenda.now
+        renewed = [min(head.ended or now, m.gone or now) for m in head.masters.values() if not m.ended]
+        if not renewed or max(renewed) + lease <= now:
             return False
-        if head.ended is None:
-            return any(not master.ended and not master.gone for master in head.masters.values())
-        if head.ended + lease <= self.agenda.now:
-            return False
-        over = all(master.ended for master in head.masters.values())
-        return not over and any(not body["pod"].head for body in self.server.each("Pod", head.cluster))
+        return any(not body["pod"].head for body in self.server.each("Pod", head.cluster))

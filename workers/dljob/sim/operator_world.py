@@ -67,6 +67,8 @@ class World:
         """What the next launcher, or the user code of the next attempt, does."""
         self.taken: dict[str, Head] = {}
         """Submission -> the head that took it."""
+        self.wrote_at = 0.0
+        """When the DLJob changed last."""
         self.lost = 0
         """Attempts that were given up and count."""
         self.acted: list[float] = []
