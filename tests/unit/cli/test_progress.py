@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -170,7 +171,7 @@ class FakeConnection:
         self.version = 0
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
-        assert timeout_s > 0
+        assert 0 < timeout_s <= 2.0
         self.version = after_version
         return self.left.pop(0)
 
@@ -179,12 +180,25 @@ class FakeConnection:
         return [{**RESTART, "seq": after_seq + 1}]
 
 
+class Looker:
+    """Takes part in a watch, and waits for a status no longer than 2 s."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def patience(self) -> float:
+        return 2.0
+
+    def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
+        self.seen.append((status["phase"], len(notes)))
+
+
 def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     connection = FakeConnection(status("Pending"), status("Running"), status("Succeeded"))
-    seen: list[str] = []
+    look = Looker()
     with live.screen("j") as shown:
-        final = watch.watch(connection, shown, lambda s: seen.append(s["phase"]))  # pyright: ignore[reportArgumentType]
+        final = watch.watch(connection, shown, look)  # pyright: ignore[reportArgumentType]
     assert final["phase"] == "Succeeded"
-    assert seen == ["Pending", "Running"]
+    assert look.seen == [("Pending", 1), ("Running", 1)]
     assert connection.asked == [(0, 0), (1, 1), (2, 2)]
     assert capsys.readouterr().err.count("Restarting rollout/1") == 3
