@@ -21,7 +21,7 @@ from cluster import kuberay, up
 from cluster.handle import Cluster
 from operator_kit import Head, Operator, job
 
-from dljob.kube.api import DLJOBS, RAYCLUSTERS, ApiError, Kube
+from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, ApiError, Kube
 
 HEAD = "127.0.43.1"
 
@@ -100,8 +100,12 @@ async def create_all(kube: Kube, names: list[str], hands: int = 32) -> float:
 
 
 async def head_ready(kube: Kube, cluster: str) -> None:
-    """Say of a RayCluster what KubeRay says when its head is ready."""
+    """Say of a RayCluster and its head's pod what KubeRay and a kubelet say when the head is ready."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    runs: dict[str, Any] = {"phase": "Running", "podIP": HEAD, "podIPs": [{"ip": HEAD}]}
+    runs["conditions"] = [{"type": "Ready", "status": "True", "lastTransitionTime": now}]
+    for pod in await kube.list(PODS, "default", labels=f"ray.io/cluster={cluster},ray.io/node-type=head"):
+        await kube.patch(PODS, pod["metadata"]["name"], "default", {"status": runs}, sub="status")
     ready = {"type": "HeadPodReady", "status": "True", "reason": "HeadPodRunningAndReady", "message": ""}
     status = {
         "state": "ready",
