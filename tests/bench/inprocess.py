@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +35,7 @@ def parts(lines: list[dict[str, Any]], killed: float, noticed: float) -> dict[st
     """What each stretch of a recovery took, by the slowest rank."""
     marks = [killed, noticed] + [max(line[key] for line in lines) for key in ("met", "loaded", "t")]
     names = ("detect", "leave and meet", "load", "step")
-    return {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=True)}
+    return {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}
 
 
 def main() -> None:
