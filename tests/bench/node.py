@@ -1,4 +1,4 @@
-"""A node goes, or stops, and another one is at hand: until its ranks are in user code there. Ray is as it comes.
+"""A node goes, or stops, and a spare one is at hand: until its ranks are in user code there. Ray is as it comes.
 
 And none goes or stops, while everything that computes on the machine has to share it with 20 programs that only take
 time (BENCH_LOAD_S seconds, 600 if it is not set): nobody may be taken for frozen.
@@ -19,6 +19,7 @@ from bench_common import Entries, Row, alive, cluster, folder, live_actors, runs
 from bench_jobs import manifest, role, submit
 
 from dljob.runtime.descendants import below
+from dljob.telemetry.records import scan
 
 RANKS = 4
 LOAD = 20
@@ -54,14 +55,36 @@ def heard(handle: Any) -> bool:
     return len(agents) == 2
 
 
-def one(made: Any, where: Path, *, freeze: bool) -> tuple[float, float, float]:
-    """Seconds from the fault to the last rank in user code elsewhere, to the decision; and from the thaw to the end."""
+def warm(handle: Any) -> bool:
+    """Whether a process waits on the spare node for each rank."""
+    return len([event for _, event in journaled(handle) if event["t"] == "SpareReady"]) >= RANKS
+
+
+def journaled(handle: Any) -> list[tuple[float, dict[str, Any]]]:
+    """What PrimeMaster was told, with when."""
+    segments = sorted((handle.connection.dir / "journal").glob("*.jsonl"))
+    records = [record for segment in segments for record in scan(segment.read_bytes()).records]
+    return [(record["at"], record["e"]) for record in records if record["k"] == "event"]
+
+
+def parts(handle: Any, fault: float) -> dict[str, float]:
+    """Seconds from the fault to the last of each thing that has to happen, as the journal has it."""
+    found = {event["t"]: at - fault for at, event in journaled(handle) if at > fault}
+    return {kind: found[kind] for kind in ("UnitReserved", "RankReady")}
+
+
+def one(made: Any, where: Path, *, freeze: bool) -> tuple[float, float, float, dict[str, float]]:
+    """Seconds from the fault to the last rank in user code elsewhere, to the decision; from thaw to end; parts."""
     entries = Entries(where)
-    job = manifest("node", where, [role("worker", "bench_app.stay", RANKS, "1")])
+    job = manifest("node", where, [role("worker", "bench_app.stay", RANKS, "1")], spares={"nodes": 1})
     # What is measured is the default: `manifest` takes the backoff away, which the first failure has not anyway.
     handle = submit(job)
-    old = [entry["pid"] for entry in entries.await_count(RANKS)]
-    until(lambda: heard(handle), 60, 0.05)
+    try:
+        old = [entry["pid"] for entry in entries.await_count(RANKS, 60)]
+        until(lambda: heard(handle) and warm(handle), 60, 0.05)
+    except TimeoutError:
+        say(*(f"  {note}\n" for note in handle.events()), handle.status())
+        raise
     time.sleep(1.0)
     node = holder(made, old)
     all_of_it = everybody(node)
@@ -73,6 +96,7 @@ def one(made: Any, where: Path, *, freeze: bool) -> tuple[float, float, float]:
         say(*(f"  {note}\n" for note in handle.events()))
         raise
     took = max(entry["t"] for entry in new) - fault
+    steps = parts(handle, fault)
     decided = next(note["time"] for note in handle.events() if note["reason"] in LEFT) - fault
     ended = 0.0
     if freeze:
@@ -82,13 +106,18 @@ def one(made: Any, where: Path, *, freeze: bool) -> tuple[float, float, float]:
         ended = time.monotonic() - thaw
     handle.stop()
     handle.wait()
-    if not freeze:
-        made.remove_node(node, allow_graceful=False)
-        made.raylets.remove(node)
-        made.raylets.append(made.add_node(num_cpus=RANKS, object_store_memory=100 << 20))
-        until(lambda: not any(alive(pid) for pid in old), 60, 0.02)
+    # A spare node is entirely free, which one that was away may not be again for a while.
+    made.remove_node(node, allow_graceful=False)
+    made.raylets.remove(node)
+    made.raylets.append(made.add_node(num_cpus=RANKS, object_store_memory=100 << 20))
+    until(lambda: not any(alive(pid) for pid in old), 60, 0.02)
     time.sleep(2.0)
-    return took, decided, ended
+    return took, decided, ended, steps
+
+
+def told(left: float, steps: dict[str, float]) -> str:
+    """The way of one incident in words."""
+    return ", ".join([f"left after {left:.2f}", *(f"{kind} {at:.2f}" for kind, at in steps.items())])
 
 
 def under_load(where: Path, seconds: float) -> Row:
@@ -119,22 +148,23 @@ def under_load(where: Path, seconds: float) -> Row:
 
 def main() -> None:
     """Three rows."""
-    killed: list[tuple[float, float, float]] = []
-    frozen: list[tuple[float, float, float]] = []
+    killed: list[tuple[float, float, float, dict[str, float]]] = []
+    frozen: list[tuple[float, float, float, dict[str, float]]] = []
     with cluster(RANKS, RANKS, quick=False) as made:
         for number in range(runs(9)):
             for found, freeze in ((killed, False), (frozen, True)):
                 with folder() as where:
                     found.append(one(made, where, freeze=freeze))
-            words = [f"{took:.2f} s (left after {left:.2f} s)" for took, left, _ in (killed[-1], frozen[-1])]
+            words = [f"{took:.2f} s ({told(left, steps)})" for took, left, _, steps in (killed[-1], frozen[-1])]
             say(f"  run {number + 1}: killed {words[0]}, frozen {words[1]}, old ranks end in {frozen[-1][2]:.3f} s")
         for name, found, fault, limit in (
             ("node_killed", killed, "raylet killed", 3.0),
             ("node_frozen", frozen, "node frozen (SIGSTOP of all of it)", 5.0),
         ):
-            took, left, ended = (list(column) for column in zip(*found, strict=True))
-            what = f"{fault}, another node at hand: its {RANKS} ranks in user code there"
+            took, left, ended, steps = (list(column) for column in zip(*found, strict=True))
+            what = f"{fault}, a spare node at hand: its {RANKS} ranks in user code there"
             samples = {"dljob": took, "until it is left": left}
+            samples |= {f"until the last {kind}": [each[kind] for each in steps] for kind in steps[0]}
             if found is frozen:
                 samples["from its thaw to the old ranks' end"] = ended
             Row(name, what, f"<= {limit:.0f} s", median(took), limit, samples=samples).emit()
