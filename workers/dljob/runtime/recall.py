@@ -25,6 +25,7 @@ class Recall:
     def __init__(self) -> None:
         self._gate = threading.Lock()
         self._ident = 0
+        self._sent = False
         self._ordered = threading.Event()
 
     @property
@@ -37,11 +38,13 @@ class Recall:
         with self._gate:
             self._ident = threading.get_ident()
         try:
-            return work()
-        except Recalled:
-            return None
-        finally:
+            try:
+                return work()
+            finally:
+                self._shut_gate()
+        except Recalled:  # also one that came before the gate was shut, and after the work's own end
             self._shut_gate()
+            return None
 
     def order(self) -> None:
         """From now on user code is to end."""
@@ -51,21 +54,30 @@ class Recall:
         """Raise in user code; it comes at the thread's next step in Python, and not inside C code."""
         with self._gate:
             if self._ident:
-                _raise_in(self._ident, Recalled)
+                self._sent = True
+                _raise_in(self._ident)
 
     def _shut_gate(self) -> None:
-        """Nothing is raised in this thread from here on, not even what is on its way."""
+        """Nothing is raised in this thread from here on, not even what is on its way.
+
+        A thread has room for one error on its way: a last one takes the place of any other, and is awaited. Taking it
+        back, by none in its place, would leave Python 3.11 looking for it for ever, and under a tracer (a debugger,
+        coverage) it would do nothing else: only an error clears the signal, and a traced RESUME is repeated until then.
+        """
         while True:
             try:
                 with self._gate:
                     self._ident = 0
-                    _raise_in(threading.get_ident(), None)
+                if self._sent:
+                    _raise_in(threading.get_ident())
+                    while True:
+                        pass
+                return
             except Recalled:
-                continue
-            return
+                if not self._ident:
+                    return
 
 
-def _raise_in(ident: int, error: type[BaseException] | None) -> None:
-    """Have an error raised in a thread; None takes back one that was not raised yet."""
-    what = ctypes.py_object() if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), what)
+def _raise_in(ident: int) -> None:
+    """Have the error raised in a thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Recalled))
