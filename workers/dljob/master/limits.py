@@ -14,7 +14,7 @@ GRACE_S = 5.0
 """What healthy ranks get to leave at the end of a job."""
 STOP_S = 10.0
 """How long a host may take beyond the grace to end ranks, before it is killed."""
-LEAVE_S = 5.0
+LEAVE_S = 10.0
 """How long a rank may take to leave its torch group and keep its process, before the process is replaced."""
 RELEASE_S = 30.0
 """After so long without an answer everything is ordered to be released again."""
