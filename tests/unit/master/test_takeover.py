@@ -74,9 +74,20 @@ def test_kills_come_before_spawns_and_name_the_old_actor():
     world = World(job({"name": "w"})).boot()
     world.kill("w", 0)
     world.deliver()
-    kill, spawn = reissue(world.state, world.now)
-    assert kill == act.KillHost(host("w", 0), 1, "w/0/1")
+    *kills, spawn = reissue(world.state, world.now)
+    assert kills == [act.KillHost(host("w", 0), 1, actor) for actor in ("", "w/0/1")]
     assert spawn.life == 2
+
+
+def test_the_last_actor_that_answered_is_killed_whatever_was_made_and_ended_since():
+    """Two restarts in one batch, and a crash before the first kill was carried out."""
+    world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 0}})).boot()
+    for number in range(2):
+        world.send(ev.Commanded(f"c{number}", "restart", "w"))
+    assert (world.state.hosts[host("w", 0)].life, world.state.hosts[host("w", 0)].past) == (3, "w/0/1")
+    *kills, spawn = reissue(world.state, world.now)
+    assert kills == [act.KillHost(host("w", 0), 2, actor) for actor in ("", "w/0/1")]
+    assert spawn.life == 3
 
 
 def test_a_host_that_waits_out_a_backoff_is_killed_again_and_a_lost_unit_given_back():

@@ -72,6 +72,8 @@ def _kills(host: HostId, own: HostState) -> Iterator[Action]:
     if own.phase is HostPhase.DOWN and own.life:
         yield KillHost(host, own.life, own.actor)
     elif own.life > 1:
+        yield KillHost(host, own.life - 1, "")
+    if own.past:
         yield KillHost(host, own.life - 1, own.past)
 
 

@@ -52,7 +52,8 @@ def take(d: Draft, host: HostId, node: str) -> bool:
         if spare.phase is SparePhase.READY:
             log = spare.log or old.log
             life = old.life + 1
-            new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, old.actor, devices, log)
+            past = old.actor or old.past
+            new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
             d.set_host(host, new)
             d.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
             return True

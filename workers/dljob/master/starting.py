@@ -76,7 +76,8 @@ def ensure_host(d: Draft, host: HostId) -> None:
         try_start(d, host)
         return
     devices = state.devices if state.node == unit.node else ()
-    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=state.actor, devices=devices)
+    past = state.actor or state.past  # one that never answered may not even have been made
+    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices)
     d.set_host(host, new)
     d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
 

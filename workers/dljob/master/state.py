@@ -129,7 +129,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A worker host. `actor` names the process that is it now; `past` is the actor of life - 1, for a late kill."""
+    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered."""
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
