@@ -23,7 +23,7 @@ WRITTEN = (
 )  # fmt: skip
 TORN = ("begin", "event", "header", "notes")
 AT = ("append.event.*", *(f"append.{kind}-torn" for kind in TORN), *(f"{done}-after" for done in DONE))
-"""Before something is done is after the append that orders it. `tests/bench/deaths.py` has all the rest."""
+"""Before something is done is after the append that orders it."""
 
 
 @pytest.fixture
