@@ -36,7 +36,7 @@ def logs(home: Path) -> str:
     return "\n".join(path.read_text(errors="replace") for path in home.glob("jobs/*/logs/**/*") if path.is_file())
 
 
-NOTHING = {"process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
+NOTHING = {"in_process": 0, "process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
 
 
 def test_hello_cpu_runs_a_function_in_two_ranks(tmp_path: Path) -> None:

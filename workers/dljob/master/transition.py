@@ -172,6 +172,11 @@ def _host_lost(d: Draft, event: HostLost) -> None:
         if d.phase.active:
             failover.store_lost(d, event.host.role, event.outcome)
         return
+    _ranks_lost(d, event)
+
+
+def _ranks_lost(d: Draft, event: HostLost) -> None:
+    """What becomes of the ranks of a host that is gone."""
     keys = [(event.host.role, rank) for rank in d.facts(event.host.role).ranks_of(event.host.index)]
     if not d.phase.active:
         for key in keys:
