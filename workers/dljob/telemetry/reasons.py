@@ -40,9 +40,7 @@ CARRIED = "Carried"  # a new attempt on Kubernetes counts restarts on from where
 CARRY_IGNORED = "CarryIgnored"  # what the last attempt handed on cannot be used: budgets begin anew
 CHECKPOINT_RESTORED = "CheckpointRestored"  # a role, or a rank of it, goes on from a checkpoint, or found none
 DATA_RETURNED = "DataReturned"  # samples that were done after the checkpoint that is gone on from are handed out again
-CHECKPOINT_REFUSED = (
-    "CheckpointRefused"  # what an old process saved does not count: its successor has gone on without it
-)
+CHECKPOINT_REFUSED = "CheckpointRefused"  # what an old process saved does not count: its successor went on without it
 
 # Commands.
 COMMAND_ACCEPTED = "CommandAccepted"  # somebody ordered something, and it is being done
