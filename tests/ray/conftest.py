@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -63,8 +64,18 @@ class RayHere:
         os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
 
     def remove_node(self, node: Any) -> None:
+        """End a node, and wait until Ray knows: else it may yet place an actor of the next test there."""
         with suppress(Exception):
             self._cluster.remove_node(node, allow_graceful=False)
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self._lives(node.node_id):
+            time.sleep(0.05)
+
+    @staticmethod
+    def _lives(node_id: str) -> bool:
+        import ray
+
+        return ray.is_initialized() and any(row["NodeID"] == node_id and row["Alive"] for row in ray.nodes())
 
     def close(self) -> None:
         import ray
