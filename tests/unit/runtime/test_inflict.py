@@ -115,7 +115,7 @@ def test_a_fault_waits_for_its_step_and_comes_once(rl: JobPlan) -> None:
     assert world.at(None) == []
     assert world.at(14) == []
     (line,) = world.at(16)
-    assert line.endswith("kill rollout/1")
+    assert line == "kill rollout/1 at step 15"
     assert world.hand.did == [("kill", 103)]
     assert world.at(17) == []
     assert world.inflictor.done
@@ -129,10 +129,10 @@ def test_faults_come_by_time_since_the_job_runs_and_by_events(rl: JobPlan) -> No
     world = World(rl, text)
     assert world.at(1) == []
     assert world.inflictor.patience(time.time()) == float("inf")
-    world.at(1, "JobRunning")
+    assert world.at(1, "JobRunning") == ["stop rollout for 7 s after 0 s"]
     world.at(1, "Restarting", "Recovered")
     assert world.hand.did == [("stop", 7, 102, 103)]
-    world.at(1, "Restarting")
+    assert world.at(1, "Restarting") == ["slow trainer/3 4 times for 3 s at Restarting"]
     assert world.hand.did[1:] == [("slow", 4, 3, 107)]
 
 

@@ -29,7 +29,7 @@ class Looking:
     def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
         """Do what is due, and say so."""
         for line in self._inflictor.observe(status, notes):
-            self._say(f"fault after {line}")
+            self._say(f"fault: {line}")
 
 
 def show(told: Mapping[str, Any]) -> None:

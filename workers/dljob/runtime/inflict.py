@@ -15,7 +15,7 @@ from dljob.plan.incidents import Incident, Key, Moment, Strike
 from dljob.plan.model import JobPlan
 from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
 from dljob.runtime.harm import Hand, everybody
-from dljob.spec.faults import FileFault
+from dljob.spec.faults import FaultTime, FileFault
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
@@ -156,8 +156,7 @@ class Inflictor:
             strike = Strike(number, fault, time.time() - CLOCK_S)
             self.strikes.append(strike)
             self._do(fault, victims)
-            since = strike.at - (self._begin or strike.at)
-            said.append(f"{since:.1f} s: {in_words(fault)}")
+            said.append(f"{in_words(fault)} {when_in_words(fault.when)}")
         return said
 
     def _victims(self, target: Target, pids: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
@@ -246,6 +245,13 @@ def healthy(status: Mapping[str, Any]) -> bool:
     """Whether the job runs and every rank that should is ready or has ended well."""
     roles = status.get("roles") or ()
     return status.get("phase") == "Running" and all(r["ready"] + r["succeeded"] >= r["desired"] for r in roles)
+
+
+def when_in_words(when: FaultTime) -> str:
+    """What it waited for, as it is told."""
+    if when.step is not None:
+        return f"at step {when.step}"
+    return f"after {when.time} s" if when.time is not None else f"at {when.event}"
 
 
 def in_words(fault: FileFault) -> str:
