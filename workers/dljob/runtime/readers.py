@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dljob.runtime import tails
 from dljob.runtime.guard import raylet_pidfd
 
 IDLE_S = 60.0
@@ -53,10 +54,16 @@ class Readers:
         A caller that stops waiting takes the reader away from all who wait for it: it may hang.
         """
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import ActorUnschedulableError
 
         if node == ray.get_runtime_context().get_node_id():
             return await asyncio.to_thread(function, *args)
+        unknown = (ActorUnschedulableError,)
+        return await tails.once_known(lambda: self._once(node, function, *args), unknown, lambda: tails.lives(node))
+
+    async def _once(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        from ray.exceptions import RayError
+
         known = self._reader(node)
         known.asked += 1
         try:

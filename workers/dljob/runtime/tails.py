@@ -197,7 +197,7 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
     if node == ray.get_runtime_context().get_node_id():
         return await asyncio.to_thread(function, *args)
     unknown = (ActorUnschedulableError, TaskUnschedulableError)
-    return await once_known(lambda: _task(node, function, *args), unknown, lambda: _lives(node))
+    return await once_known(lambda: _task(node, function, *args), unknown, lambda: lives(node))
 
 
 async def once_known(
@@ -230,7 +230,8 @@ async def _task(node: str, function: Any, *args: Any) -> Any:
         raise
 
 
-def _lives(node: str) -> bool:
+def lives(node: str) -> bool:
+    """Whether Ray takes a node for alive."""
     import ray
 
     return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
