@@ -93,7 +93,10 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
 def test_what_runs_on_holds_no_file_of_its_caller(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
-        pid = processes.start(tmp_path, "etcd", ["sleep", "60"])
+        script = "import time; print('ready', flush=True); time.sleep(60)"
+        pid = processes.start(tmp_path, "etcd", [sys.executable, "-c", script])
+        words = tmp_path / "log" / "etcd"  # while a program is loaded it opens its libraries
+        processes.until(lambda: "ready" in words.read_text(), 60, "etcd", tmp_path, ["etcd"])
         held = [str(p.readlink()) for p in Path(f"/proc/{pid}/fd").iterdir()]
     processes.stop(tmp_path, "etcd")
     assert sorted(held) == ["/dev/null", *[str(tmp_path / "log" / "etcd")] * 2]
