@@ -9,10 +9,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from dljob.control import names, reconcile
-from dljob.control.fields import part, text
-from dljob.control.model import Object, Observed, Outcome, Pod, Submit, Trouble
+from dljob.control import reconcile
+from dljob.control.fields import part
+from dljob.control.model import Object, Observed, Outcome, Submit, Trouble
 from dljob.sim import operator_calls as calls
+from dljob.sim import operator_look
 from dljob.sim.operator_poll import Poll
 from dljob.sim.operator_server import Body, RefusedError
 
@@ -184,7 +185,7 @@ class Operator:
             self.poll.follow(None)
             return
         memory = self._memory(job)
-        seen = yield from self._observe(job, memory)
+        seen = yield from operator_look.observe(self, memory, job)
         outcome = self._decide(seen)
         self.world.decided(self, seen, outcome)
         failed = yield from self._act(memory, outcome)
@@ -212,63 +213,6 @@ class Operator:
             self.memory.attempt = attempt
             self.memory.troubles.clear()
         return self.memory
-
-    def _observe(self, job: Body, memory: Memory) -> Steps[Observed]:
-        status, server = part(job, "status"), self.world.server
-        if memory.logs_saved is None:
-            logs = names.logs_map(self.world.name)
-            ended = bool(status.get("completionTime"))
-            memory.logs_saved = ended and (yield from self.call(lambda: bool(server.find("ConfigMap", logs))))
-        ref = text(job, "spec", "rayClusterRef", "name")
-        if ref:
-            cluster = yield from self.call(lambda: server.find("RayCluster", ref))
-            pods = yield from self.call(lambda: [body["pod"] for body in server.each("Pod", ref)])
-            pods = [pod for pod in pods if pod.head]
-        else:
-            yield from self._not_lost(job)
-            yield from self._not_left(job, memory.attempt)
-            cluster, pods = self._own(job, memory.attempt)
-        master, ray_job = self.poll.views()
-        return Observed(
-            job=job,
-            cluster=cluster,
-            pods=tuple(sorted(pods, key=lambda pod: (not pod.head, pod.name))),
-            master=master,
-            ray_job=ray_job,
-            troubles=tuple(memory.troubles.values()),
-            logs_saved=memory.logs_saved,
-            commands=memory.commands,
-        )
-
-    def _not_lost(self, job: Body) -> Steps[None]:
-        """Look live before a RayCluster counts as gone."""
-        name, uid = (text(job, "status", "rayCluster", each) for each in ("name", "uid"))
-        if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
-            return
-        known = self.cache.get(("RayCluster", name))
-        if known is None or known["metadata"]["uid"] != uid:
-            found = yield from self.call(lambda: self.world.server.find("RayCluster", name))
-            if found is not None:
-                self.keep("RayCluster", found)
-
-    def _not_left(self, job: Body, attempt: int) -> Steps[None]:
-        """Look live before the pods of the last attempt count as gone."""
-        name = text(job, "status", "rayCluster", "name")
-        own = names.cluster_name(self.world.name, job["metadata"]["uid"], attempt)
-        if name and name != own and ("RayCluster", name) not in self.cache and not self._pods(name):
-            for body in (yield from self.call(lambda: list(self.world.server.each("Pod", name)))):
-                self.keep("Pod", body)
-
-    def _own(self, job: Body, attempt: int) -> tuple[Body | None, list[Pod]]:
-        own = names.cluster_name(self.world.name, job["metadata"]["uid"], attempt)
-        name = text(job, "status", "rayCluster", "name") or own
-        cluster, pods = self.cache.get(("RayCluster", name)), self._pods(name)
-        if name != own and cluster is None and not pods:
-            cluster, pods = self.cache.get(("RayCluster", own)), self._pods(own)
-        return cluster, pods
-
-    def _pods(self, cluster: str) -> list[Pod]:
-        return [body["pod"] for (kind, _), body in self.cache.items() if kind == "Pod" and body["cluster"] == cluster]
 
     def _act(self, memory: Memory, outcome: Outcome) -> Steps[bool]:
         """Make the actions come true until one fails; returns whether one did."""
