@@ -97,6 +97,8 @@ class World:
         assert again.actions == step.actions
         self.state = step.state
         self._remember_ready()
+        if isinstance(event, ev.NodeFrozen) and event.node not in self.frozen:
+            self.pending.append(ev.NodeThawed(event.node))  # as it answers, so the next answer says
         for action in step.actions:
             self.carry_out(action)
         if not self.hold:
@@ -212,6 +214,8 @@ class World:
         """It goes on: what was killed meanwhile ends."""
         for host, life in self.frozen.pop(node):
             self.hosts[host, life].alive = False
+            # Only now do calls to it break: a master that came meanwhile could not know.
+            self.pending.append(ev.HostLost(host, life, KILLED))
         self.pending.append(ev.NodeThawed(node))
         self.pending.append(ev.NodesSeen(self.seen()))
 
@@ -246,6 +250,13 @@ class World:
             if self.spares.get((role, node, slot)) != own.life:
                 self.pending.append(ev.SpareLost(role, node, slot, own.life))
         self.pending.append(ev.NodesSeen(self.seen()))
+        self._listen()
+
+    def _listen(self):
+        """A new master finds out anew which nodes answer."""
+        self.pending.extend(ev.NodeFrozen(node, 3.0) for node in sorted(self.frozen))
+        silent = (node for node, own in sorted(self.state.exclusions.items()) if own.silent)
+        self.pending.extend(ev.NodeThawed(node) for node in silent if node not in self.frozen)
 
     # -- the executor --------------------------------------------------------------------------------------------
 
@@ -347,13 +358,18 @@ class World:
         self.pending.append(event)
 
     def _kill_host(self, a):
-        process = self.hosts.get((a.host, a.life))
+        """By the actor's name, where the order has one: that may be of an earlier life than the order says."""
+        mine = {life: process for (host, life), process in self.hosts.items() if host == a.host}
+        named = (life for life, process in mine.items() if a.actor and process.actor == a.actor)
+        life = next(named, a.life)
+        process = mine.get(life)
         if process is None:
             self._adopt(a.host, a.life, a.actor).alive = False
+        elif a.actor not in ("", process.actor):
+            self.spares = {key: own for key, own in self.spares.items() if f"spare {key} {own}" != a.actor}
         elif process.alive:
-            assert a.actor in ("", process.actor)
-            self._die(a.host, a.life)
-            self.pending.append(ev.HostLost(a.host, a.life, KILLED))
+            self._die(a.host, life)
+            self.pending.append(ev.HostLost(a.host, life, KILLED))
 
     def _spawn_spare(self, a):
         if self._node_alive(a.node):

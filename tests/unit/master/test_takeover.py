@@ -8,6 +8,7 @@ from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import Phase
+from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
 
 
@@ -171,3 +172,18 @@ def test_a_host_that_was_still_being_made_is_ended_under_its_own_name():
     assert world.state.hosts[host("w", 1)].life == 3
     kills = {a for a in reissue(world.state, world.now) if isinstance(a, act.KillHost)}
     assert act.KillHost(host("w", 1), 2, "") in kills  # the executor knows the name of life 2; life 1 is long gone
+
+
+def test_a_process_that_ends_on_a_node_that_stands_still_is_missed_when_the_node_goes_on():
+    world = World(job({"name": "w"}), count=2).boot()
+    (node,) = {unit.node for unit in world.state.units.values()}
+    world.freeze_node(node)
+    world.crash_master()
+    world.pending.clear()  # it is not silent for long enough yet
+    world.kill("w", 0)
+    world.crash_master()
+    world.pending.clear()
+    assert next_wake(world.state) is None
+    world.thaw_node(node)
+    world.settle()
+    assert (world.state.phase, world.state.ranks["w", 0].incarnation) == (Phase.RUNNING, 2)
