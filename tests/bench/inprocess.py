@@ -16,9 +16,9 @@ from bench_jobs import end, manifest, processes, role, stamp, submit
 RANKS = 4
 
 
-def spare_warm() -> None:
-    """Wait until the spare has imported torch: until it uses no processor any more."""
-    pid = until(lambda: next((pid for name, pid in processes().items() if "/spare-" in name), 0))
+def spare_warm(ranks: set[int]) -> None:
+    """Wait until the spare, which is none of the ranks' pids, has imported torch: it uses no processor any more."""
+    pid = until(lambda: next((pid for name, pid in processes().items() if "/spare-" in name and pid not in ranks), 0))
     used = -1.0
     while (now := busy(pid)) != used:
         used = now
@@ -50,8 +50,8 @@ def main() -> None:
         handle = submit(manifest("inprocess", out, [group], spares={"processesPerNode": 1}))
         entries.await_count(RANKS)
         for number in range(runs(11)):
-            spare_warm()
             before = [entries.last_of("t", rank) for rank in range(RANKS)]
+            spare_warm({line["pid"] for line in before})
             victim = number % RANKS
             killed = stamp()
             os.kill(before[victim]["pid"], signal.SIGKILL)
