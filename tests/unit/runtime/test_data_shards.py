@@ -63,6 +63,16 @@ class Desk:
         self.journal.append(event)
         self.state = transition(self.state, event, 1.0).state
 
+    def started_again(self, rank: int) -> None:
+        """The rank has another incarnation and life, which may be in the same process."""
+        ranks = self.state.ranks.set(("w", rank), type(self.state.ranks["w", rank])(incarnation=2))
+        self.state = type(self.state)(
+            **{**{n: getattr(self.state, n) for n in self.state.__dataclass_fields__}, "ranks": ranks}
+        )
+        later = Place()
+        later.incarnation, later.life, later.number = 2, Life(1, 2), 2
+        self.places = [*self.places, later]
+
     def place(self) -> Any:
         return self.places[0]
 
@@ -174,6 +184,60 @@ def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_
     later.incarnation, later.life = 2, Life(1, 2)
     desk.places = [desk.places[0], later]
     assert next(mine).start == 0
+
+
+def test_who_lives_on_in_its_process_asks_anew_and_its_saves_tell_of_what_it_does(desk: Desk):
+    """The object is kept over a restart in process: what the life before held is others' now."""
+    mine = shards("d", 8, shard=2)
+    left = next(mine)
+    mine.close()
+    module.checkpoint.feeds.clear()  # as the end of user code leaves it
+    desk.started_again(0)
+    left.done()
+    got = next(mine)
+    assert (desk.journal[-1].incarnation, desk.journal[-1].done) == (2, ())
+    assert (got.start, got.end) in desk.state.feeds["d"].held["w", 0].runs
+    assert desk.state.feeds["d"].held["w", 0].incarnation == 2
+    got.done()
+    assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
+
+
+def test_what_is_done_while_an_answer_is_awaited_is_not_given_once_more(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    mine = shards("d", 8, shard=2)
+    first, _second = next(mine), next(mine)
+    answer = desk.shards
+
+    def late(question: Any) -> dict[str, Any]:
+        said = answer(question)
+        first.done()
+        return said
+
+    monkeypatch.setattr(desk, "shards", late)
+    assert [next(mine).start, next(mine).start] == [4, 6]
+
+
+def test_threads_of_a_rank_get_different_shards(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    mine, got = shards("d", 8, shard=2), list[int]()
+    mine._ask(2)
+    both, own = threading.Barrier(2), threading.Lock()
+
+    class Lock:
+        """Whoever gave it back waits for the other one to have had it."""
+
+        def __enter__(self) -> None:
+            own.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            own.release()
+            both.wait(60)
+
+    monkeypatch.setattr(mine, "_lock", Lock())
+    threads = [threading.Thread(target=lambda: got.append(next(mine).start)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == [0, 2]
 
 
 @pytest.mark.parametrize(("key", "value"), [("size", 0), ("shard", -1), ("epochs", True), ("size", 2.5)])

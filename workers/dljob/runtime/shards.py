@@ -99,15 +99,13 @@ class Shards:
         return self
 
     def __next__(self) -> Shard:
-        with self._lock:
-            fresh = [run for run in self._leased if run not in self._given]
-        if not fresh:
-            fresh = self._ask(AHEAD)
-        if not fresh:
-            raise StopIteration
-        self._given.add(fresh[0])
+        if self not in checkpoint.feeds:  # user code kept it when its torch group met anew: saves tell of it again
+            checkpoint.feeds.append(self)
+        while (run := self._taken()) is None:
+            if not self._ask(AHEAD):
+                raise StopIteration
         size = self._sizes["size"]
-        return Shard(fresh[0][0] // size, *fresh[0], size, self._seed, self._finished)
+        return Shard(run[0] // size, *run, size, self._seed, self._finished)
 
     def told(self) -> dict[str, Any]:
         """What was done and PrimeMaster may not have heard, as a question that wants nothing."""
@@ -118,7 +116,17 @@ class Shards:
         with suppress(CheckpointError, OSError):
             if self._done:
                 self._ask(0)
+        with self._lock:  # a later life of this process gets leases of its own
+            self._leased, self._given, self._done = [], set(), []
         self._client.close(wait=False)
+
+    def _taken(self) -> tuple[int, int] | None:
+        """A shard that is leased and not given yet, for one of the threads that may ask."""
+        with self._lock:
+            run = next((run for run in self._leased if run not in self._given), None)
+            if run is not None:
+                self._given.add(run)
+            return run
 
     def _finished(self, start: int, end: int) -> None:
         with self._lock:
@@ -140,7 +148,8 @@ class Shards:
                 said = self._client.shards(question)
             with self._lock:
                 self._done = [one for one in self._done if one not in question["done"]]
-                self._leased = [(start, end) for start, end in said["runs"]]
+                since = {(start, end) for start, end, _ in self._done}  # done while the answer was awaited
+                self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
                 return [run for run in self._leased if run not in self._given]
 
     def _renewed(self) -> bool:
