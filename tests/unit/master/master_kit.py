@@ -219,6 +219,11 @@ class World:
         self.pending.append(ev.NodeThawed(node))
         self.pending.append(ev.NodesSeen(self.seen()))
 
+    def drain_node(self, node, by=0.0):
+        """The cluster drains a node: it takes nothing more, and is gone by then."""
+        self.views = tuple(replace(view, leaving=by) if view.id == node else view for view in self.views)
+        self.pending.append(ev.NodesSeen(self.seen()))
+
     def seen(self):
         """The nodes as the backend sees them: `free` is what no reservation holds."""
         free = {view.id: dict(view.free) for view in self.views}
@@ -388,6 +393,9 @@ class World:
         )
         self.pending += [ev.NodesSeen(self.seen()), ev.NodesChecked(a.role, a.number, facts, teams)]
 
+    def _save_copies(self, a):
+        self.pending += [ev.NodesSeen(self.seen()), ev.CopiesSaved(a.node)]
+
     def _kill_spare(self, a):
         if self.spares.get((a.role, a.node, a.slot)) == a.life:
             del self.spares[a.role, a.node, a.slot]
@@ -420,6 +428,7 @@ _EXECUTE = {
     act.KillHost: World._kill_host,
     act.SpawnSpare: World._spawn_spare,
     act.CheckNodes: World._check_nodes,
+    act.SaveCopies: World._save_copies,
     act.Note: World._note,
     act.Release: World._release,
     act.Finish: World._finish,

@@ -149,7 +149,7 @@ def test_what_was_announced_of_a_node_holds_for_a_time():
     node = world.state.hosts[host("w", 1)].node
     world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))
     terminated = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
-    ended(world, 1, terminated, role="w", after=limits.NOTICE_S + 1)
+    ended(world, 1, terminated, role="w", after=limits.DEPART_S + limits.NOTICE_S + 1)
     assert root(world).reason == "Unknown"
 
 

@@ -82,6 +82,7 @@ EVENTS = st.one_of(
     st.builds(ev.CheckpointDecided, st.sampled_from(["t", "w/1", "x"]), lives, st.none() | saved, st.none() | small),
     st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
     st.builds(ev.NodeThawed, text),
+    st.builds(ev.CopiesSaved, text, text),
     st.builds(
         ev.NodesSeen,
         st.lists(views, max_size=3).map(tuple),

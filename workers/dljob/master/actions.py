@@ -143,6 +143,14 @@ class KillSpare:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveCopies:
+    """Bring to disk what ranks of the job have copied, since a node is to be taken away; answer CopiesSaved."""
+
+    node: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line of the job's timeline: what `dljob events` shows. Not executed, only written down."""
 
@@ -180,6 +188,7 @@ Action = (
     | LeaveGroup
     | KillHost
     | KillSpare
+    | SaveCopies
     | Note
     | Release
     | Finish

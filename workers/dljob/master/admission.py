@@ -49,12 +49,12 @@ def look(d: Draft, *, last: bool = False) -> None:
     names = tuple(name for name, unit in d.units.items() if unit.phase in wanted)
     if not names:
         return
-    excluded = frozenset(d.exclusions)
+    excluded = frozenset(d.exclusions).union(d.departures)
     found = _room(d, names, excluded)
     if isinstance(found, Refusal) and (last or not d.job.own_nodes):
         unfit = frozenset(
             n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
-        )
+        ).union(d.departures)
         again = _room(d, names, unfit) if unfit < excluded else found
         if isinstance(again, Assignment):
             _readmit(d, excluded.intersection(again.nodes.values()))
@@ -74,6 +74,13 @@ def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignm
     # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
     near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=_taken(d, every=False))
     return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=_taken(d))
+
+
+def elsewhere(d: Draft, names: frozenset[str]) -> Assignment | Refusal:
+    """Where units could go that have a node, without anybody leaving first."""
+    units = [d.job.plan.units[name] for name in names]
+    others = [held for held in _taken(d) if held.unit.name not in names]
+    return assign(units, roomy(d.nodes, units), excluded=frozenset(d.exclusions).union(d.departures), taken=others)
 
 
 def _taken(d: Draft, *, every: bool = True) -> list[Held]:

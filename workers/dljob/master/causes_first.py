@@ -30,8 +30,10 @@ _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 def judge(d: Draft, role: str, rank: int, outcome: Outcome) -> Heard:
     """A failure with its cause, after what was announced of its node."""
     node, name = _node(d, role, rank), f"{role}/{rank}"
-    for notice in (d.notices.get(node), d.notices.get(name)):
-        if notice is not None and d.now - notice.at <= limits.NOTICE_S:
+    for told in (node, name):
+        notice = d.notices.get(told)
+        going = d.departures.get(told)
+        if notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S:
             outcome = causes.told(outcome, notice.clues)
     if name in d.notices:
         d.notices = d.notices.delete(name)

@@ -9,7 +9,7 @@ from immutables import Map
 
 from dljob.master.actions import Action, Note
 from dljob.master.evolve import evolve
-from dljob.master.faults import Fault, Notice
+from dljob.master.faults import Departure, Fault, Notice
 from dljob.master.feeds import Feed
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
@@ -51,6 +51,7 @@ _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
+    "departures",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -121,6 +122,7 @@ class Draft:
         self.checks: Map[str, RoleCheck] = state.checks
         self.saves: Map[str, Saves] = state.saves
         self.feeds: Map[str, Feed] = state.feeds
+        self.departures: Map[str, Departure] = state.departures
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -165,6 +167,7 @@ class Draft:
             checks=self.checks,
             saves=self.saves,
             feeds=self.feeds,
+            departures=self.departures,
         )
 
     def _changed(self) -> bool:

@@ -69,6 +69,15 @@ class NodeThawed:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesSaved:
+    """What ranks had copied is on disk, for the sake of a node that is to be taken away."""
+
+    node: str
+    why: str = ""
+    """Why not all of it is; empty: it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitReserved:
     """A unit's placement group is held on a node; `token` counts the reservations of that unit."""
 
@@ -272,6 +281,7 @@ Event = (
     | NodesSeen
     | NodeFrozen
     | NodeThawed
+    | CopiesSaved
     | UnitReserved
     | UnitRefused
     | HostReady

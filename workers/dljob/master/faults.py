@@ -44,6 +44,24 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """A node that is to be taken away, while it is still there; times in unix seconds."""
+
+    why: str
+    """Who said so, in their words."""
+    since: float
+    """When that was heard."""
+    by: float
+    """Until when the node is there, as far as anybody said."""
+    save_by: float
+    """So long its ranks wait for their copies to come to disk."""
+    saved: bool = False
+    """They wait no more."""
+    stays: str = ""
+    """Why they stay to the end all the same; empty: nothing keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something that went wrong, and when it was made good."""
 

@@ -21,7 +21,11 @@ RELEASE_S = 30.0
 JOIN_S = 5.0
 """Failures of one role on one node within this time, of processes older than the first, are one failure."""
 NOTICE_S = 150.0
-"""So long after something was announced of a node the ends of processes there are put down to it."""
+"""So long after something was announced of a node, or was to happen, the ends of processes there are put down to it."""
+DEPART_S = 30.0
+"""So long a node that is to be taken away is still there, where nobody says how long: Kubernetes' and Ray's default."""
+PARTING_S = 5.0
+"""How much of that time is left to its ranks to go, once what they copied is on disk."""
 LEARN_S = 60.0
 """So long after a failure what becomes known of its node is put down as its cause."""
 ADMIT_BACKOFF_S = 1.0

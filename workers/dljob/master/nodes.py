@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dljob.master import checks, limits
+from dljob.master import checks, departures, limits
 from dljob.master.admission import leave, look, nodes_seen
 from dljob.master.draft import Draft
 from dljob.master.events import NodeFrozen, NodesSeen, NodeThawed
@@ -25,7 +25,9 @@ def seen(d: Draft, event: NodesSeen) -> None:
     for name, own in sorted(d.exclusions.items()):
         if own.silent and name not in live:
             _set(d, name, evolve(own, silent=False))
+    departures.announced(d, event.nodes)
     nodes_seen(d, event)
+    departures.follow(d)
 
 
 def gone(d: Draft, name: str) -> bool:

@@ -83,7 +83,12 @@ def decide(d: Draft, role: str, rank: int, outcome: Outcome) -> Restart | Replac
     level = d.facts(role).plan.restart_level
     if level == "Never":
         return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
-    return Restart(Level(level), counts=True, why=f"restartPolicy of {role}")
+    return Restart(Level(level), counts=not _announced(d, role, rank, outcome), why=f"restartPolicy of {role}")
+
+
+def _announced(d: Draft, role: str, rank: int, outcome: Outcome) -> bool:
+    """Whether the machine was taken away, and somebody had said so before."""
+    return outcome.reason is Reason.PREEMPTED and d.hosts[d.facts(role).host_of(rank)].node in d.departures
 
 
 def rule_for(d: Draft, role: str, outcome: Outcome) -> Rule | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.master import checks, limits, starting
+from dljob.master import checks, departures, limits, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -54,6 +54,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
             if spare.phase is SparePhase.SPAWNING
         ),
         *checks.again(d),
+        *departures.orders(state, now),
     )
 
 

@@ -22,12 +22,13 @@ from dljob.plan.words import natural
 def standing_by(state: JobState | Draft) -> dict[str, tuple[str, ...]]:
     """Node group -> its nodes that stand by, as many as it has spares, where there are so many."""
     used = {unit.node for unit in state.units.values() if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)}
+    barred = {*state.exclusions, *state.departures}
     found: dict[str, tuple[str, ...]] = {}
     for group, count in sorted(spare_nodes(state.job.plan).items()):
         idle = [
             node
             for node in of_group(state.nodes, group)
-            if not node.head and node.id not in used and node.id not in state.exclusions
+            if not node.head and node.id not in used and node.id not in barred
         ]
         # As at admission: the last ones of those that are entirely free, as far as is known.
         idle.sort(key=lambda node: (node.free == node.total, natural(node.id)))
@@ -53,7 +54,8 @@ def keep(d: Draft) -> None:
 def _changed(d: Draft) -> bool:
     """Whether anything is different on which the nodes that stand by, or what they need, depend."""
     base = d.base
-    return base.phase is not d.phase or d.nodes is not base.nodes or d.exclusions is not base.exclusions or _grew(d)
+    tables = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
+    return base.phase is not d.phase or not all(tables) or _grew(d)
 
 
 def _grew(d: Draft) -> bool:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from immutables import Map
 
 from dljob.master.actions import Action
-from dljob.master.faults import Fault, Notice
+from dljob.master.faults import Departure, Fault, Notice
 from dljob.master.feeds import Feed
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
@@ -335,8 +335,8 @@ class JobState:
     """No timer is due before this; None: there is no timer."""
     ledger: Ledger = field(default_factory=Ledger)
     """Where the time of all ranks went."""
-    checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])
-    """Of nodes, by role."""
+    checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # of nodes, by role
+    departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     feeds: Map[str, Feed] = field(default_factory=Map[str, Feed])  # data sets, by name
 

@@ -92,6 +92,8 @@ class NodeView:
     ip: str = ""
     head: bool = False
     """The head of a cluster whose head carries no ranks."""
+    leaving: float | None = None
+    """It is drained, and gone by then (unix seconds; 0: nobody said when). None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,13 @@ class Executor:
         self.hosts = Hosts(backend, offer, epoch, on_loss)
         self._checks = Checks(job, plan, backend, offer, epoch)
         self.failed: Callable[[BaseException], None] = lambda _: None
+        self._works: dict[type, Callable[[Any], Awaitable[None]]] = {
+            ac.StartRanks: self._start,
+            ac.StopRanks: self._stop,
+            ac.LeaveGroup: self._leave,
+            ac.SaveCopies: self._save_copies,
+            ac.Release: self._release,
+        }
         self._pump = asyncio.create_task(self._run())
 
     def execute(self, actions: Iterable[Any]) -> None:
@@ -118,14 +125,8 @@ class Executor:
                 self._bring_up_spare(action)
             case ac.CheckNodes():
                 self._checks.begin(action)
-            case ac.StartRanks():
-                self._spawn(self._start, action)
-            case ac.StopRanks():
-                self._spawn(self._stop, action)
-            case ac.LeaveGroup():
-                self._spawn(self._leave, action)
-            case ac.Release():
-                self._spawn(self._release, action)
+            case ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.SaveCopies() | ac.Release():
+                self._spawn(self._works[type(action)], action)
             case _:
                 self.failed(DLJobError(f"PrimeMaster ordered something unknown: {action!r}"))
 
@@ -240,14 +241,24 @@ class Executor:
         if savers:
             ranks = [name for name in actors if name not in savers and not name.endswith("/master")]
             await asyncio.gather(*(self._kill(name) for name in ranks))
-            await asyncio.gather(*(self._flush(name) for name in savers))
+            await asyncio.gather(*(self._flush(name, self.job.save_grace_s) for name in savers))
 
-    async def _flush(self, name: str) -> None:
-        grace = self.job.save_grace_s
-        with suppress(Exception):  # whatever a saver answers, or does not: all is to be ended after it
+    async def _save_copies(self, action: ac.SaveCopies) -> None:
+        """On all nodes: a checkpoint is whole with all its parts. Who leaves then goes where there is room then."""
+        savers = [name for name in await self._backend.actors(self._prefix) if is_saver(name)]
+        said = await asyncio.gather(*(self._flush(name, action.within_s) for name in savers))
+        with suppress(Exception):
+            await self._offer(ev.NodesSeen(await self._backend.nodes()))
+        await self._offer(ev.CopiesSaved(action.node, next(filter(None, said), "")))
+
+    async def _flush(self, name: str, grace: float) -> str:
+        """What a saver could not bring to disk, in words; whatever it answers, or does not, what is to come goes on."""
+        try:
             async with asyncio.timeout(grace + 2.0):
-                if ref := await self._backend.lookup(name):
-                    await self._backend.call(ref, "flush", grace, True)
+                ref = await self._backend.lookup(name)
+                return await self._backend.call(ref, "flush", grace, True) if ref else ""
+        except Exception as error:  # noqa: BLE001 - it may be gone, or answer nothing
+            return f"{name} does not answer ({type(error).__name__})"
 
     async def _kill(self, name: str) -> None:
         if ref := await self._backend.lookup(name):

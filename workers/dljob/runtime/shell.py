@@ -305,7 +305,7 @@ class Shell:
             with suppress(Exception):
                 nodes = await self.backend.nodes()
                 settled = self.state.phase is Phase.RUNNING
-                view = tuple((n.id, n.total, n.labels, () if settled else n.free) for n in nodes)
+                view = tuple((n.id, n.total, n.labels, n.leaving, () if settled else n.free) for n in nodes)
                 if view != seen:
                     await self.offer(ev.NodesSeen(nodes))
                     seen = view

@@ -11,7 +11,7 @@ from typing import Any
 from dljob.master.actions import Reserve
 from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.sim import checks, faults, jobs, laws
+from dljob.sim import checks, faults, jobs, laws, leaving
 from dljob.sim.faults import Timed
 from dljob.sim.shrink import fewest
 from dljob.sim.things import (
@@ -100,6 +100,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
         (
             *faults.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
             *checks.bad_nodes(seed, made),
+            *leaving.notices(seed),
         ),
         own_nodes=rng.random() < 0.3,
     )
@@ -227,7 +228,7 @@ class Driver:
         lacking = {group.name: group.replicas for group in w.job.plan.node_groups.values()}
         for node in w.nodes.values():
             group = dict(node.view.labels).get("dljob.io/node-group", "")
-            if node.silence is Silence.NONE and group in lacking:
+            if node.silence is Silence.NONE and node.view.leaving is None and group in lacking:
                 lacking[group] -= 1
         for pick, name in enumerate(sorted(lacking)):
             for _ in range(max(0, lacking[name])):

@@ -14,6 +14,7 @@ from dljob.master.actions import (
     LeaveGroup,
     Release,
     Reserve,
+    SaveCopies,
     SpawnHost,
     SpawnSpare,
     StartRanks,
@@ -24,7 +25,7 @@ from dljob.master.events import HostLost, RankEnded, Released, SpareLost, UnitRe
 from dljob.master.evolve import evolve
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId, Outcome, Reason
-from dljob.sim import checks, laws
+from dljob.sim import checks, laws, leaving
 from dljob.sim.things import Arrive, Carry, Process, Running, SetUp, SpareId, Up, Watched, Who, host_actor, spare_actor
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
         return
     else:
         laws.may_reserve(w, action)
+        leaving.may_reserve(w, action)
         w.reserving.add((action.unit, action.token))
     w.later(Carry(action))
 
@@ -145,7 +147,8 @@ def _reserve(w: World, a: Reserve) -> None:
     key = (a.unit, a.token)
     w.reserving.discard(key)
     if key not in w.groups:
-        if w.refusing or not w.reachable(a.node) or not w.take(a.node, a.unit, 1):
+        drained = a.node in w.nodes and w.nodes[a.node].view.leaving is not None
+        if w.refusing or drained or not w.reachable(a.node) or not w.take(a.node, a.unit, 1):
             w.refusing = max(0, w.refusing - 1)
             w.later(Arrive(UnitRefused(a.unit, a.token, f"node {a.node} would not hold it")), a.deadline_s)
             return
@@ -275,6 +278,7 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     SpawnHost: _spawn_host,
     SpawnSpare: _spawn_spare,
     CheckNodes: checks.check,
+    SaveCopies: leaving.save,
     StartRanks: _start,
     StopRanks: _stop,
     LeaveGroup: _leave_group,

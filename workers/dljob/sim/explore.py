@@ -23,6 +23,7 @@ from dljob.sim.things import (
     Arrive,
     Break,
     Carry,
+    Depart,
     Done,
     Fault,
     Happen,
@@ -40,7 +41,7 @@ from dljob.spec.model import DLJobManifest
 
 SLACK = 10.0
 """What is on its way arrives within so many seconds after it could."""
-PUNCTUAL = (Lapse, Break, Notice, StrikeOff, Heal)
+PUNCTUAL = (Lapse, Break, Notice, StrikeOff, Depart, Heal)
 """What happens at its time."""
 PROMPT = (Arrive, Carry, Look)
 """Events and orders are never on their way."""

@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING, Any
 from dljob.master import limits
 from dljob.master.evolve import evolve
 from dljob.master.state import JobState
-from dljob.sim.things import Beacon, Break, Done, Heal, Item, Lapse, Notice, SetUp, Silence, Stall, StrikeOff, Up
+from dljob.sim.things import (
+    Beacon,
+    Break,
+    Depart,
+    Done,
+    Heal,
+    Item,
+    Lapse,
+    Notice,
+    SetUp,
+    Silence,
+    Stall,
+    StrikeOff,
+    Up,
+)
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -85,6 +99,9 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             for name, x in s.exclusions.items()
         ),
         frozenset(
+            (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.by, now)) for name, x in s.departures.items()
+        ),
+        frozenset(
             (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
             + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
             for n, i in s.incidents.items()
@@ -132,6 +149,8 @@ def _void(w: World, item: Item) -> bool:
             return item.actor not in w.processes or item.actor in w.watched
         case Lapse():
             return _spoken(w, item.node) if item.node else item.epoch != w.epoch
+        case Depart():
+            return item.node not in w.nodes or not w.reachable(item.node)
         case Heal() | Notice() | Break() | StrikeOff():
             return _spoken(w, item.node)
         case _:

@@ -9,13 +9,14 @@ from dljob.master.events import HangFound, HostReady, NodeFrozen, NodesSeen, Nod
 from dljob.master.evolve import evolve
 from dljob.master.state import Phase, RankPhase
 from dljob.master.views import Outcome, Reason
-from dljob.sim import executor
+from dljob.sim import executor, leaving
 from dljob.sim.things import (
     Arrive,
     Beacon,
     Boot,
     Break,
     Carry,
+    Depart,
     Done,
     Heal,
     Item,
@@ -126,7 +127,7 @@ def _look(w: World, _i: Look) -> None:
     if w.state is None:
         return
     # What is free matters only while something is to be placed.
-    view = tuple(v.id for v in seen) if w.state.phase is Phase.RUNNING else seen
+    view = tuple((v.id, v.leaving) for v in seen) if w.state.phase is Phase.RUNNING else seen
     if view != w.told_nodes:
         w.told_nodes = view
         w.tell((Arrive(NodesSeen(seen)),))
@@ -243,6 +244,7 @@ _HAPPEN: dict[type, Callable[[World, Any], None]] = {
     Break: _break,
     Notice: _notice,
     StrikeOff: _strike_off,
+    Depart: leaving.depart,
     Heal: _heal,
     Lapse: _lapse,
     Beacon: _beacon,

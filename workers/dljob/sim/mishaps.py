@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dljob.master.events import Commanded, NodesSeen
 from dljob.master.evolve import evolve
 from dljob.master.views import HostId, NodeView, Outcome, Reason
-from dljob.sim import checks, executor
+from dljob.sim import checks, executor, leaving
 from dljob.sim.happenings import on
 from dljob.sim.things import (
     Arrive,
@@ -202,6 +202,8 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "command": _command,
     "again": _again,
     "bad": checks.spoil,
+    "drain": leaving.drain,
+    "evict": leaving.evict,
 }
 """What can go wrong, by name."""
 
@@ -214,7 +216,7 @@ def possible(w: World, kind: str) -> list[Fault]:
         count = len(w.running)
     elif kind == "bad":
         count = len(w.nodes)
-    elif kind in ("node lost", "freeze", "cut"):
+    elif kind in ("node lost", "freeze", "cut", "drain", "evict"):
         count = len(_speaking(w, Fault(kind)))
     else:
         count = int(w.state is not None)

@@ -178,6 +178,13 @@ class StrikeOff:
 
 
 @dataclass(frozen=True, slots=True)
+class Depart:
+    """A machine is taken away, as it was announced."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Heal:
     """A silent node answers again."""
 
@@ -200,7 +207,21 @@ class Lapse:
 
 
 Item: TypeAlias = (
-    Arrive | Carry | Up | SetUp | Done | Stall | Look | Boot | Break | Notice | StrikeOff | Heal | Lapse | Beacon
+    Arrive
+    | Carry
+    | Up
+    | SetUp
+    | Done
+    | Stall
+    | Look
+    | Boot
+    | Break
+    | Notice
+    | StrikeOff
+    | Depart
+    | Heal
+    | Lapse
+    | Beacon
 )
 
 
