@@ -116,6 +116,34 @@ def test_one_that_came_just_before_the_end_is_taken_back():
         assert results == [4950]
 
 
+def test_one_that_comes_just_before_the_work_is_not_raised_outside():
+    recall, begun = Recall(), []
+
+    class Gate:
+        """The moment at which it is open to an interrupt."""
+
+        def __init__(self):
+            self.own, self.opened = threading.Lock(), False
+
+        def __enter__(self):
+            self.own.acquire()
+
+        def __exit__(self, *_):
+            self.own.release()
+            if not self.opened:
+                self.opened = True
+                other = threading.Thread(target=recall.interrupt)
+                other.start()
+                other.join()
+
+    recall._gate = Gate()
+    thread, results = in_thread(recall, lambda: begun.append(1))
+    thread.join(30)
+    assert results == [None]
+    assert begun == []
+    assert recall._ident == 0, "nothing is raised in this thread any more"
+
+
 def test_an_async_timeout_of_user_code_is_its_own():
     async def late():
         raise TimeoutError("mine")

@@ -200,6 +200,79 @@ def test_code_that_is_busy_is_taken_out_of_it(host):
     assert reports(host) == [(1, True)]
 
 
+def test_code_that_cleans_up_is_left_to_it(host, monkeypatch):
+    monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
+    going, cleaned = threading.Event(), []
+
+    def work(_order, _start):
+        try:
+            going.set()
+            while True:
+                pass
+        finally:
+            while len(host.broken) < 5:
+                pass
+            cleaned.append(True)
+
+    host.work = work
+    host.start_ranks(order(1))
+    going.wait(30)
+    host.leave_rank(leave(1))
+    assert cleaned == [True]
+    assert reports(host) == [(1, True)]
+
+
+def test_code_that_catches_everything_is_called_back_again(host, monkeypatch):
+    monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
+    monkeypatch.setattr(thread_host, "PATIENCE_S", 0.0)
+    going, caught = threading.Event(), []
+
+    def work(_order, _start):
+        while len(caught) < 2:
+            try:
+                going.set()
+                while True:
+                    pass
+            except BaseException:  # noqa: BLE001 - as user code does
+                caught.append(1)
+
+    host.work = work
+    host.start_ranks(order(1))
+    going.wait(30)
+    host.leave_rank(leave(1))
+    assert reports(host) == [(1, True)]
+
+
+def test_an_order_to_leave_means_the_life_that_it_found_and_no_later_one(host):
+    """The rank ends and is started again here while the order is being obeyed, where nothing keeps it from that."""
+    go = threading.Event()
+
+    class Slow(Recall):
+        def order(self):
+            super().order()
+            if not host._lock.locked():
+                ended = host._done
+                go.set()
+                assert ended.wait(30)
+                host.work = until_stopping(host)
+                host.start_ranks(order(2))
+
+    def work(_order, _start):
+        while not go.is_set() and not host._stopping:
+            pass
+        return Outcome(ok=False, message="connection closed by peer")
+
+    host.work, host._recall = work, Slow()
+    host.start_ranks(order(1))
+    host.leave_rank(leave(1))
+    host._done.wait(30)
+    host.work = until_stopping(host)
+    host.start_ranks(order(2))
+    assert not host._stopping
+    assert not host._callee._closed
+    host.leave_rank(leave(2))
+
+
 def test_an_order_to_leave_that_overtakes_the_order_to_start_wins(host):
     host.leave_rank(leave(1))
     host.leave_rank(leave(1))

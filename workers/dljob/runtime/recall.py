@@ -12,7 +12,9 @@ T = TypeVar("T")
 ASK_S = 0.05
 """What user code gets to leave by itself: most is in a collective, or will be soon, and that fails."""
 AGAIN_S = 0.5
-"""How often it is tried again with code that goes on."""
+"""How often what code waits for that goes on is broken off again."""
+PATIENCE_S = 3.0
+"""How long code to which the error came has to clean up before another one, for code that caught the first."""
 
 
 class Recalled(BaseException):
@@ -35,10 +37,10 @@ class Recall:
 
     def run(self, work: Callable[[], T]) -> T | None:
         """Run work in this thread; None when it was called back. Whatever else it raises passes through."""
-        with self._gate:
-            self._ident = threading.get_ident()
         try:
             try:
+                with self._gate:
+                    self._ident = threading.get_ident()
                 return work()
             finally:
                 self._shut_gate()

@@ -32,7 +32,7 @@ from dljob.runtime.host import HEARD_S, TERM_GRACE_S, Host, Steps
 from dljob.runtime.lifecycle import Lifecycle
 from dljob.runtime.logfile import open_log, redirect_output
 from dljob.runtime.messages import Call, HostSpec, LeaveOrder, Reply, StartOrder, StopOrder
-from dljob.runtime.recall import AGAIN_S, ASK_S, Recall
+from dljob.runtime.recall import AGAIN_S, ASK_S, PATIENCE_S, Recall
 from dljob.runtime.router import RayCalls
 from dljob.runtime.serve import Callee
 
@@ -103,15 +103,19 @@ class ThreadHost(Host):
                 if early:  # the order to start it comes later, or never, and is not obeyed
                     self.reports.add(order.rank, order.incarnation, os.getpid(), LEFT)
             current = self._start is not None and self._start.incarnation == order.incarnation
+            if not current or self._done.is_set():
+                return
             recall, done = self._recall, self._done
-        if not current or done.is_set():
-            return
-        recall.order()
-        self._callee.close(LEFT, cut=True)
-        self._stopping.order(f"restart in process: {order.reason}")
+            # Before the lock is given back: a rank that ends now may be told to start again here, as another one.
+            recall.order()
+            self._callee.close(LEFT, cut=True)
+            self._stopping.order(f"restart in process: {order.reason}")
         self._break_off(recall)
+        asked = float("-inf")
         while not done.wait(ASK_S):
-            recall.interrupt()
+            if time.monotonic() - asked >= PATIENCE_S:
+                asked = time.monotonic()
+                recall.interrupt()
             if done.wait(AGAIN_S):
                 break
             self._break_off(recall)
