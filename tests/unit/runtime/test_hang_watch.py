@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,12 +35,16 @@ class Agent(MemoryHost):
         self.asked: list[tuple[tuple[str, ...], bool]] = []
         self.pids: dict[str, tuple[int, int]] = {}
         self.broken = False
+        self.at_stacks: Callable[[], object] = lambda: None
+        """What happens before the stacks are looked at."""
 
     async def look(self, targets: Sequence[Target], whole: bool) -> tuple[Seen, ...]:
         self.asked.append((tuple(target.name for target in targets), whole))
         self.pids |= {target.name: (target.pid, target.host_pid) for target in targets}
         if self.broken:
             raise ActorCallError("OSError", "no", "")
+        if whole:
+            self.at_stacks()
         stack = "thread\n    f (train.py:1)\n" if whole else ""
         return tuple(Seen(self.sees.get(target.name, USER), stack) for target in targets)
 
@@ -139,6 +143,37 @@ async def test_what_was_told_is_not_told_again_before_the_rank_steps(here: Here)
     here.agent.sees["w/1"] = Look(STOPPED)
     await here.passes(9)
     assert len(here.told) == 2
+
+
+async def test_a_process_that_was_stopped_for_a_moment_is_left_alone_and_found_when_it_stops_for_good(
+    here: Here,
+) -> None:
+    await here.steps(8)
+    here.agent.sees["w/1"] = Look(STOPPED)
+    here.agent.at_stacks = here.agent.sees.clear
+    await here.passes(1.7)
+    assert any(whole for _, whole in here.agent.asked)
+    assert here.told == []
+    here.agent.at_stacks = lambda: None
+    here.agent.sees["w/1"] = Look(STOPPED)
+    await here.passes(3)
+    assert [event.rank for event in here.told] == [1]
+
+
+async def test_a_rank_that_steps_while_its_stack_is_written_down_is_left_alone(tmp_path: Path) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=50)
+    await here.steps(8, each=0.1)
+    here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
+
+    def steps() -> None:
+        if any(len(names) == 3 and names[0] == "w/1" for names, _ in here.agent.asked):
+            here.progress["w", 1] = (9, {})
+            here.watch._hear(here.state)  # type: ignore[arg-type]
+
+    here.agent.at_stacks = steps
+    await here.passes(12)
+    assert here.watch._paces["w"][1].step == 9
+    assert here.told == []
 
 
 async def test_a_silence_that_proves_nothing_is_looked_at_ever_more_rarely(here: Here) -> None:

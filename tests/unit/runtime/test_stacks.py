@@ -112,6 +112,7 @@ SITE = f"{LIB}/site-packages"
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/checkpoint/client.py", "train.py"], Where.CHECKPOINT),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/context.py", "train.py"], Where.ORDER),
         ([f"{LIB}/threading.py", "train.py"], Where.USER),
+        ([f"{LIB}/queue.py", f"{SITE}/torch/distributed/checkpoint/filesystem.py", "train.py"], Where.CHECKPOINT),
         ([f"{SITE}/torch/autograd/graph.py", "train.py"], Where.COLLECTIVE),
         (["model.py", f"{SITE}/torch/nn/parallel/distributed.py", "train.py"], Where.USER),
         ([f"{SITE}/mine/train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),

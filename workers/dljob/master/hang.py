@@ -8,7 +8,7 @@ Times are seconds of one clock of the caller's, which may stand still.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING
@@ -45,16 +45,17 @@ class Pace:
     """Seconds per step, the latest last."""
     longest: float = 0.0
     """The longest silence that ended by itself."""
+    median: float = field(init=False, default=0.0)
+    """Seconds of a usual step; 0 before any was measured. Kept: all ranks are looked through ten times a second."""
+
+    def __post_init__(self) -> None:
+        if self.times:
+            object.__setattr__(self, "median", median(self.times))
 
     @property
     def measured(self) -> bool:
         """Whether enough is known to judge a silence."""
         return len(self.times) >= FEWEST
-
-    @property
-    def median(self) -> float:
-        """Seconds of a usual step; 0 before any was measured."""
-        return median(self.times) if self.times else 0.0
 
 
 def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
@@ -86,7 +87,8 @@ def busy_after(pace: Pace, policy: HangPolicy) -> float:
 
 def silent(paces: Mapping[int, Pace], now: float) -> tuple[int, ...]:
     """The ranks of a role that have been silent for more than a few of their own steps."""
-    return tuple(sorted(rank for rank, p in paces.items() if p.measured and now - p.at > look_after(p)))
+    late = (rank for rank, p in paces.items() if (silence := now - p.at) > LOOK_S and silence > look_after(p))
+    return tuple(sorted(rank for rank in late if paces[rank].measured))
 
 
 def look_again_at(silence: float) -> float:

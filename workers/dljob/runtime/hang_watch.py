@@ -83,9 +83,9 @@ class HangWatch:
         if state.verdict is not None or state.running_at is None:
             return
         self._hear(state)
-        for role in self._paces:
-            due = [rank for rank in hang.silent(self._of(state, role), self._clock) if self._is_due((role, rank))]
-            if due:
+        for role, paces in self._paces.items():
+            late = hang.silent(paces, self._clock)
+            if any(self._is_due((role, rank)) for rank in self._of(state, role, late)):
                 self._inquire(role, self._look_at(role))
         if self._clock - self._quiet_at >= QUIET_EVERY_S:
             self._quiet_at = self._clock
@@ -107,12 +107,13 @@ class HangWatch:
             paces = self._paces.setdefault(role, {})
             paces[rank] = hang.paced(paces.get(rank), state.ranks[key].incarnation, told[0], self._clock)
 
-    def _of(self, state: JobState, role: str) -> dict[int, Pace]:
-        """The paces of the processes of a role that are ranks now and at work."""
+    def _of(self, state: JobState, role: str, among: Iterable[int] | None = None) -> dict[int, Pace]:
+        """The paces of the processes of a role (among these ranks) that are ranks now and at work."""
         paces = self._paces.get(role, {})
+        chosen = paces if among is None else {rank: paces[rank] for rank in among}
         return {
             rank: pace
-            for rank, pace in paces.items()
+            for rank, pace in chosen.items()
             if (own := state.ranks[role, rank]).phase is RankPhase.READY and own.incarnation == pace.incarnation
         }
 
@@ -163,7 +164,7 @@ class HangWatch:
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
         for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
-            await self._convict(state, role, verdict, list(still))
+            await self._convict(state, role, verdict, still)
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
         ranks = range(state.job.roles[role].plan.replicas)
@@ -179,21 +180,27 @@ class HangWatch:
         second = await self._ask(role, first, stacks=stacks)
         return {rank: Looks(first[rank].look, seen.look, between) for rank, seen in second.items()}
 
-    async def _convict(self, state: JobState, role: str, verdict: Verdict, ranks: list[int]) -> None:
-        rank = verdict.rank if verdict.rank is not None else min(ranks)
+    async def _convict(self, state: JobState, role: str, verdict: Verdict, looks: Mapping[int, Looks]) -> None:
+        rank = verdict.rank if verdict.rank is not None else min(looks)
         incarnation = state.ranks[role, rank].incarnation
         pace = self._paces.get(role, {}).get(rank)
         mark = (incarnation, pace.at if pace is not None else 0.0)
         if self._found.get((role, rank)) == mark:
             return
+        path, seen = await self._write_down(role, rank, incarnation, verdict.why)
+        woke = bool(looks[rank].stopped) and seen is not None and not seen.look.stopped
+        if woke or self._paces.get(role, {}).get(rank) is not pace:
+            return  # it goes on: who stopped it, a debugger or a machine that was moved, let it go meanwhile
         self._found[role, rank] = mark
-        path = await self._write_down(role, rank, incarnation, verdict.why)
         whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
         await self._offer(ev.HangFound(role, rank, incarnation, kind, verdict.why, path, whole, round(silent, 3)))
 
-    async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> str:
-        """The stacks of a role's ranks in a file of the job's folder; its path, empty when it cannot be written."""
+    async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> tuple[str, Seen | None]:
+        """The stacks of a role's ranks in a file of the job's folder: its path, empty when it cannot be written.
+
+        And what was seen of this rank, None when its node did not answer.
+        """
         ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
         found = await self._ask(role, ranks[:SHOWN], stacks=True)
         parts = [f"{role}/{rank}: {why}\n"]
@@ -203,8 +210,8 @@ class HangWatch:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(path.write_text, "".join(parts))
-            return str(path)
-        return ""
+            return str(path), found.get(rank)
+        return "", found.get(rank)
 
     async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Seen]:
         return await looked(self._backend, self._state(), role, ranks, stacks=stacks)

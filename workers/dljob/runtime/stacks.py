@@ -34,6 +34,7 @@ _PLACES = (
     ("dljob/runtime/rpc.py", Where.CALL),
     ("dljob/runtime/checkpoint/", Where.CHECKPOINT),
     ("dljob/runtime/context.py", Where.ORDER),
+    ("torch/distributed/checkpoint/", Where.CHECKPOINT),
     ("torch/distributed/", Where.COLLECTIVE),
     ("torch/nn/parallel/", Where.COLLECTIVE),
 )
