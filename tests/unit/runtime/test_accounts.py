@@ -9,6 +9,7 @@ from immutables import Map
 
 from dljob.master import events as ev
 from dljob.master.evolve import evolve
+from dljob.master.marks import Life
 from dljob.master.state import HostPhase, HostState, JobState, RankPhase, RankState
 from dljob.master.transition import initial
 from dljob.master.views import HostId, NodeView, Outcome
@@ -94,6 +95,28 @@ def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
     assert evidence.told(state, first) == first, "the first process repeats nothing"
     silent = ev.RankReady("w", 1, 3, 1)
     assert evidence.told(state, silent) == silent, "nobody heard of a step"
+
+
+def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
+    evidence, state = Evidence(), running()
+    hear(evidence, state, beacon(7))
+    hear(evidence, state, beacon(9, host=1))
+    reached = {
+        world: evidence.told(state, ev.CheckpointDecided(world, Life(1, 2), None)).reached  # type: ignore[union-attr]
+        for world in ("w", "w/0", "w/1", "w/2", "x")
+    }
+    assert reached == {"w": 9, "w/0": 7, "w/1": 9, "w/2": None, "x": None}
+
+
+def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through() -> None:
+    class Looked(dict[tuple[str, int], int]):
+        def items(self) -> Any:
+            raise AssertionError("all were looked through")
+
+    evidence = Evidence()
+    evidence._highest = Looked({("w", 0): 7})  # type: ignore[reportPrivateUsage]
+    told = evidence.told(running(), ev.CheckpointDecided("w/0", Life(1, 2), None))
+    assert told == ev.CheckpointDecided("w/0", Life(1, 2), None, reached=7)
 
 
 def test_an_end_brings_the_last_step() -> None:

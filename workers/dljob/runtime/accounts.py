@@ -66,13 +66,18 @@ class Evidence:
             case ev.RankReady() if event.incarnation > 1:
                 return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
             case ev.CheckpointDecided():
-                role, _, rank = event.world.partition("/")
-                steps = [s for (name, n), s in self._highest.items() if name == role and rank in ("", str(n))]
-                return dataclasses.replace(event, reached=max(steps, default=None))
+                return dataclasses.replace(event, reached=self._reached(event.world))
             case ev.NodesSeen():
                 return dataclasses.replace(event, silent=self._silent(state, {node.id for node in event.nodes}))
             case _:
                 return event
+
+    def _reached(self, world: str) -> int | None:
+        """How far a world had come; an Actor rank's is looked up, since ten thousand of them may ask at once."""
+        role, _, rank = world.partition("/")
+        if rank.isdecimal():
+            return self._highest.get((role, int(rank)))
+        return max((step for (name, _), step in self._highest.items() if name == role), default=None)
 
     def _silent(self, state: JobState, nodes: set[str]) -> tuple[tuple[str, float], ...]:
         """When nodes that are gone were last heard."""
