@@ -81,7 +81,7 @@ class Desk:
         return self.places[0]
 
     def shards(self, question: Any) -> dict[str, Any]:
-        said = asyncio.run(shard_desk.answer(self, question))  # type: ignore[arg-type] - as much of a shell as it needs
+        said = asyncio.run(shard_desk.answer(self, question, {}))  # type: ignore[arg-type] - as much of a shell as it needs
         if said["why"]:
             raise CheckpointError(said["why"])
         return said
@@ -153,18 +153,57 @@ def test_who_waits_hears_what_comes_back_and_one_who_does_not_ends(desk: Desk):
 
     async def waits() -> list[dict[str, Any]]:
         desk.changed = asyncio.Condition()
-        task = asyncio.create_task(shard_desk.answer(desk, question))  # type: ignore[arg-type]
+        task = asyncio.create_task(shard_desk.answer(desk, question, {}))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         await desk.offer(shard_desk.told({**mine.told(), "done": [(0, 2, None)]}))
         async with desk.changed:
             desk.changed.notify_all()
-        return [await task, await shard_desk.answer(desk, question)]  # type: ignore[arg-type]
+        return [await task, await shard_desk.answer(desk, question, {})]  # type: ignore[arg-type]
 
     again, over = asyncio.run(waits())
     assert again == {"why": "", "again": True}
     assert over == {"why": "", "runs": (), "over": True}
     assert [e.rank for e in desk.journal] == [0, 0]
-    assert asyncio.run(shard_desk.answer(desk, {**question, "wait": False})) == over  # type: ignore[arg-type]
+    assert asyncio.run(shard_desk.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
+
+
+def test_many_who_wait_are_woken_by_news_and_by_nothing_else(desk: Desk):
+    mine = shards("d", 2, shard=2)
+    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    next(mine)
+
+    async def waits() -> list[dict[str, Any]]:
+        desk.changed, shared = asyncio.Condition(), {}
+        tasks = [asyncio.create_task(shard_desk.answer(desk, question, shared)) for _ in range(100)]  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await tell_all()
+            assert len(desk.changed._waiters) == 1, "whatever changes wakes one for all of them"  # type: ignore[reportAttributeAccessIssue]
+        assert not any(task.done() for task in tasks)
+        await desk.offer(shard_desk.told({**mine.told(), "done": [(0, 2, None)]}))
+        await tell_all()
+        return await asyncio.gather(*tasks)
+
+    async def tell_all() -> None:
+        async with desk.changed:
+            desk.changed.notify_all()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    assert asyncio.run(waits()) == 100 * [{"why": "", "again": True}]
+
+
+def test_who_waits_too_long_asks_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shard_desk, "POLL_S", 0.0)
+    mine = shards("d", 2, shard=2)
+    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    next(mine)
+
+    async def waits() -> list[dict[str, Any]]:
+        desk.changed, shared = asyncio.Condition(), {}
+        return [await shard_desk.answer(desk, question, shared) for _ in range(2)]  # type: ignore[arg-type]
+
+    assert asyncio.run(waits()) == 2 * [{"why": "", "again": True}]
 
 
 def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_is_now(desk: Desk):

@@ -25,6 +25,7 @@ class SaveDesk:
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, Life], tuple[str, float]] = {}
+        self._waits: shard_desk.Waits = {}
 
     async def answer(self, shell: Shell, question: Mapping[str, Any], node: str) -> dict[str, Any]:
         """What is written down, once it is. {gone}: nothing is any more; {later}: the journal is yet to be read."""
@@ -41,7 +42,7 @@ class SaveDesk:
                 await shell.offer(ev.CheckpointCommitted(world, mark))
             return {"why": checkpoints.refused(shell.state, world, mark)}
         if question["what"] == "shards":
-            return await shard_desk.answer(shell, question)
+            return await shard_desk.answer(shell, question, self._waits)
         life = Life(**question["life"])
         if question["what"] == "turn":
             return await self._turn(shell, world, life, node)

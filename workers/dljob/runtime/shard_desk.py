@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from dljob.master import events as ev
 from dljob.master import shards
+from dljob.master.feeds import Feed
 from dljob.master.marks import Life
 from dljob.runtime.shell import Shell, until
 
@@ -14,7 +16,11 @@ POLL_S = 10.0
 """No question is kept waiting longer; who asked asks again."""
 
 
-async def answer(shell: Shell, question: Mapping[str, Any]) -> dict[str, Any]:
+Waits = dict[str, asyncio.Task[bool]]
+"""Data set -> what waits for news of it, for all ranks that do."""
+
+
+async def answer(shell: Shell, question: Mapping[str, Any], waits: Waits) -> dict[str, Any]:
     """The leases of who asks: {runs, over}, {again} when there is nothing yet, {why} when there never will be."""
     event = told(question)
     if event.done or _wanting(shell, event):
@@ -27,13 +33,25 @@ async def answer(shell: Shell, question: Mapping[str, Any]) -> dict[str, Any]:
     feed = shell.state.feeds.get(event.name)
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
         return {"why": "", "runs": runs, "over": not runs}
+    if (news := waits.get(event.name)) is None or news.done():
+        news = waits[event.name] = asyncio.create_task(_news(shell, event.name))
+    await asyncio.wait([news], timeout=POLL_S)
+    return {"why": "", "again": True}
+
+
+async def _news(shell: Shell, name: str) -> bool:
+    """Wait until something is to do again, or nothing ever will be.
+
+    One looks for all: at the end of a data set ten thousand may wait, and each change of anything would wake them.
+    """
+    seen: Feed | None = None
 
     def news() -> bool:
-        now = shell.state.feeds[event.name]
-        return bool(now.todo) or now.over or shell.final is not None
+        nonlocal seen
+        before, seen = seen, shell.state.feeds[name]
+        return shell.final is not None or (seen is not before and (bool(seen.todo) or seen.over))
 
-    await until(shell.changed, news, POLL_S)
-    return {"why": "", "again": True}
+    return await until(shell.changed, news, None)
 
 
 def _wanting(shell: Shell, event: ev.ShardsTold) -> bool:
