@@ -242,6 +242,24 @@ async def test_a_node_that_does_not_answer_convicts_nobody(here: Here) -> None:
     assert here.told == []
 
 
+async def test_an_agent_that_answers_is_looked_up_once_and_one_that_does_not_anew(here: Here) -> None:
+    asked: list[str] = []
+    lookup = here.backend.lookup
+
+    async def counted(name: str) -> Any:
+        asked.append(name)
+        return await lookup(name)
+
+    here.backend.lookup = counted
+    await here.steps(8)
+    await here.passes(20)
+    assert len(here.agent.asked) > 4
+    assert len(asked) == 1
+    here.agent.broken = True
+    await here.passes(20)
+    assert len(asked) > 1
+
+
 async def test_who_was_restarted_or_ended_meanwhile_is_not_meant(here: Here) -> None:
     await here.steps(8)
     here.state.ranks["w", 1].incarnation = 2

@@ -18,7 +18,7 @@ from dljob.master.state import JobState, RankPhase
 from dljob.master.status import Progress
 from dljob.master.views import Reason
 from dljob.runtime.backend import Backend
-from dljob.runtime.looks import looked, text
+from dljob.runtime.looks import Agents, looked, text
 from dljob.runtime.setup import Setup
 from dljob.runtime.stacks import Seen
 
@@ -60,6 +60,7 @@ class HangWatch:
         """(incarnation, last step's time) of a rank of which the core was told: not again before it steps."""
         self._slow: dict[str, frozenset[int]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
+        self._agents: Agents = {}
 
     async def run(self) -> None:
         """Watch until the job ends."""
@@ -214,7 +215,7 @@ class HangWatch:
         return "", found.get(rank)
 
     async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Seen]:
-        return await looked(self._backend, self._state(), role, ranks, stacks=stacks)
+        return await looked(self._backend, self._state(), role, ranks, stacks=stacks, agents=self._agents)
 
     # -- ranks that are slow
 

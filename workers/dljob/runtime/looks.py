@@ -8,41 +8,44 @@ from contextlib import suppress
 
 from dljob.errors import NotFoundError
 from dljob.master.state import JobState, RankPhase, RankState
-from dljob.runtime.backend import Backend
+from dljob.runtime.backend import ActorRef, Backend
 from dljob.runtime.stacks import Seen, Target
 
 ANSWER_S = 12.0
 """How long a node may take to look; one that is frozen is somebody else's business."""
 Key = tuple[str, int]
+Agents = dict[str, ActorRef]
+"""Node -> its agent, as it answered last: to ask a thousand nodes must not take a thousand look-ups of names first."""
 
 
 async def looked(
-    backend: Backend, state: JobState, role: str, ranks: Iterable[int], *, stacks: bool
+    backend: Backend, state: JobState, role: str, ranks: Iterable[int], *, stacks: bool, agents: Agents | None = None
 ) -> dict[int, Seen]:
     """What the agents of their nodes see of a role's ranks; without those whose node does not answer."""
+    known = {} if agents is None else agents
     by_node: dict[str, list[int]] = {}
     for rank in ranks:
         node = state.hosts[state.job.roles[role].host_of(rank)].node
         by_node.setdefault(node, []).append(rank)
     answers = await asyncio.gather(
-        *(_on_node(backend, state, node, [(role, rank) for rank in own], stacks) for node, own in by_node.items())
+        *(
+            _on_node(backend, state, node, [(role, rank) for rank in own], known, stacks=stacks)
+            for node, own in by_node.items()
+        )
     )
     return {rank: seen for answer in answers for rank, seen in answer.items()}
 
 
 async def _on_node(
-    backend: Backend,
-    state: JobState,
-    node: str,
-    keys: list[Key],
-    stacks: bool,  # noqa: FBT001 - as it is asked for
+    backend: Backend, state: JobState, node: str, keys: list[Key], agents: Agents, *, stacks: bool
 ) -> Mapping[int, Seen]:
     targets = [_target(state, key) for key in keys]
     with suppress(Exception):  # a node that does not answer is seen by somebody else
         async with asyncio.timeout(ANSWER_S):
-            agent = await backend.lookup(f"{state.job.uid[:8]}/agent/{node[:8]}")
+            agent = agents.pop(node, None) or await backend.lookup(f"{state.job.uid[:8]}/agent/{node[:8]}")
             if agent is not None:
                 seen: tuple[Seen, ...] = await backend.call(agent, "look", targets, stacks)
+                agents[node] = agent
                 return {rank: one for (_, rank), one in zip(keys, seen, strict=True)}
     return {}
 
