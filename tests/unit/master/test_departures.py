@@ -223,6 +223,19 @@ def test_more_words_of_the_same_are_added_and_nothing_is_done_twice():
     assert len(world.of(act.SaveCopies)) == 1
 
 
+def test_copies_of_all_nodes_that_go_at_once_are_saved_once():
+    world = boot(6, {"replicas": 3})
+    victims = [where(world, f"w/{rank}") for rank in range(3)]
+    world.hold = True
+    for victim in victims:
+        evict(world, victim)
+    assert [order.node for order in world.of(act.SaveCopies)] == [victims[0]]
+    assert [order.node for order in reissue(world.state, world.now) if isinstance(order, act.SaveCopies)] == victims[:1]
+    world.settle()
+    assert not {where(world, f"w/{rank}") for rank in range(3)} & set(victims)
+    assert all(own.saved for own in world.state.departures.values())
+
+
 def test_words_that_announce_nothing_and_nodes_that_are_not_there():
     world = boot()
     evict(world, where(world), "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled)")

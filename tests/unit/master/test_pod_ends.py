@@ -18,7 +18,7 @@ OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod
         ("EvictionByEvictionAPI: Eviction API: evicting (pod j-ed4f5-w0)", "Preempted"),
         ("DeletionByTaintManager: Taint manager: deleting due to NoExecute taint (pod j-ed4f5-w0)", "Preempted"),
         ("PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod", "Preempted"),
-        ("Deleted: somebody deleted it (pod j-ed4f5-w0)", "Unknown"),
+        ("Deleted: somebody deleted it (pod j-ed4f5-w0)", "Preempted"),
     ],
 )
 def test_the_words_of_kubernetes_name_the_cause(words: str, reason: str, first: bool):

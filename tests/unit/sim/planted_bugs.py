@@ -137,6 +137,13 @@ def ignores_an_exclusion(patch):
 
 
 @bug
+def ignores_a_notice(patch):
+    """A node that somebody said is to go holds units as any other."""
+    old = admission._room
+    patch.setattr(admission, "_room", lambda d, names, excluded: old(d, names, excluded.difference(d.departures)))
+
+
+@bug
 def doubles_a_command(patch):
     """A command is done as often as it comes."""
 

@@ -31,7 +31,19 @@ def test_among_the_worlds_is_what_was_promised():
     shapes = {(found["roles"], found["ranks"]) for found in (explored(name, 0) for name in NAMES)}
     assert (2, 6) in shapes
     kinds = {fault.kind for each in WORLDS for fault in each.small.faults}
-    assert kinds >= {"kill", "error", "crash", "freeze", "cut", "node lost", "command", "double", "hang"}
+    assert kinds >= {
+        "kill",
+        "error",
+        "crash",
+        "freeze",
+        "cut",
+        "node lost",
+        "command",
+        "double",
+        "hang",
+        "evict",
+        "drain",
+    }
 
 
 def test_a_search_that_is_cut_short_says_so():

@@ -19,6 +19,7 @@ FOUND = {
     "tells_survivors_the_old_generation": ("in process", "world"),
     "starts_before_the_gang": ("a role that waits", "gang"),
     "ignores_an_exclusion": ("two nodes", "excluded"),
+    "ignores_a_notice": ("a node that is to go", "leaving"),
     "doubles_a_command": ("commands", "command"),
     "skips_a_field_of_the_snapshot": ("one rank", "snapshot"),
     "forgets_a_spare": ("a spare", "spare"),

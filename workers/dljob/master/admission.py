@@ -79,8 +79,10 @@ def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignm
 def elsewhere(d: Draft, names: frozenset[str]) -> Assignment | Refusal:
     """Where units could go that have a node, without anybody leaving first."""
     units = [d.job.plan.units[name] for name in names]
-    others = [held for held in _taken(d) if held.unit.name not in names]
-    return assign(units, roomy(d.nodes, units), excluded=frozenset(d.exclusions).union(d.departures), taken=others)
+    barred = frozenset(d.exclusions).union(d.departures)
+    rooms = [node for node in d.nodes if node.id not in barred]
+    others = [held for held in _taken(d) if held.unit.name not in names] if rooms else ()
+    return assign(units, roomy(rooms, units), taken=others)
 
 
 def _taken(d: Draft, *, every: bool = True) -> list[Held]:

@@ -55,10 +55,11 @@ def learned(d: Draft, event: CauseLearned) -> None:
 
 
 def saved(d: Draft, event: CopiesSaved) -> None:
-    """What ranks had copied is on disk, or will not be."""
-    own = d.departures.get(event.node)
-    if own is not None and not own.saved:
-        _saved(d, event.node, own, event.why)
+    """What ranks had copied is on disk, or will not be: of all nodes that are to go."""
+    waiting = [(name, own) for name, own in sorted(d.departures.items()) if not own.saved]
+    for name, own in waiting:
+        _saved(d, name, own, event.why)
+    if waiting:
         go(d)
 
 
@@ -113,9 +114,14 @@ def tick(d: Draft) -> None:
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
     """What a master that takes the job over asks again."""
-    for name, own in sorted(state.departures.items()):
-        if not own.saved:
-            yield SaveCopies(name, max(own.save_by - now, 1.0))
+    first = _first(state)
+    if first is not None:
+        yield SaveCopies(first[0], max(first[1].save_by - now, 1.0))
+
+
+def _first(d: JobState | Draft) -> tuple[str, Departure] | None:
+    """A node whose ranks wait for their copies: what is asked for one of them is asked for all."""
+    return next(((name, own) for name, own in sorted(d.departures.items()) if not own.saved), None)
 
 
 def _due(own: Departure) -> float:
@@ -131,13 +137,13 @@ def _begin(d: Draft, name: str, why: str, by: float) -> None:
     checkpoint = d.job.spec.checkpoint
     grace = checkpoint.grace_period_seconds if checkpoint else GRACE_S
     within = max(1.0, min(grace, by - d.now - limits.PARTING_S))
-    waits = bool(d.seats and _inhabited(d, name))
+    waits, asked = bool(d.seats and _inhabited(d, name)), _first(d) is not None
     own = Departure(why, d.now, by, d.now + within, saved=not waits)
     d.departures = d.departures.set(name, own)
     d.wake_at(_due(own))
     then = "; what its ranks copied goes to disk, then they leave it" if waits else ""
     d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is to be taken away: {why}{then}")
-    if waits:
+    if waits and not asked:
         d.do(SaveCopies(name, within))
 
 

@@ -23,6 +23,8 @@ lost, or takes effect."""
 FEW = (CRASHES[4],)
 BAD = (Fault("bad", 0, 0), Fault("bad", 0, 1))
 NODES = (Fault("freeze", 0, 4.0), Fault("cut", 0, 20.0), Fault("node lost"))
+GOING = (Fault("evict", 0, 4.0), Fault("evict"), Fault("drain", 0, 4.0))
+"""A node's pod is evicted, or only said to be; a node is drained."""
 RESTART, AGAIN = Fault("command", 0, 1, "restart role"), Fault("command", 0, 2, "restart job")
 
 
@@ -68,6 +70,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
+    Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, Look, Up, SetUp)), 2),
     Bounded(

@@ -103,6 +103,15 @@ RULES: tuple[CauseRule, ...] = (
         of=Of.OUTSIDE,
     ),
     CauseRule(
+        "pod-deleted",
+        Source.POD,
+        ("deleted: somebody deleted it",),
+        "Preempted",
+        "Deleted: somebody deleted it",
+        "dljob: what the operator says of a pod that is being deleted, where nobody said why",
+        of=Of.OUTSIDE,
+    ),
+    CauseRule(
         "notice",
         Source.NOTICE,
         ("",),
