@@ -8,6 +8,7 @@ import pytest
 from immutables import Map
 
 from dljob.master import events as ev
+from dljob.master.codec import event_record
 from dljob.master.evolve import evolve
 from dljob.master.marks import Life
 from dljob.master.state import HostPhase, HostState, JobState, RankPhase, RankState
@@ -17,6 +18,7 @@ from dljob.plan.plan import plan
 from dljob.runtime.accounts import ROOM, Evidence
 from dljob.runtime.messages import Beacon
 from dljob.spec.model import DLJobManifest
+from dljob.telemetry.records import encode_line
 
 HOSTS = [HostId("w", rank) for rank in range(2)]
 
@@ -127,6 +129,14 @@ def test_an_end_brings_the_last_step() -> None:
     assert evidence.progress == {("w", 0): (11, {"loss": 1.0})}
     again = ev.RankReady("w", 0, 3, 1)
     assert evidence.told(state, again) == evolve(again, goal=11)
+
+
+def test_an_end_with_a_metric_that_is_no_number_can_be_written_down() -> None:
+    odd = tuple((name, float(name)) for name in ("nan", "inf", "-inf"))
+    ended = ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.5), *odd)))
+    told = Evidence().told(running(), ended)
+    assert told == evolve(ended, outcome=evolve(ended.outcome, metrics=(("loss", 1.5),)))
+    assert b'"loss",1.5' in encode_line(1, event_record(told, 0.0))
 
 
 def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_nothing_between() -> None:

@@ -6,6 +6,7 @@ Beacons tell it, and they are not journaled; so it is written into the events th
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 from dljob.master import events as ev
@@ -63,6 +64,10 @@ class Evidence:
                 host = state.hosts.get(event.host)
                 actor = host.actor if host is not None and host.life == event.life else ""
                 return dataclasses.replace(event, seen=self._heard.pop(actor, None))
+            case ev.RankEnded() if not all(math.isfinite(value) for _, value in event.outcome.metrics):
+                # The journal is JSON, which has no word for them; a loss that is no number must not end the job.
+                sound = tuple((name, value) for name, value in event.outcome.metrics if math.isfinite(value))
+                return dataclasses.replace(event, outcome=dataclasses.replace(event.outcome, metrics=sound))
             case ev.RankReady() if event.incarnation > 1:
                 return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
             case ev.CheckpointDecided():
