@@ -9,7 +9,7 @@ from master_kit import World, job, nodes
 
 from dljob.master import actions as act
 from dljob.master import events as ev
-from dljob.master import limits
+from dljob.master import limits, status
 from dljob.master.codec import replay
 from dljob.master.reissue import reissue
 from dljob.master.standby import standing_by
@@ -242,6 +242,22 @@ def test_words_that_announce_nothing_and_nodes_that_are_not_there():
     evict(world, "nobody")
     world.send(ev.CauseLearned("w/0", (Clue("pod", EVICTED),)))
     assert not world.state.departures
+
+
+def test_the_status_says_who_takes_it_away_and_when():
+    world = boot(3)
+    victim = where(world)
+    evict(world, victim)
+    told = status.nodes(world.state)
+    assert told["ready"] == 2
+    (out,) = told["excluded"]
+    assert out == {
+        "name": victim,
+        "reason": "Preempted",
+        "since": "1970-01-01T00:16:40.000Z",
+        "until": "1970-01-01T00:17:10.000Z",
+        "why": EVICTED,
+    }
 
 
 def test_a_node_that_stays_is_used_again():

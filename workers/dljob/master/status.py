@@ -17,7 +17,7 @@ from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
 from dljob.master.faults import Fault
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
-from dljob.master.views import Level
+from dljob.master.views import Level, Reason
 from dljob.telemetry import reasons
 
 Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
@@ -249,9 +249,11 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress) -> dict[str
 
 def nodes(state: JobState) -> dict[str, Any]:
     """The job's machines: wanted, fit for units now, those that units were moved away from, and the excluded ones."""
-    ready = sum(not node.head and node.id not in state.exclusions for node in state.nodes)
+    barred = {*state.exclusions, *state.departures}
+    ready = sum(not node.head and node.id not in barred for node in state.nodes)
     planned = sum(group.replicas for group in state.job.plan.node_groups.values())
-    newest = sorted(state.exclusions.items(), key=lambda item: (item[1].since, item[0]))[-EXCLUDED:]
+    out = [(own.since, name, own.reason, own.until, own.check) for name, own in state.exclusions.items()]
+    out += [(own.since, name, Reason.PREEMPTED.value, own.by, own.why) for name, own in state.departures.items()]
     return {
         "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
         "ready": ready,
@@ -259,12 +261,12 @@ def nodes(state: JobState) -> dict[str, Any]:
         "excluded": [
             {
                 "name": name,
-                "reason": own.reason,
-                "since": _time(own.since),
-                "until": _time(own.until),
-                **({"why": own.check} if own.check else {}),
+                "reason": reason,
+                "since": _time(since),
+                "until": _time(until),
+                **({"why": why} if why else {}),
             }
-            for name, own in newest
+            for since, name, reason, until, why in sorted(out)[-EXCLUDED:]
         ],
     }
 
