@@ -55,6 +55,16 @@ def test_syntax_error_names_its_own_line(tmp_path):
     assert outcome.user_frame(error, str(tmp_path)) == "a.py:1 in <module>"
 
 
+def test_what_an_exception_says_can_be_written_down():
+    def lists_a_folder():
+        raise ValueError("caf\udce9.bin is no sample")
+
+    said = outcome.from_exception(caught(lists_a_folder), code_dir=HERE, phase="run")
+    assert said.message == "caf\\udce9.bin is no sample (in run)"
+    assert said.detail.endswith("ValueError: caf\\udce9.bin is no sample\n")
+    assert said.detail.encode()
+
+
 def test_exception_whose_text_raises_is_still_told():
     class BadError(Exception):
         def __str__(self):

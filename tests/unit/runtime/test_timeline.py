@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dljob.master.actions import Note
-from dljob.runtime.entries import read_notes
+from dljob.runtime.entries import read_notes, read_status
 from dljob.runtime.timeline import Timeline
 
 
@@ -34,3 +34,18 @@ async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_
     third.resume(4, read_notes(tmp_path))
     assert [said["message"] for said in third.after(0)] == ["one", "two", "three", "four"]
     await asyncio.to_thread(third.close)
+
+
+async def test_what_user_code_says_is_no_reason_to_lose_a_note_or_a_master(tmp_path):
+    odd = ["caf\udce9.bin is no file", "one\u2028two\x85three", "größer"]
+    first = Timeline(tmp_path)
+    for text in odd:
+        note(first, text)
+    await first.flush()
+    await first.status({"message": odd[0]})
+    await asyncio.to_thread(first.close)
+    assert [said["message"] for said in read_notes(tmp_path)] == odd
+    assert read_status(tmp_path) == {"message": odd[0]}
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(events.read_bytes()[: -len('ßer"}\n'.encode()) + 1])
+    assert [said["message"] for said in read_notes(tmp_path)] == odd[:2], "its writer died within a character"

@@ -63,7 +63,8 @@ def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     try:
-        lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+        # Cut at our own line ends alone, and whatever a writer that died in the middle of a character left.
+        lines = (folder / EVENTS).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return found
     for line in lines:

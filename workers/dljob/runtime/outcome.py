@@ -143,7 +143,7 @@ def user_traceback(error: BaseException) -> str:
     while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen")):
         first = first.tb_next
     with contextlib.suppress(Exception):  # a user's __str__ may raise: then the plain name must do
-        return clip("".join(traceback.format_exception(type(error), error, first)))
+        return clip(_writable("".join(traceback.format_exception(type(error), error, first))))
     return type(error).__name__
 
 
@@ -177,5 +177,10 @@ def _short(filename: str, code_dir: str) -> str:
 def _say(error: BaseException) -> str:
     """What an error says; its type stands beside it, in `error_type`."""
     with contextlib.suppress(Exception):
-        return str(error)[:1000]
+        return _writable(str(error)[:1000])
     return type(error).__name__
+
+
+def _writable(text: str) -> str:
+    """What Python made of bytes that are no UTF-8, in the name of a file, is no text that a file or a socket takes."""
+    return text.encode(errors="backslashreplace").decode()

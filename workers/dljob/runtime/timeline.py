@@ -22,12 +22,14 @@ from dljob.master.actions import Note
 EVENTS = "events.jsonl"
 STATUS = "status.json"
 KEPT = 2000
+_ODD = "backslashreplace"
+"""Half a character, as in a name of a file that is no UTF-8: JSON's own escape for it."""
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file at once: readers see the old or the new one, whole."""
     temp = path.with_name(f".{path.name}.{os.getpid()}")
-    temp.write_text(text, encoding="utf-8")
+    temp.write_text(text, encoding="utf-8", errors=_ODD)
     temp.replace(path)
 
 
@@ -83,7 +85,7 @@ class Timeline:
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors=_ODD) as file:
         file.write(text)
 
 
