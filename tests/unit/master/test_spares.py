@@ -113,6 +113,20 @@ def test_spares_go_with_their_node_and_come_where_ranks_moved_to():
     assert {key[1] for key in world.state.spares} == (old - {victim}) | {fresh}
 
 
+def test_a_node_that_was_left_gets_no_spares_when_a_restart_of_whom_lived_there_is_over():
+    world = World(job({"name": "a"}, {"name": "c"}, faultTolerance=SPARES), views=nodes(3, cpus=1)).boot()
+    world.send(ev.Commanded("x", "restart"))
+    left = world.state.units["c/0"].node
+    world.lose_node(left)
+    world.deliver(len(world.pending) - 1)
+    assert world.state.units["c/0"].node != left
+    seen = len(world.all_actions)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    assert left not in {a.node for a in world.of(act.SpawnSpare, seen)}
+    assert left not in {node for _, node, _ in world.state.spares}
+
+
 def test_a_job_without_spares_orders_none():
     world = World(job({"name": "w"})).boot()
     world.kill("w", 0, KILLED)

@@ -16,6 +16,7 @@ from dljob.master import (
     reissue,
     restart,
     spares,
+    standby,
     starting,
     transition,
 )
@@ -197,6 +198,23 @@ def forgets_a_spare(patch):
         return old(evolve(state, spares=_without(state.spares, coming)), now)
 
     patch.setattr(world, "reissue", without)
+
+
+@bug
+def leaves_a_spare_node_cold(patch):
+    """What a node that stands by has to have is ordered for no other that takes its place."""
+    old = standby.keep
+    patch.setattr(standby, "keep", lambda d: None if d.base.restarts else old(d))
+
+
+@bug
+def forgets_a_spare_and_lets_it_live(patch):
+    """A spare of a node that is left is forgotten, and its process is not ended."""
+
+    def forget(d, nodes):
+        d.spares = _without(d.spares, [key for key in d.spares if key[1] in nodes])
+
+    patch.setattr(admission, "forget_node", forget)
 
 
 def _without(table: Map, keys) -> Map:

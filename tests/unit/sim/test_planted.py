@@ -24,6 +24,8 @@ FOUND = {
     "skips_a_field_of_the_snapshot": ("one rank", "snapshot"),
     "forgets_a_spare": ("a spare", "spare"),
     "gives_a_spare_twice": ("a spare", "taken"),
+    "leaves_a_spare_node_cold": ("a spare node", "spare"),
+    "forgets_a_spare_and_lets_it_live": ("a spare node", "leak"),
     "ends_early": ("two drivers", "early"),
     "forgets_a_kill": ("one rank", "two hosts"),
     "starts_before_whom_it_waits_for": ("a role that waits", "dependency"),

@@ -44,7 +44,7 @@ def _first_ready(d: Draft, role: str) -> None:
     facts = d.facts(role)
     d.note(reasons.ROLE_READY, role, f"all {facts.plan.replicas} ranks are ready", seconds=d.now - d.started_at)
     if spares.per_node(d):
-        spares.keep(d, role, (d.hosts[facts.host_of(rank)].node for rank in range(facts.plan.replicas)))
+        spares.keep(d, role, spares.homes(d, role, range(facts.plan.replicas)))
     waved = all(d.roles[name].was_ready for name, f in d.job.roles.items() if f.first_wave)
     if d.running_at is None and waved:
         d.running_at, d.phase = d.now, Phase.RUNNING

@@ -156,11 +156,11 @@ def settle(d: Draft, key: RankKey) -> None:
 
 
 def _keep_spares(d: Draft, members: Iterable[RankKey]) -> None:
-    nodes: dict[str, set[str]] = {}
+    ranks: dict[str, list[int]] = {}
     for role, rank in members:
-        nodes.setdefault(role, set()).add(d.hosts[d.facts(role).host_of(rank)].node)
-    for role in sorted(nodes):
-        spares.keep(d, role, nodes[role])
+        ranks.setdefault(role, []).append(rank)
+    for role in sorted(ranks):
+        spares.keep(d, role, spares.homes(d, role, ranks[role]))
 
 
 def store_lost(d: Draft, role: str, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from dljob.master.actions import KillSpare, SpawnSpare
 from dljob.master.draft import Draft
 from dljob.master.events import SpareLost, SpareReady
 from dljob.master.evolve import evolve
-from dljob.master.state import HostPhase, HostState, SpareKey, SparePhase, SpareState
+from dljob.master.state import HostPhase, HostState, SpareKey, SparePhase, SpareState, UnitPhase
 from dljob.master.views import HostId
 from dljob.telemetry import reasons
 
@@ -33,6 +33,13 @@ def keep(d: Draft, role: str, nodes: Iterable[str], count: int = 0) -> None:
             spare = d.spares.get((role, node, slot))
             if spare is None or spare.phase is SparePhase.TAKEN:
                 _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
+
+
+def homes(d: Draft, role: str, ranks: Iterable[int]) -> set[str]:
+    """The nodes where ranks of a role are at home: one that was left is none, even if their last process was there."""
+    facts = d.facts(role)
+    units = (d.units[facts.unit_of(facts.host_of(rank))] for rank in ranks)
+    return {unit.node for unit in units if unit.phase is UnitPhase.HELD}
 
 
 def take(d: Draft, host: HostId, node: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from dljob.master.actions import Reserve
 from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.sim import checks, faults, jobs, laws, leaving
+from dljob.sim import checks, faults, jobs, laws, leaving, spare_laws
 from dljob.sim.faults import Timed
 from dljob.sim.shrink import fewest
 from dljob.sim.things import (
@@ -39,6 +39,8 @@ PATIENCE_S = 6 * 3600.0
 """So long after the last fault a job must have ended."""
 SWEEP_EVERY = 1000
 """Events between two sweeps."""
+FEW_RANKS = 64
+"""In a job of so many ranks the laws of spares are looked at after every move."""
 MOST_EVENTS = 200_000
 _SECONDS: Mapping[type, tuple[float, float]] = {
     Arrive: (0.001, 0.05),
@@ -93,7 +95,7 @@ class Result:
 def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     """The case of a seed: a small job of its own where none is given, and up to a dozen faults."""
     rng = faults.chance(f"case {seed}")
-    made = manifest if manifest is not None else checks.asked_for(seed, jobs.small(rng))
+    made = manifest if manifest is not None else jobs.with_spares(seed, checks.asked_for(seed, jobs.small(rng)))
     return Case(
         seed,
         made,
@@ -194,6 +196,8 @@ class Driver:
         if w.events - self.swept >= SWEEP_EVERY:
             self.swept = w.events
             w.problems.extend(laws.sweep(w))
+        elif not w.arriving and len(w.begin.ranks) <= FEW_RANKS:
+            w.problems.extend(spare_laws.at_rest(w))
 
     def _schedule(self) -> None:
         """Say when what is newly on its way happens."""

@@ -69,6 +69,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
     Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("a spare node", job(role("a"), spares={"nodes": 1}), (KILL, *NODES, *FEW), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from dljob.sim.faults import chance
+
 CLASS = {"class": "pkg.Class"}
 MODULE = {"module": "train"}
+SPARED = 0.4
+"""So many jobs have spare nodes, in parts of one."""
 
 
 def small(rng: Random) -> dict[str, Any]:
@@ -61,3 +66,14 @@ def _policy(rng: Random) -> dict[str, Any]:
             rule["maxAttempts"] = 1
         policy["rules"] = [rule]
     return policy
+
+
+def with_spares(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The manifest with nodes that stand by, for some seeds: of chance of its own, so that all else stays as it was."""
+    rng = chance(f"spare nodes {seed}")
+    if rng.random() > SPARED:
+        return manifest
+    spec = manifest["spec"]
+    policy = spec["faultTolerance"]
+    spares = {**policy["spares"], "nodes": rng.choice((1, 1, 2))}
+    return {**manifest, "spec": {**spec, "faultTolerance": {**policy, "spares": spares}}}

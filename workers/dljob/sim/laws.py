@@ -17,7 +17,7 @@ from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
 from dljob.master.views import HostId
-from dljob.sim import checks
+from dljob.sim import checks, spare_laws
 from dljob.sim.things import Arrive, Carry, Process, Running, spare_actor
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def sweep(w: World) -> list[str]:
     found += _banned(w.known)
     if w.state is not None:
         found += _orphans(w)
-    return found
+    return found + spare_laws.at_rest(w)
 
 
 def _counts(state: JobState) -> Iterator[str]:
