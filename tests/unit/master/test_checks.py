@@ -228,6 +228,39 @@ def test_a_check_that_could_not_be_made_is_told_and_holds_nobody_up():
     assert not failures(w)
 
 
+def test_what_befalls_most_nodes_at_once_costs_none_of_them_and_is_told_in_few_lines():
+    w = world(8, replicas=8)
+    until_checked(w)
+    w.pending.clear()
+    late = "it was not looked through within 180 s"
+    facts = tuple(NodeFacts(f"n{i}", trouble=late if i < 5 else "", late=i < 5, clock_s=7.0) for i in range(8))
+    teams = tuple(TeamFacts(team, trouble="no route to host") for team in w.of(act.CheckNodes)[-1].teams)
+    w.send(ev.NodesChecked("t", 1, facts, teams))
+    w.settle()
+    assert w.state.phase is Phase.RUNNING
+    assert not failures(w)
+    assert not w.state.exclusions
+    node, team, master = w.notes(reasons.CHECK_NOT_MADE)
+    assert (node.target, team.target, master.target) == ("node/n0", "t", "master")
+    assert node.message.startswith(f"{late}; so it was on 5 of 8 nodes")
+    assert node.message.endswith(" (and 4 more nodes)")
+    assert team.message.startswith("all-reduce of n0, n1: no route to host; so did all 4")
+    assert team.message.endswith(" (and 3 more teams)")
+    assert master.message == (
+        "PrimeMaster's clock is 7.0 s behind most nodes', which are compared with each other; set the clock of its "
+        "machine"
+    )
+
+
+def test_a_primemaster_whose_clock_is_ahead_says_so():
+    w = world(3, replicas=2)
+    until_checked(w)
+    w.pending.clear()
+    w.send(ev.NodesChecked("t", 1, tuple(NodeFacts(f"n{i}", clock_s=-7.0) for i in range(2)), ()))
+    (note,) = w.notes(reasons.CHECK_NOT_MADE)
+    assert note.message.startswith("PrimeMaster's clock is 7.0 s ahead of most nodes'")
+
+
 def test_slow_teams_and_slow_nodes_are_found_among_their_like():
     w = world(8, replicas=6)
     until_checked(w)

@@ -10,7 +10,10 @@ from dljob.master.pairing import (
     Disk,
     NodeFacts,
     TeamFacts,
+    clock,
     convicted,
+    excused,
+    excused_teams,
     failed,
     first_round,
     met,
@@ -142,6 +145,49 @@ GIB = 2**30
 def test_what_speaks_against_a_node(facts, words):
     speeds = (("cpu", "m", 100.0), ("cpu", "o", 110.0), ("cpu", "p", 90.0), ("tpu", "q", 0.1))
     assert unfit(facts, usual(speeds)) == words
+
+
+def test_the_clock_that_is_wrong_may_be_primemasters():
+    def clocks(*ahead):
+        facts = [NodeFacts(f"n{i}", clock_s=at) for i, at in enumerate(ahead)]
+        most = clock(facts)
+        return most, [i for i, one in enumerate(facts) if unfit(one, {}, most)]
+
+    assert clocks() == clocks(4.0, 4.5, 5.0) == (0.0, [])
+    assert clocks(9.0) == (0.0, [0])
+    assert clocks(-9.0) == (0.0, [0])
+    assert clocks(-7.0, 0.0) == (0.0, [0])
+    assert clocks(7.0, 7.5) == (7.0, [])
+    assert clocks(7.0, 7.5, 0.0, 8.0) == (7.0, [2])
+    assert clocks(0.0, 0.1, 0.0, 9.0) == (0.0, [3])
+    off = [NodeFacts(str(i), clock_s=-7.0, unmade="no torch") for i in range(3)]
+    assert clock(off) == -7.0
+    assert unfit(off[0], {}, -7.0) == unfit(NodeFacts("n", unmade="it died"), {}, -7.0) == ""
+    assert unfit(NodeFacts("n"), {}, -7.0) == "its clock is 7.0 s ahead of those of most nodes"
+
+
+def test_what_befalls_most_of_many_is_none_of_theirs():
+    late = [NodeFacts(f"n{i}", trouble="it was late", late=True) for i in range(3)]
+    good = [NodeFacts("a"), NodeFacts("b"), NodeFacts("c", trouble="no device")]
+    assert excused(late) == tuple(late), "of three nodes one may be good"
+    assert excused([*late, *good]) == (*late, *good), "half of them are not most"
+    found = excused([*late, *good[1:]])
+    assert [(one.trouble, one.late) for one in found] == [("", False)] * 4 + [("no device", False)]
+    assert found[0].unmade == "it was late; so it was on 3 of 5 nodes: is there a disk or network that they share?"
+    assert not found[3].unmade
+
+
+def test_where_no_all_reduce_works_nobody_is_blamed():
+    bad = [TeamFacts((f"a{i}", f"b{i}"), trouble="it failed") for i in range(4)]
+    ok, unmade = TeamFacts(("c", "d"), 1.0), TeamFacts(("e", "f"), unmade="e died")
+    assert excused_teams(bad[:3], ()) == tuple(bad[:3])
+    assert excused_teams([*bad, ok], ()) == (*bad, ok)
+    assert excused_teams(bad, {"a3"}) == tuple(bad), "who failed with one that is proven is bad"
+    *found, last = excused_teams([*bad, unmade], ())
+    assert last == unmade
+    assert {(one.trouble, one.unmade) for one in found} == {
+        ("", "it failed; so did all 4: is the role's communication set up as its network wants it?")
+    }
 
 
 def test_a_team_is_bad_that_is_much_slower_than_the_others():

@@ -136,6 +136,7 @@ def test_a_checker_that_hangs_is_ended_and_has_failed():
     assert [f.trouble for f in answer.nodes] == [
         "it was not looked through within 180 s", "its checker did not come up within 60 s", ""
     ]  # fmt: skip
+    assert [f.late for f in answer.nodes] == [True, True, False]
     assert answer.teams == (), "who is bad by itself keeps nobody waiting"
     assert {name.removeprefix(PREFIX)[0] for name in backend.ended} == {"a", "b", "c"}
 

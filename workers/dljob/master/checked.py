@@ -6,7 +6,19 @@ from dljob.master import checks, limits, nodes, starting
 from dljob.master.draft import Draft
 from dljob.master.events import NodesChecked
 from dljob.master.evolve import evolve
-from dljob.master.pairing import RoleCheck, Team, convicted, failed, second_round, suspect, unfit, usual
+from dljob.master.pairing import (
+    RoleCheck,
+    Team,
+    clock,
+    convicted,
+    excused,
+    excused_teams,
+    failed,
+    second_round,
+    suspect,
+    unfit,
+    usual,
+)
 from dljob.telemetry import reasons
 
 
@@ -34,16 +46,15 @@ def checked(d: Draft, event: NodesChecked) -> None:
 
 def _learned(d: Draft, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
     """What is known after the answer, and the nodes that are bad, with the words for it."""
+    event = evolve(event, nodes=excused(event.nodes), teams=excused_teams(event.teams, frozenset(own.proven)))
     seen = {node for _, node, _ in own.speeds}
     speeds = own.speeds + tuple((f.shape, f.node, f.gflops) for f in event.nodes if f.gflops and f.node not in seen)
     pace = usual(speeds)
-    found = {f.node: why for f in event.nodes if (why := unfit(f, pace))}
-    proven = dict.fromkeys(own.proven)
-    for facts in event.nodes:
-        if facts.unmade:
-            d.note(reasons.CHECK_NOT_MADE, f"node/{facts.node}", facts.unmade)
-            proven[facts.node] = None
-    said, paces = _teams(d, event, own)
+    most = clock(event.nodes)
+    found = {f.node: why for f in event.nodes if (why := unfit(f, pace, most))}
+    proven = dict.fromkeys((*own.proven, *(facts.node for facts in event.nodes if facts.unmade)))
+    _not_made(d, event, most)
+    said, paces = _teams(event, own)
     proven |= {node: None for team in event.teams if team.nodes not in said for node in team.nodes}
     good = {node: None for node in proven if node not in found}
     failures = own.failures + tuple(team for team in said if team not in own.failures)
@@ -56,14 +67,34 @@ def _learned(d: Draft, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, 
     return own, found
 
 
-def _teams(d: Draft, event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
+def _not_made(d: Draft, event: NodesChecked, most: float) -> None:
+    """Tell what could not be checked, the same of many in one line."""
+    nodes, teams = dict[str, list[str]](), dict[str, list[str]]()
+    for facts in event.nodes:
+        nodes.setdefault(facts.unmade, []).append(facts.node)
+    for team in event.teams:
+        teams.setdefault(team.unmade, []).append(", ".join(team.nodes))
+    for why, (first, *more) in nodes.items():
+        if why:
+            d.note(reasons.CHECK_NOT_MADE, f"node/{first}", why + _and(len(more), "nodes"))
+    for why, (first, *more) in teams.items():
+        if why:
+            d.note(reasons.CHECK_NOT_MADE, event.role, f"all-reduce of {first}: {why}" + _and(len(more), "teams"))
+    if most:
+        way = "behind" if most > 0 else "ahead of"
+        words = f"PrimeMaster's clock is {abs(most):.1f} s {way} most nodes', which are compared with each other"
+        d.note(reasons.CHECK_NOT_MADE, "master", f"{words}; set the clock of its machine")
+
+
+def _and(count: int, whom: str) -> str:
+    return f" (and {count} more {whom})" if count else ""
+
+
+def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
     """The teams that failed, with the words for it, and the bandwidths of those that did not."""
     made = [team for team in event.teams if not team.unmade]
     paces = (*own.paces, *(team.gbytes_s for team in made if not team.trouble))
     said = {team.nodes: why for team in made if (why := failed(team, paces))}
-    for team in event.teams:
-        if team.unmade:
-            d.note(reasons.CHECK_NOT_MADE, event.role, f"all-reduce of {', '.join(team.nodes)}: {team.unmade}")
     return said, (*own.paces, *(team.gbytes_s for team in made if team.nodes not in said))
 
 

@@ -12,6 +12,7 @@ from statistics import median_high
 from typing import TypeAlias
 
 from dljob.master import limits
+from dljob.master.evolve import evolve
 
 Team: TypeAlias = tuple[str, ...]
 """Node ids."""
@@ -46,6 +47,8 @@ class NodeFacts:
     """What does not work there, in words; empty: everything that was tried does."""
     unmade: str = ""
     """Why it could not be checked; empty: it was."""
+    late: bool = False
+    """Whether the trouble is that nobody answered in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,40 @@ def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
 
 # -- judgement
 
+MANY = 4
+"""Of so many on, what goes wrong with most is rather something that they share than each one's own."""
+
+
+def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
+    """The nodes; where most of them were too late, a slow disk or network of all, that tells nothing about any."""
+    late = sum(facts.late for facts in nodes)
+    if len(nodes) < MANY or 2 * late <= len(nodes):
+        return tuple(nodes)
+    why = f"; so it was on {late} of {len(nodes)} nodes: is there a disk or network that they share?"
+    return tuple(evolve(one, trouble="", late=False, unmade=one.trouble + why) if one.late else one for one in nodes)
+
+
+def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
+    """The teams; where no all-reduce works at all, and nobody in them is proven, that tells nothing about any node."""
+    made = [team for team in teams if not team.unmade]
+    known = any(node in proven for team in made for node in team.nodes)
+    if len(made) < MANY or known or not all(team.trouble for team in made):
+        return tuple(teams)
+    why = f"; so did all {len(made)}: is the role's communication set up as its network wants it?"
+    return tuple(team if team.unmade else evolve(team, trouble="", unmade=team.trouble + why) for team in teams)
+
+
+def clock(nodes: Iterable[NodeFacts]) -> float:
+    """How far most clocks are ahead of PrimeMaster's, where it is that one which is wrong; else 0."""
+    seen = sorted([0.0, *(facts.clock_s for facts in nodes if _compared(facts))])
+    middle = min(seen[(len(seen) - 1) // 2], seen[len(seen) // 2], key=abs)
+    return middle if abs(middle) > limits.CHECK_CLOCK_S else 0.0
+
+
+def _compared(facts: NodeFacts) -> bool:
+    """Whether a node's clock was looked at, as far as that can be told."""
+    return not facts.trouble and (not facts.unmade or facts.clock_s != 0.0)
+
 
 def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
     """Shape -> GFLOP/s, of which half of these nodes have more or as much."""
@@ -142,8 +179,11 @@ def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
     return {shape: median_high(alike) for shape, alike in found.items()}
 
 
-def unfit(facts: NodeFacts, speeds: Mapping[str, float]) -> str:
-    """What speaks against a node by itself, in words; empty: nothing. `speeds` are what is usual, by shape."""
+def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -> str:
+    """What speaks against a node by itself, in words; empty: nothing.
+
+    `speeds` are what is usual, by shape, and `clock_s` what `clock` said.
+    """
     if facts.trouble:
         return facts.trouble
     if facts.memory_free is not None and facts.memory_free < facts.memory_wanted:
@@ -153,9 +193,11 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float]) -> str:
             return f"{disk.path}: {disk.free >> 20} MiB free, {limits.CHECK_DISK_BYTES >> 20} MiB wanted"
         if disk.files is not None and disk.files < limits.CHECK_DISK_FILES:
             return f"{disk.path}: room for {disk.files} more files, {limits.CHECK_DISK_FILES} wanted"
-    if abs(facts.clock_s) > limits.CHECK_CLOCK_S:
-        way = "ahead of" if facts.clock_s > 0 else "behind"
-        return f"its clock is {abs(facts.clock_s):.1f} s {way} PrimeMaster's"
+    ahead = facts.clock_s - clock_s if _compared(facts) else 0.0
+    if abs(ahead) > limits.CHECK_CLOCK_S:
+        way = "ahead of" if ahead > 0 else "behind"
+        whose = "those of most nodes" if clock_s else "PrimeMaster's"
+        return f"its clock is {abs(ahead):.1f} s {way} {whose}"
     pace = speeds.get(facts.shape, 0.0)
     if not facts.gflops or facts.gflops * limits.CHECK_FACTOR >= pace:
         return ""

@@ -149,7 +149,7 @@ class _Round:
                 return replace(facts, clock_s=ahead)
         except TimeoutError:
             await self._drop(place.node)
-            return NodeFacts(place.node, trouble=stage)
+            return NodeFacts(place.node, trouble=stage, late=True)
         except DLJobError as error:
             await self._drop(place.node)
             return NodeFacts(place.node, unmade=_words(error))
