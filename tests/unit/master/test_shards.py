@@ -175,6 +175,29 @@ def test_the_next_attempt_goes_on_from_there(world):
     assert feed(late).todo == ((4, 10),)
 
 
+def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_had_in_them():
+    world, one = World(WORLD).boot(), {"role": "t", "saves": True}
+    tell(world, 0, want=1, **one)
+    tell(world, 0, want=0, done=[(0, 4, -1)], **one)
+    world.send(ev.CheckpointCommitted("t", Mark(A, 1)))
+    text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
+    for chosen, todo in ((None, ((0, 10),)), (Mark(A, 1), ((4, 10),))):
+        after = World(WORLD).boot()
+        after.send(carried(text, UID, 2))
+        after.send(ev.CheckpointDecided("t", Life(2, 1), chosen))
+        assert feed(after).todo == todo
+
+
+def test_what_was_handed_on_short_comes_back_once(monkeypatch):
+    """Joining neighbours took in what was not done: it is still to be done once."""
+    monkeypatch.setattr(shards, "ROWS", 1)
+    full = Feed(10, 1, 1, ((2, 3), (8, 10)), settled=Map({"t": ((0, 2), (3, 8))}))
+    told = json.loads(json.dumps({"d": shards._carry(full)}))
+    ((_, after),) = shards.carried(told)
+    again, count = feeds.restored(after, "t", Life(2, 1), None)
+    assert (again.todo, count) == (((0, 10),), 8)
+
+
 def test_what_is_long_is_handed_on_short_and_done_again(monkeypatch):
     monkeypatch.setattr(shards, "ROWS", 2)
     many = tuple(Acked("w/0", Mark(A, n), n, n + 1) for n in (1, 3, 20, 30))

@@ -69,11 +69,11 @@ def made(size: int, shard: int, epochs: int) -> Feed:
 
 
 def merged(runs: Iterable[Run]) -> Runs:
-    """Disjoint intervals, sorted, neighbours made one."""
+    """Intervals, sorted, made one where they touch."""
     found: list[Run] = []
     for start, end in sorted(runs):
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], end)
+        if found and found[-1][1] >= start:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
         else:
             found.append((start, end))
     return tuple(found)

@@ -6,9 +6,11 @@ saved after it does, and what it did after the one that its successor goes on fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from typing import Any
+
+from immutables import Map
 
 from dljob.master import feeds
 from dljob.master.draft import Draft
@@ -106,19 +108,25 @@ def _carry(feed: Feed) -> list[Any]:
     # Joining neighbours may have taken in what is acked: it is done again then, once.
     known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
     rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
-    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows]
+    settled = {world: [list(run) for run in feeds.coarse(runs, ROWS)] for world, runs in sorted(feed.settled.items())}
+    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *([settled] if settled else ())]
 
 
 def carried(told: Mapping[str, Any]) -> tuple[tuple[str, Feed], ...]:
     """What `carry` said. Raises ValueError, TypeError or KeyError when it is not that."""
     found: list[tuple[str, Feed]] = []
-    for name, (size, shard, epochs, todo, rows) in told.items():
+    for name, (size, shard, epochs, todo, rows, *more) in told.items():
         acked = [
             Acked(str(row[0]), Mark(Life(int(row[1]), int(row[2])), int(row[3])), *map(int, row[4:])) for row in rows
         ]
-        runs = tuple((int(start), int(end)) for start, end in todo)
-        found.append((str(name), Feed(int(size), int(shard), int(epochs), runs, acked=tuple(acked))))
+        sure = Map({str(world): _runs(own) for world, own in (more[0] if more else {}).items()})
+        feed = Feed(int(size), int(shard), int(epochs), _runs(todo), acked=tuple(acked), settled=sure)
+        found.append((str(name), feed))
     return tuple(found)
+
+
+def _runs(told: Iterable[Any]) -> feeds.Runs:
+    return tuple((int(start), int(end)) for start, end in told)
 
 
 def _put(d: Draft, name: str, feed: Feed) -> None:
