@@ -119,7 +119,8 @@ def carried(told: Mapping[str, Any]) -> tuple[tuple[str, Feed], ...]:
         acked = [
             Acked(str(row[0]), Mark(Life(int(row[1]), int(row[2])), int(row[3])), *map(int, row[4:])) for row in rows
         ]
-        sure = Map({str(world): _runs(own) for world, own in (more[0] if more else {}).items()})
+        done: Mapping[str, Any] = more[0] if more else {}
+        sure = Map({str(world): _runs(own) for world, own in done.items()})
         feed = Feed(int(size), int(shard), int(epochs), _runs(todo), acked=tuple(acked), settled=sure)
         found.append((str(name), feed))
     return tuple(found)
