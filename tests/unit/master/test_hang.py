@@ -283,6 +283,15 @@ def test_a_role_restarted_with_the_job_stays_at_the_level_of_the_job():
     assert world.state.restarts == Map({"Job": 1})
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_hang_fails_a_job_whose_role_is_never_restarted(whole):
+    world = boot({"restartPolicy": {"level": "Never"}})
+    world.send(found(0, whole=whole))
+    world.settle()
+    assert world.state.phase is Phase.FAILED
+    assert "restartPolicy.level of w is Never" in world.state.verdict.message
+
+
 @pytest.mark.parametrize(
     "policy",
     [

@@ -33,7 +33,7 @@ def found(d: Draft, event: HangFound) -> None:
     live = tuple(r for r in range(facts.plan.replicas) if d.ranks[event.role, r].phase is RankPhase.READY)
     ranks = live if event.whole else (event.rank,)
     decided = None
-    if event.whole and rule is None:
+    if event.whole and rule is None and facts.plan.restart_level != "Never":
         decided = Restart(_whole(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
     if facts.ranks_per_host == 1:
         for one in ranks:  # it can do nothing that it is asked for, and its peers may wait until it is gone
