@@ -115,6 +115,23 @@ def test_ranks_stay_to_the_end_where_no_other_node_can_hold_them_and_leave_when_
     assert world.state.ranks["w", 0].incarnation == 2
 
 
+def test_ranks_leave_for_a_node_whose_exclusion_is_over():
+    world = boot(3, faultTolerance={"node": {"excludeSeconds": 100}})
+    frozen, victim = where(world, "w/1"), where(world)
+    world.freeze_node(frozen)
+    world.settle()
+    world.thaw_node(frozen)
+    world.settle()
+    world.drain_node(victim, world.now + 600)
+    world.settle()
+    assert where(world) == victim
+    while where(world) == victim:
+        world.tick()
+    world.settle()
+    assert where(world) == frozen
+    assert world.now == world.start + 100
+
+
 def test_nothing_goes_to_a_node_that_is_to_go():
     world = boot(4)
     idle = [node.id for node in world.views if node.id not in (where(world), where(world, "w/1"))]

@@ -128,3 +128,4 @@ def tick(d: Draft) -> None:
             changed = True
     if changed:
         look(d)
+        departures.go(d)
