@@ -17,7 +17,7 @@ from dljob import Worker, rpc
 from dljob.errors import PeerLostError, UsageError
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
-from dljob.runtime import thread_host, torch_group
+from dljob.runtime import lifecycle, thread_host, torch_group
 from dljob.runtime.context import Outgoing, Progress, Stopping, renew
 from dljob.runtime.lifecycle import Lifecycle
 from dljob.runtime.messages import Call, LeaveOrder, Peer, Refusal, Reply, StartOrder
@@ -102,6 +102,29 @@ def test_an_order_that_comes_while_the_group_forms_is_obeyed_before_user_code_ru
     life.lifecycle._recall = recall
     with pytest.raises(Recalled):
         life.live()
+    assert life.lifecycle.left_over == (True, None)
+
+
+def test_an_import_is_not_interrupted_and_nothing_is_made_of_it(monkeypatch):
+    recall, imported = Recall(), list[int]()
+    life = Life(Steps)
+    life.lifecycle._recall = recall
+
+    def importing(_path):
+        recall.order()
+        other = threading.Thread(target=recall.interrupt)
+        other.start()
+        other.join(30)
+        imported.append(sum(range(1000)))
+        return Steps
+
+    monkeypatch.setattr(lifecycle, "resolve", importing)
+    ended: list[Any] = []
+    thread = threading.Thread(target=lambda: ended.append(recall.run(life.lifecycle.live)))
+    thread.start()
+    thread.join(30)
+    assert imported == [499500]
+    assert ended == [None], "it was called back"
     assert life.lifecycle.left_over == (True, None)
 
 

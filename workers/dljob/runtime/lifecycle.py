@@ -104,7 +104,9 @@ class Lifecycle:
 
     def _run_phases(self) -> Any:
         path = self._role.entrypoint[1]
-        target = resolve(path)
+        with self._recall.held():
+            target = resolve(path)
+        self._still_wanted()
         with_context = takes_context(target, path)
         run = self._check(target, path)
         if self._join is not None:

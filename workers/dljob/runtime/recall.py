@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -47,6 +48,17 @@ class Recall:
         except Recalled:  # also one that came before the gate was shut, and after the work's own end
             self._shut_gate()
             return None
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Nothing is raised in here, in this thread: half an import, for one, cannot be made again in a process."""
+        with self._gate:
+            ident, self._ident = self._ident, 0
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._ident = ident
 
     def order(self) -> None:
         """From now on user code is to end."""
