@@ -74,7 +74,19 @@ class Executor:
         """Take the actions of a batch of steps."""
         todo = tuple(action for action in lasting(actions) if not isinstance(action, (ac.Note, ac.Finish)))
         if todo:
+            # Who was made for an earlier master speaks to this one, maybe before all kills that come first are done.
+            self.hosts.expect(filter(None, map(self._made_by, todo)))
             self._queue.put_nowait(todo)
+
+    def _made_by(self, action: object) -> str:
+        """The actor that an action makes; empty: none."""
+        match action:
+            case ac.SpawnHost():
+                return self.host_actor(action.host, action.life)
+            case ac.SpawnSpare():
+                return self.spare_actor(action.role, action.node, action.slot, action.life)
+            case _:
+                return ""
 
     async def _run(self) -> None:
         while True:

@@ -6,7 +6,7 @@ One task per actor: spawn (or find again), first answer, then the long poll whos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from dljob.errors import DLJobError
@@ -66,11 +66,17 @@ class Hosts:
         self._on_loss = on_loss
         self._watched: dict[str, Watched] = {}
         self._actors: dict[HostId | SpareId, str] = {}
+        self._expected: set[str] = set()
+        """Actors that are about to be made, or found: not heard yet, and not to be ended."""
         self._inquiry = Inquiry(backend, offer)
 
     def knows(self, actor: str) -> bool:
         """Whether an actor is somebody's host or a spare; one that is not must end itself."""
-        return actor in self._watched
+        return actor in self._watched or actor in self._expected
+
+    def expect(self, actors: Iterable[str]) -> None:
+        """These will be brought up, when what must end before has ended."""
+        self._expected.update(actors)
 
     def who(self, actor: str) -> HostId | SpareId | None:
         """Who an actor is now."""
@@ -83,6 +89,7 @@ class Hosts:
 
     def bring_up(self, who: HostId | SpareId, life: int, birth: Birth) -> None:
         """Make the actor, or find the one that an earlier master made, and hear it."""
+        self._expected.discard(birth.spec.name)
         if birth.spec.name not in self._watched:
             watched = self._watch(birth.spec.name, who, life)
             watched.task = asyncio.create_task(self._bring_up(watched, birth))
@@ -136,6 +143,7 @@ class Hosts:
 
     def close(self) -> None:
         """Hear nobody any more."""
+        self._expected.clear()
         for watched in self._watched.values():
             if watched.task:
                 watched.task.cancel()
