@@ -204,6 +204,22 @@ async def test_a_role_in_which_nobody_can_be_named_is_told_as_a_whole(tmp_path: 
     assert (event.rank, event.whole) == (0, True)
 
 
+async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_that_all_may_wait_for(
+    tmp_path: Path,
+) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=50)
+    here.state.job.roles["w"].host_of = lambda rank: HostId("w", rank)
+    here.state.hosts[HostId("w", 1)].node = "n2"
+    await here.steps(8, each=0.1)
+    here.agent.sees = dict.fromkeys(("w/0", "w/2"), WAITS)
+    await here.passes(12)
+    assert any(whole for _, whole in here.agent.asked)
+    assert here.told == []
+    here.agent.sees["w/2"] = Look(STOPPED)
+    await here.passes(30)
+    assert [event.rank for event in here.told] == [2], "a stopped one is proof all the same"
+
+
 async def test_ranks_that_step_alone_are_looked_at_alone_and_by_their_host(tmp_path: Path) -> None:
     here = Here(tmp_path, world=False)
     await here.steps(8)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dljob.master import events as ev
 from dljob.master import hang
-from dljob.master.hang import Looks, Pace, Verdict
+from dljob.master.hang import Look, Looks, Pace, Verdict
 from dljob.master.state import JobState, RankPhase
 from dljob.master.status import Progress
 from dljob.master.views import Reason
@@ -31,6 +31,9 @@ QUIET_EVERY_S = 15.0
 """How often ranks of which no steps were measured are looked at: one that is stopped is seen without."""
 SHOWN = 64
 """So many ranks' stacks are written down at most, the culprit's first."""
+
+UNSEEN = Looks(Look(), Look(), 1.0)
+"""Of a rank whose node did not answer."""
 
 Key = tuple[str, int]
 Offer = Callable[..., Awaitable[None]]
@@ -157,7 +160,8 @@ class HangWatch:
         for rank in silent:
             if rank in paces:
                 self._next[role, rank] = paces[rank].at + hang.look_again_at(self._clock - paces[rank].at)
-        await self._judge(role, before, looks)
+        # A node that is too busy to look may be the one that all others wait for.
+        await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks)
 
     async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, Looks]) -> None:
         """Tell the core of those who hang. `before`: rank -> the incarnation that was looked at."""
