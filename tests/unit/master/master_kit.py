@@ -11,9 +11,10 @@ from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master.assign import would_be_nodes
 from dljob.master.codec import event_record, replay
+from dljob.master.grants import given, unit_of
 from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.reissue import live_hosts, ready_spares, reissue
-from dljob.master.state import HostPhase, JobState, Phase, RankPhase
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.transition import initial, next_wake, transition
 from dljob.master.views import HostId, NodeView, Outcome, Reason
 from dljob.plan.model import GRAIN
@@ -69,6 +70,8 @@ class World:
         self.told: list = []
         self.all_actions: list = []
         self.held: dict = {}
+        self.granted: dict = {}
+        """(unit, token) -> the memory beyond the plan's that it was asked for with."""
         self.hosts: dict = {}
         self.killed: set = set()
         self.frozen: dict = {}
@@ -228,8 +231,8 @@ class World:
         """The nodes as the backend sees them: `free` is what no reservation holds."""
         free = {view.id: dict(view.free) for view in self.views}
         for unit, tokens in self.held.items():
-            for node in tokens.values():
-                for name, amount in self.plan.units[unit].demand:
+            for token, node in tokens.items():
+                for name, amount in unit_of(self.plan, unit, self.granted[unit, token]).demand:
                     free[node][name] -= amount
         return tuple(replace(v, free=tuple(sorted((k, a) for k, a in free[v.id].items() if a))) for v in self.views)
 
@@ -271,6 +274,7 @@ class World:
     def _reserve(self, a):
         if self._node_alive(a.node):
             self.held.setdefault(a.unit, {})[a.token] = a.node
+            assert self.granted.setdefault((a.unit, a.token), a.given) == a.given
             self.pending.append(ev.UnitReserved(a.unit, a.token, a.node))
         else:
             self.pending.append(ev.UnitRefused(a.unit, a.token, f"node {a.node} is gone"))
@@ -452,6 +456,7 @@ def check(world: World):
         held_back = [i for i in state.incidents.values() if not i.launched and any(r == name for r, _ in i.members)]
         assert role.hold == len(held_back) or state.verdict is not None
     assert state.live == live
+    check_grants(world)
     for number, incident in state.incidents.items():
         members = [key for key in incident.members if state.ranks[key].incident == number]
         assert incident.pending == len(members) > 0
@@ -471,6 +476,13 @@ def check(world: World):
     check_ledger(state, world.now)
     wake, times = next_wake(state), timer_times(state)
     assert not times or (wake is not None and wake <= min(times))
+
+
+def check_grants(world: World):
+    """What a unit is held with is what PrimeMaster thinks that it gave it."""
+    for unit, own in world.state.units.items():
+        if own.phase is UnitPhase.HELD:
+            assert world.granted[unit, own.token] == given(world.state.grants, unit)
 
 
 def timer_times(state):

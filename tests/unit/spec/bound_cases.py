@@ -39,7 +39,11 @@ WHOLE: Json = {
             "nodeGroup": "g",
             "dependsOn": [{"role": "c", "condition": "Ready"}],
             "comm": {"backend": "gloo", "timeoutSeconds": 60, "preCheck": False, "initProcessGroup": False},
-            "restartPolicy": {"level": "Role", "maxRestarts": 1},
+            "restartPolicy": {
+                "level": "Role",
+                "maxRestarts": 1,
+                "outOfMemory": {"memoryFactor": "1.5", "maxMemory": "2Gi"},
+            },
             "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
         },
         {"name": "b", "entrypoint": {"command": ["ls"]}},
@@ -101,6 +105,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),
     scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
+    quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),
     "": (lambda n: "a" * n, ""),
 }
 """Pattern -> a right text of so many characters, and a wrong one."""
@@ -113,6 +118,8 @@ QUANTITIES = {
 SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].name": ((".roles.0.name", "a"),),
     ".roles[].replicasPerGroup": ((".roles.0.replicas", 1024), (".nodeGroups.0.accelerator.count", 1024)),
+    ".roles[].resources.memory": ((".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),),
+    ".roles[].restartPolicy.outOfMemory.maxMemory": ((".roles.0.resources.memory", "0"),),
     ".roles[].replicas": ((".roles.0.replicasPerGroup", 1),),
     ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),
 }

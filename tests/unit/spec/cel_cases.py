@@ -168,6 +168,11 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(restartPolicy={"level": "InProcess"})]},
     ),
     case(
+        cel.OUT_OF_MEMORY,
+        {"roles": [role(resources={"memory": "4Gi"}, restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
+        {"roles": [role(restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
+    ),
+    case(
         cel.ESCALATION,
         {
             "roles": [role()],

@@ -7,6 +7,7 @@ from typing import Any
 
 CAUSES = "tests/unit/master/test_causes.py"
 FAILOVER = "tests/unit/master/test_failover.py"
+MEMORY = "tests/unit/master/test_memory.py"
 NODES = "tests/unit/master/test_nodes.py"
 
 DERIVED: dict[str, Any] = {
@@ -139,6 +140,16 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
+    "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(
+        "dljob.master.memory",
+        "policy.memory_factor",
+        f"{MEMORY}::test_the_unit_of_a_rank_that_ran_out_of_memory_is_reserved_anew_with_more",
+    ),
+    "spec.roles[].restartPolicy.outOfMemory.maxMemory": Code(
+        "dljob.master.memory",
+        "policy.max_memory",
+        f"{MEMORY}::test_it_goes_up_to_the_most_and_stays_there",
+    ),
     "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
     "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),
     "spec.collocations[].roles[]": Plan("spec.collocations.0.roles.1", "last"),

@@ -194,17 +194,31 @@ class RoleBuilder(Generic[B_co]):
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
         return self
 
-    def restart(self, *, level: str | None = None, max_restarts: int | None = None) -> Self:
-        """What restarts when a rank fails: InProcess, Process, RoleGroup, Role, Job or Never; how often in a window."""
+    def restart(
+        self,
+        *,
+        level: str | None = None,
+        max_restarts: int | None = None,
+        max_memory: str | None = None,
+        memory_factor: str | None = None,
+    ) -> Self:
+        """What restarts when a rank fails, and with what; what is left out stays as it was.
+
+        Args:
+            level: InProcess, Process, RoleGroup, Role, Job or Never.
+            max_restarts: how often in a window.
+            max_memory: a rank that runs out of memory comes back with more, at most "64Gi".
+            memory_factor: so many times what it had, "1.5".
+        """
         if level is not None and level not in LEVELS:
             raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, LEVELS))
         if max_restarts is not None:
             whole(max_restarts, self._call("restart"), least=0)
-        given = {"level": level, "maxRestarts": max_restarts}
-        self._workload.restart_policy = {
-            **self._workload.restart_policy,
-            **{k: v for k, v in given.items() if v is not None},
-        }
+        more = {"maxMemory": max_memory, "memoryFactor": memory_factor}
+        had = self._workload.restart_policy
+        grown = {**had.get("outOfMemory", {}), **{k: v for k, v in more.items() if v is not None}}
+        given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None}
+        self._workload.restart_policy = {**had, **{k: v for k, v in given.items() if v is not None}}
         return self
 
     # --- back to the job

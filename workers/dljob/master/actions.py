@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dljob.master.grants import Given
 from dljob.master.views import HostId
 
 
@@ -15,6 +16,8 @@ class Reserve:
     token: int
     node: str
     deadline_s: float
+    given: Given = ()
+    """Memory beyond what the plan says."""
 
 
 @dataclass(frozen=True, slots=True)

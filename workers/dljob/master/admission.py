@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from dljob.master import checks, ending, failover, limits
+from dljob.master import checks, ending, failover, grants, limits
 from dljob.master.actions import Reserve, Unreserve
 from dljob.master.assign import Assignment, Held, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
@@ -50,48 +50,65 @@ def look(d: Draft, *, last: bool = False) -> None:
     if not names:
         return
     excluded = frozenset(d.exclusions).union(d.departures)
-    found = _room(d, names, excluded)
+    found = _fitting(d, names, excluded)
     if isinstance(found, Refusal) and (last or not d.job.own_nodes):
         unfit = frozenset(
             n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
         ).union(d.departures)
-        again = _room(d, names, unfit) if unfit < excluded else found
+        again = _fitting(d, names, unfit) if unfit < excluded else found
         if isinstance(again, Assignment):
             _readmit(d, excluded.intersection(again.nodes.values()))
             found = again
     if isinstance(found, Assignment):
-        _reserve(d, {name: found.nodes[name] for name in sorted(names)})
+        reserve(d, {name: found.nodes[name] for name in sorted(names)})
     else:
         _no_room(d, found)
 
 
+def _fitting(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+    """Where units could go with what they were given; if that has no room, with what the plan says."""
+    found, full = _room(d, names, excluded), d.grants
+    d.grants = grants.without(full, names)
+    if isinstance(found, Assignment) or d.grants is full:
+        d.grants = full
+        return found
+    less = _room(d, names, excluded)
+    # At first nodes may still be coming that are as large as the job wants them.
+    waits = d.phase is Phase.PENDING and d.job.own_nodes and not _complete(d)
+    if isinstance(less, Assignment) and not waits:
+        d.note(reasons.MEMORY_KEPT, "job", f"there is no room for more memory than the spec says: {found.why}")
+        return less
+    d.grants = full
+    return found if waits else less
+
+
 def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
     plan = d.job.plan
-    units = [plan.units[name] for name in names]
+    units = grants.units_of(plan, d.grants, names)
     if d.phase is Phase.PENDING:
         # Spares stay free at admission only: a unit that lost its node is what they are there for.
         return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
     # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
-    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=_taken(d, every=False))
-    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=_taken(d))
+    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=taken(d, every=False))
+    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=taken(d))
 
 
 def elsewhere(d: Draft, names: frozenset[str]) -> Assignment | Refusal:
     """Where units could go that have a node, without anybody leaving first."""
-    units = [d.job.plan.units[name] for name in names]
+    units = grants.units_of(d.job.plan, d.grants, names)
     barred = frozenset(d.exclusions).union(d.departures)
     rooms = [node for node in d.nodes if node.id not in barred]
-    others = [held for held in _taken(d) if held.unit.name not in names] if rooms else ()
+    others = [held for held in taken(d) if held.unit.name not in names] if rooms else ()
     return assign(units, roomy(rooms, units), taken=others)
 
 
-def _taken(d: Draft, *, every: bool = True) -> list[Held]:
+def taken(d: Draft, *, every: bool = True) -> list[Held]:
     """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
-    units = d.job.plan.units
-    apart = every or any(series.apart for series in units.series)
+    plan = d.job.plan
+    apart = every or any(series.apart for series in plan.units.series)
     wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
     return [
-        Held(units[name], unit.node, counted=unit.phase is UnitPhase.HELD)
+        Held(grants.unit_of(plan, name, grants.given(d.grants, name)), unit.node, counted=unit.phase is UnitPhase.HELD)
         for name, unit in d.units.items()
         if unit.phase in wanted
     ]
@@ -103,7 +120,8 @@ def _readmit(d: Draft, nodes: frozenset[str]) -> None:
         d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
 
 
-def _reserve(d: Draft, nodes: dict[str, str]) -> None:
+def reserve(d: Draft, nodes: dict[str, str]) -> None:
+    """Ask these nodes to hold these units."""
     if d.phase is Phase.PENDING:
         d.phase = Phase.SCHEDULING
     if d.search.since is not None:
@@ -111,7 +129,7 @@ def _reserve(d: Draft, nodes: dict[str, str]) -> None:
     for name, node in nodes.items():
         token = d.units[name].token + 1
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
-        d.do(Reserve(name, token, node, limits.RESERVE_S))
+        d.do(Reserve(name, token, node, limits.RESERVE_S, grants.given(d.grants, name)))
 
 
 def _no_room(d: Draft, refusal: Refusal) -> None:
@@ -188,9 +206,18 @@ def refused(d: Draft, event: UnitRefused) -> None:
     if d.seats:
         d.do(Unreserve(event.unit, unit.token))
         d.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
+        _with_less(d, event)
     else:
         _give_all_back(d)
     _back_off(d, f"{event.unit}: {event.why}")
+
+
+def _with_less(d: Draft, event: UnitRefused) -> None:
+    """A unit that could not be had with what it was given is asked for as the spec says."""
+    less = grants.without(d.grants, (event.unit,))
+    if less is not d.grants:
+        d.grants = less
+        d.note(reasons.MEMORY_KEPT, event.unit, f"it is asked for with what the spec says: {event.why}")
 
 
 def _give_all_back(d: Draft) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dljob.master import budget, shards
+from dljob.master import budget, grants, shards
 from dljob.master.draft import Draft
 from dljob.master.events import Carried
 from dljob.master.evolve import evolve
@@ -19,6 +19,7 @@ from dljob.master.marks import Committed, Life, Mark, Saves
 from dljob.master.state import JobState
 from dljob.master.state import Mark as Failure
 from dljob.master.views import Level
+from dljob.spec.quantity import parse_memory, show_memory
 from dljob.telemetry import reasons
 
 VERSION = 1
@@ -39,6 +40,7 @@ def carry(state: JobState) -> dict[str, Any]:
         "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
         "checkpoints": _saves(state),
         "data": shards.carry(state),
+        "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.wanted.items())},
     }
     kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
     told = {name: table for name, table in kept.items() if table}
@@ -88,9 +90,10 @@ def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
             raise ValueError(f"the time of the checkpoint of {world} is not finite")
         saves.append((world, Committed(Mark(Life(int(told), int(number)), int(saved)), float(at))))
     reached = step if isinstance(step, int) else None
-    return Carried(
-        attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=shards.carried(state.get("data", {}))
-    )
+    wanted = cast("Mapping[str, str]", state.get("memory", {}))
+    memory = tuple((role, parse_memory(text)) for role, text in sorted(wanted.items()))
+    feeds = shards.carried(state.get("data", {}))
+    return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=feeds, memory=memory)
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -120,6 +123,7 @@ def take(d: Draft, event: Carried) -> None:
             marks = [Failure(min(at, d.now)) for at in times]
             d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
     _take_saves(d, event)
+    _take_memory(d, event)
     _tell(d, event)
 
 
@@ -131,6 +135,17 @@ def _take_saves(d: Draft, event: Carried) -> None:
         if world.partition("/")[0] in d.roles:
             own = d.saves.get(world, Saves())
             d.saves = d.saves.set(world, evolve(own, committed=(evolve(one, at=min(one.at, d.now)), *own.committed)))
+
+
+def _take_memory(d: Draft, event: Carried) -> None:
+    """All ranks of a role begin with the most that one of them was to have: the next one would come to need it too."""
+    for role, amount in () if d.seats else event.memory:
+        policy = grants.policy_of(d.job, role)
+        if policy is None:
+            continue
+        most = min(amount, parse_memory(policy.max_memory))
+        if most > grants.memory_of(d.job.plan, role):
+            d.grants = grants.for_role(d.job.plan, d.grants, role, most)
 
 
 def _keys(d: Draft) -> frozenset[str]:

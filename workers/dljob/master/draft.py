@@ -11,6 +11,7 @@ from dljob.master.actions import Action, Note
 from dljob.master.evolve import evolve
 from dljob.master.faults import Departure, Fault, Notice
 from dljob.master.feeds import Feed
+from dljob.master.grants import Grants
 from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
@@ -51,7 +52,7 @@ _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
-    "departures",
+    "departures", "grants",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -123,6 +124,7 @@ class Draft:
         self.saves: Map[str, Saves] = state.saves
         self.feeds: Map[str, Feed] = state.feeds
         self.departures: Map[str, Departure] = state.departures
+        self.grants: Grants = state.grants
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -168,6 +170,7 @@ class Draft:
             saves=self.saves,
             feeds=self.feeds,
             departures=self.departures,
+            grants=self.grants,
         )
 
     def _changed(self) -> bool:

@@ -12,6 +12,7 @@ from dljob.master.feeds import Feed
 from dljob.master.marks import Committed, Life, Mark
 from dljob.master.pairing import NodeFacts, TeamFacts
 from dljob.master.views import Clue, HostId, NodeView, Outcome
+from dljob.plan.model import Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Carried:
     """The last checkpoint by world."""
     feeds: tuple[tuple[str, Feed], ...] = ()
     """Data sets, by name."""
+    memory: tuple[tuple[str, Amount], ...] = ()
+    """Of a rank, by role: more than the spec says."""
 
 
 @dataclass(frozen=True, slots=True)

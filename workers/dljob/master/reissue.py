@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.master import checks, departures, limits, starting
+from dljob.master import checks, departures, grants, limits, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -81,7 +81,7 @@ def _kills(host: HostId, own: HostState) -> Iterator[Action]:
 def _units(state: JobState) -> Iterator[Action]:
     for name, unit in sorted(state.units.items()):
         if unit.phase is UnitPhase.RESERVING:
-            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S)
+            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, grants.given(state.grants, name))
         elif unit.phase is not UnitPhase.HELD and unit.token:
             yield Unreserve(name, unit.token)
 

@@ -15,6 +15,7 @@ from immutables import Map
 from dljob.master.actions import Action
 from dljob.master.faults import Departure, Fault, Notice
 from dljob.master.feeds import Feed
+from dljob.master.grants import Grants
 from dljob.master.job import Job
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
@@ -310,13 +311,11 @@ class JobState:
     live: int = 0
     """Ranks with a process."""
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
-    marks: Map[str, tuple[Mark, ...]] = field(default_factory=Map[str, tuple[Mark, ...]])
-    """What budgets and backoff count, by key."""
+    marks: Map[str, tuple[Mark, ...]] = field(default_factory=Map[str, tuple[Mark, ...]])  # for budgets, by key
     errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
     commands: Map[str, str] = field(default_factory=Map[str, str])
     """Commands seen: id -> kind and target."""
-    restarts: Map[str, int] = field(default_factory=Map[str, int])
-    """Restarts by level."""
+    restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
     notices: Map[str, Notice] = field(default_factory=Map[str, Notice])
     """By node id, or by rank as role/rank."""
     faults: tuple[Fault, ...] = ()
@@ -339,6 +338,7 @@ class JobState:
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     feeds: Map[str, Feed] = field(default_factory=Map[str, Feed])  # data sets, by name
+    grants: Grants = field(default_factory=Grants)  # more memory
 
 
 @dataclass(frozen=True, slots=True)

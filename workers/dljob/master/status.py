@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
-from dljob.master import checkpoints, ledger_view
+from dljob.master import checkpoints, grants, ledger_view
 from dljob.master.carry import carry
 from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
 from dljob.master.faults import Fault
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level, Reason
+from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
 
 Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
@@ -92,10 +93,21 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         **_overview(state, now, progress),
         "ranks": [_rank(state, key, progress) for key in _keys(state)],
         "units": [
-            {"name": name, "node": state.units[name].node, "phase": state.units[name].phase.value}
+            {
+                "name": name,
+                "node": state.units[name].node,
+                "phase": state.units[name].phase.value,
+                **_given(state, name),
+            }
             for name in state.job.plan.units
         ],
     }
+
+
+def _given(state: JobState, unit: str) -> dict[str, Any]:
+    """The memory of a rank, by role, where a unit was given more than the spec says."""
+    own = grants.given(state.grants, unit)
+    return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
 def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:

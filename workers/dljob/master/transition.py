@@ -24,6 +24,7 @@ from dljob.master import (
     failover,
     hanging,
     ledger_rules,
+    memory,
     nodes,
     shards,
     spares,
@@ -110,6 +111,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     d = Draft(state, now)
     _HANDLERS[type(event)](d, event)
     nodes.leave_by_rule(d)
+    memory.grow(d)
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
     standby.keep(d)

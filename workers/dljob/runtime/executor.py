@@ -14,6 +14,7 @@ from typing import Any
 from dljob.errors import DLJobError
 from dljob.master import actions as ac
 from dljob.master import events as ev
+from dljob.master.grants import unit_of
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId
 from dljob.plan.model import HostKind, JobPlan, RolePlan
@@ -151,7 +152,8 @@ class Executor:
         name = self._reservation(action.unit, action.token)
         try:
             async with self._admission.turn():
-                await self._backend.reserve(self._plan.units[action.unit], action.node, name, action.deadline_s)
+                unit = unit_of(self._plan, action.unit, action.given)
+                await self._backend.reserve(unit, action.node, name, action.deadline_s)
         except RefusedError as error:
             await self._offer(ev.UnitRefused(action.unit, action.token, error.message))
         else:

@@ -44,6 +44,7 @@ def key_of(w: World) -> tuple[Any, ...]:
             for name, node in w.nodes.items()
         ),
         frozenset(w.groups.items()),
+        frozenset(w.granted.items()),
         frozenset(w.struck),
         frozenset(w.processes.values()),
         frozenset(w.watched.items()),
@@ -109,6 +110,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         _marks(s, now),
         frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
         frozenset(s.commands),
+        s.grants,
         verdict and (verdict.ok, verdict.reason, _from(verdict.kill_at, now), _from(verdict.release_at, now)),
         s.running_at is None,
         s.epoch,

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dljob.master import ledger, timers
+from dljob.master import grants, ledger, timers
 from dljob.master.actions import Reserve, SpawnHost
 from dljob.master.codec import decode_event, decode_state, encode_event, encode_state
 from dljob.master.events import Event
@@ -138,6 +138,7 @@ def sweep(w: World) -> list[str]:
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
+    found += _granted(w)
     if w.state is not None:
         found += _orphans(w)
     return found + spare_laws.at_rest(w)
@@ -170,6 +171,17 @@ def _banned(state: JobState) -> Iterator[str]:
     for name, unit in state.units.items() if state.exclusions and state.verdict is None else ():
         if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING) and unit.node in state.exclusions:
             yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
+
+
+def _granted(w: World) -> Iterator[str]:
+    """A unit's reservation has the memory that PrimeMaster gave it."""
+    given = w.known.grants
+    for key, node in w.groups.items() if w.granted or given.given else ():
+        own = w.known.units[key[0]]
+        if own.phase is UnitPhase.HELD and own.token == key[1]:
+            has, meant = w.granted.get(key, ()), grants.given(given, key[0])
+            if has != meant:
+                yield f"memory: {key[0]} has {has} on {node}, and was given {meant}"
 
 
 def _incidents(state: JobState) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dljob.master.events import RankEnded, RankReady
 from dljob.master.evolve import evolve
+from dljob.master.grants import Given, unit_of
 from dljob.master.state import RankKey
 from dljob.master.views import HostId, NodeView
 from dljob.plan.model import JobPlan
@@ -38,6 +39,8 @@ class Surroundings:
         """Nothing runs yet on these nodes."""
         self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
         self.groups: dict[tuple[str, int], str] = {}
+        self.granted: dict[tuple[str, int], Given] = {}
+        """What reservations hold of memory beyond what the plan says."""
         self.struck: set[tuple[str, int]] = set()
         """Reservations that went with their nodes, and were not given back."""
         self.processes: dict[str, Process] = {}
@@ -101,13 +104,13 @@ class Surroundings:
         self.worlds[running.role, running.generation] -= 1
         self.hung.discard(running)
 
-    def take(self, node: str, unit: str, times: int) -> bool:
+    def take(self, node: str, unit: str, times: int, given: Given = ()) -> bool:
         """Take a unit's demand from a node, or give it back; False when there is no room for it."""
         found = self.nodes.get(node)
         if found is None:
             return False
         free = dict(found.view.free)
-        for name, amount in self.plan.units[unit].demand:
+        for name, amount in unit_of(self.plan, unit, given).demand:
             free[name] = free.get(name, 0) - times * amount
             if free[name] < 0 and name in dict(found.view.total):
                 return False

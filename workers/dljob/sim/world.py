@@ -309,7 +309,7 @@ class World(Surroundings):
         node = self.groups.pop(key, None)
         if node is None:
             return
-        self.take(node, key[0], -1)
+        self.take(node, key[0], -1, self.granted.pop(key, ()))
         for process in [p for p in self.processes.values() if p.group == key]:
             executor.kill(self, process.actor)
         self.look()

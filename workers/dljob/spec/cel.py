@@ -63,6 +63,11 @@ IN_PROCESS = Rule(
     " || self.type == 'Elastic' && has(self.entrypoint.class)",
     "in process only Elastic roles with a class as entrypoint restart",
 )
+OUT_OF_MEMORY = Rule(
+    "!has(self.restartPolicy) || !has(self.restartPolicy.outOfMemory)"
+    " || has(self.resources) && has(self.resources.memory)",
+    "outOfMemory needs resources.memory",
+)
 ENTRYPOINT = Rule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
@@ -124,7 +129,7 @@ SPEC = (
     *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_MASTER, REF_SPARES),
 )
-ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC, IN_PROCESS)
+ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY)
 
 
 def schema(*rules: Rule) -> dict[str, Any]:

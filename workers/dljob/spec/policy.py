@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel
-from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
+from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, Memory, Model, Name, RoleName
 
 RestartLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Never"]
 RuleAction = Literal[
@@ -38,6 +38,15 @@ ExitStatus = Annotated[int, Field(ge=1, le=255)]
 Attempts = Annotated[int, Field(ge=0, le=100000)]
 
 
+class OutOfMemory(Model):
+    """More memory for a rank that the kernel, its container or Ray ended for want of it."""
+
+    memory_factor: Factor = "1.5"
+    """It comes back with so many times the resources.memory that it had, "1.5"; its unit is reserved anew for that."""
+    max_memory: Memory
+    """With no more than that, "64Gi"."""
+
+
 class RestartPolicy(Model):
     """How a role is restarted when no rule of faultTolerance says otherwise."""
 
@@ -47,6 +56,8 @@ class RestartPolicy(Model):
     Never: a failure fails the job."""
     max_restarts: Attempts = 10
     """Restarts of this role within the window before the next higher level is tried."""
+    out_of_memory: OutOfMemory | None = None
+    """Whether ranks that run out of memory come back with more, where nodes have it; left out: with what they had."""
 
 
 class Backoff(Model):

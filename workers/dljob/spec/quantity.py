@@ -17,6 +17,8 @@ CUSTOM_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,9}(\.[0-9]{1,4})?)$"
 MEMORY_PATTERN = r"^[0-9]{1,19}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 DEVICES_PATTERN = r"^(0\.[0-9]{1,4}|[0-9]+)$"
 
+FACTOR_PATTERN = r"^(1\.([1-9][0-9]?|0[1-9])|[2-9](\.[0-9]{1,2})?)$"
+
 _UNITS = {
     "": 1,
     **{letter: 1000**power for power, letter in enumerate(("k", "M", "G", "T", "P"), start=1)},
@@ -61,6 +63,11 @@ def parse_devices(text: str) -> int:
     if amount == 0:
         raise ValueError("count must be above 0: leave accelerator out for a role without devices")
     return amount
+
+
+def parse_factor(text: str) -> int:
+    """A factor above 1 and below 10, in ten-thousandths: "1.5" is 15_000."""
+    return int(Fraction(text) * GRAIN)
 
 
 def show(amount: int) -> str:

@@ -9,6 +9,7 @@ from dljob.spec import cel
 from dljob.spec.annotations import annotation_findings, spoken, written_at
 from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.machines import MACHINE_RULES
+from dljob.spec.memory_rules import MEMORY_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.outside import OUTSIDE_RULES
 from dljob.spec.policy import Rule
@@ -194,5 +195,6 @@ RULES: tuple[Check, ...] = (
     *TEMPLATE_RULES,
     *REFERENCE_RULES,
     *REJOIN_RULES,
+    *MEMORY_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

@@ -34,6 +34,7 @@ WORDS = {
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
     ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
+    quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }
 """What a pattern means to a person."""
 
@@ -129,6 +130,7 @@ Memory = Annotated[
     AfterValidator(_parsed_by(quantity.parse_memory)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.MEMORY_PATTERN}),
 ]
+Factor = Annotated[str, Field(max_length=4, pattern=quantity.FACTOR_PATTERN)]
 Amount = Annotated[
     str,
     BeforeValidator(_number_as_text),
