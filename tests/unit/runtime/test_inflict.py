@@ -169,6 +169,16 @@ def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeyp
     assert world.hand.did == [("kill", 1002), ("stop", None, 1001, 7, 8)]
 
 
+def test_a_rank_that_went_to_another_machine_is_not_looked_for_here(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
+    world.raylets = {"n-b": 1002}
+    assert world.at(1) == []
+    assert world.hand.did == []
+    world.raylets = NODES
+    world.at(1)
+    assert world.hand.did == [("kill", 103)]
+
+
 def test_a_node_that_is_gone_is_waited_for(rl: JobPlan) -> None:
     world = World(rl, "- {when: {step: 1}, target: node/n-a, fault: kill}")
     world.raylets = {"n-b": 1002}

@@ -166,13 +166,19 @@ class Inflictor:
         if target.role != NODE:
             ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
             names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
-            return {name: pids[name] for name in names} if all(name in pids for name in names) else {}
+            here = self._here(status) & pids.keys()
+            return {name: pids[name] for name in names} if here.issuperset(names) else {}
         raylets = self._raylets()
         node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
         if node is None or node not in raylets:
             return {}
         ranks = [f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] == node]
         return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
+
+    def _here(self, status: Mapping[str, Any]) -> set[str]:
+        """The ranks of this machine: elsewhere their numbers mean other processes, which here may be anybody's."""
+        raylets = self._raylets()
+        return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
 
     def _announce(self, victims: Mapping[str, int], status: Mapping[str, Any]) -> None:
         """Hand in what the kernel would write; a rank without a line would be `killed, cause unknown`."""
