@@ -141,7 +141,7 @@ def test_of_ranks_that_save_alone_what_is_settled_is_not_remembered(world):
         ({"size": 11}, "it is 10 samples in shards of 4, 1 times, and not 11 samples in shards of 4, 1 times"),
         ({"name": "e", "shard": 0}, "its size, shard size and epochs are whole numbers from 1"),
         ({"rank": 7}, "there is no rank w/7"),
-        ({"name": "f"}, "there are 1 data sets already"),
+        ({"name": "f"}, "there are 1 data sets already; all ranks that share one give it the same name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(world, monkeypatch, change, why):

@@ -253,7 +253,8 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
         if comm_timeout_s <= bound:
             return (
                 f"torch gives a collective up after comm.timeoutSeconds = {comm_timeout_s:g}, before a rank that "
-                f"{whom} is named (hang.{name} = {bound}): its peers fail with a timeout, which names nobody"
+                f"{whom} is named (hang.{name} = {bound}): its peers fail with a timeout, which names nobody; "
+                "set comm.timeoutSeconds above it"
             )
     return ""
 

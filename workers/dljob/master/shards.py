@@ -51,7 +51,7 @@ def refused(state: JobState | Draft, event: ShardsTold) -> str:
     feed = state.feeds.get(event.name)
     if feed is None:
         if len(state.feeds) >= FEEDS:
-            return f"there are {FEEDS} data sets already"
+            return f"there are {FEEDS} data sets already; all ranks that share one give it the same name"
         sound = event.size > 0 and event.shard > 0 and event.epochs > 0
         return "" if sound else "its size, shard size and epochs are whole numbers from 1"
     have, wants = (feed.size, feed.shard, feed.epochs), (event.size, event.shard, event.epochs)
