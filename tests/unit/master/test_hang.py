@@ -75,6 +75,17 @@ def test_a_rank_is_looked_at_after_three_median_steps_and_half_a_second():
     assert hang.silent(paces, 6.6) == (0,), "the other has not told enough steps"
 
 
+def test_nobody_is_looked_at_who_is_only_heard_rarely_because_there_are_many():
+    pace = None
+    for turn in range(9):
+        pace = paced(pace, 1, 20 * turn, 2.0 * turn)
+    assert (pace.median, pace.gap) == (0.1, 2.0)
+    assert hang.silent({0: pace}, 16.0 + 3.5) == ()
+    assert hang.silent({0: pace}, 16.0 + 3.6) == (0,)
+    late = paced(pace, 1, 200, 116.0)
+    assert late.gap == 2.0, "one pause is no habit"
+
+
 def test_looks_become_rarer():
     assert hang.look_again_at(1.0) == 2.0
     assert hang.look_again_at(10.0) == 15.0

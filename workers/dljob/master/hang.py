@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
 
-RECENT = 32
-"""So many of the last times per step are kept."""
+RECENT, GAPS = 32, 8
+"""So many of the last times per step are kept, and of those between news."""
 FEWEST = 5
 """So many must have been measured in a process before its silence means anything."""
-LOOK_FACTOR, LOOK_S = 3.0, 0.5
-"""A silence of so many median steps and seconds is looked at; again when it has grown by AGAIN, at least AGAIN_S."""
+LOOK_FACTOR, GAP_FACTOR, LOOK_S = 3.0, 1.5, 0.5
+"""A silence of so many median steps, or of the usual times between news where each brings many, and seconds is looked
+at; again when it has grown by AGAIN, at least AGAIN_S."""
 AGAIN, AGAIN_S = 1.5, 1.0
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """A silence without proof is at least so many median steps long, and so many times the longest that ended by itself."""
@@ -45,12 +46,18 @@ class Pace:
     """Seconds per step, the latest last."""
     longest: float = 0.0
     """The longest silence that ended by itself."""
+    gaps: tuple[float, ...] = ()
+    """Seconds between the last times that it was heard."""
     median: float = field(init=False, default=0.0)
     """Seconds of a usual step; 0 before any was measured. Kept: all ranks are looked through ten times a second."""
+    gap: float = field(init=False, default=0.0)
+    """Seconds that usually pass between two times that it is heard: of many nodes each tells rarely."""
 
     def __post_init__(self) -> None:
         if self.times:
             object.__setattr__(self, "median", median(self.times))
+        if self.gaps:
+            object.__setattr__(self, "gap", median(self.gaps))
 
     @property
     def measured(self) -> bool:
@@ -64,7 +71,8 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
         return Pace(incarnation, step, now)
     silence = max(0.0, now - old.at)
     each = silence / max(1, step - old.step)
-    return Pace(incarnation, step, now, (*old.times, each)[-RECENT:], max(old.longest, silence))
+    times, gaps = (*old.times, each)[-RECENT:], (*old.gaps, silence)[-GAPS:]
+    return Pace(incarnation, step, now, times, max(old.longest, silence), gaps)
 
 
 # -- first tier: whom to look at
@@ -72,7 +80,7 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
 
 def look_after(pace: Pace) -> float:
     """How long a rank may be silent before somebody looks."""
-    return LOOK_FACTOR * pace.median + LOOK_S
+    return max(LOOK_FACTOR * pace.median, GAP_FACTOR * pace.gap) + LOOK_S
 
 
 def idle_after(pace: Pace, policy: HangPolicy) -> float:
