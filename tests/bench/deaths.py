@@ -1,0 +1,76 @@
+"""PrimeMaster killed at every point that it comes to in the life of a job with everything: before, in and after each
+append to its journal, before and after each thing it asks of Ray; once each in one job, one after another.
+
+BENCH_EACH=1: then each point alone, in a job of its own, which takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+from bench_common import Row, cluster, say
+
+RAY = Path(__file__).resolve().parent.parent / "ray"
+DUE = {"worker_0": 1, "worker_1": 1, "script_0": 1, "script_1": 1}
+"""Restarts that the story causes itself."""
+
+
+def story(where: Path, at: Sequence[str]) -> Any:
+    """One job from its start to its end; what is not as it must be raises an AssertionError. The scene, to look at."""
+    job: Any = import_module("prime_help").Job(where)
+    scene: Any = import_module("mortal_scene").Scene(job, at)
+    try:
+        scene.start()
+        scene.running()
+        scene.kill("worker/1")
+        scene.running(worker_1=2)
+        scene.raise_error("worker/0")
+        scene.running(worker_0=2, worker_1=2)
+        scene.kill_spare()
+        job.connection.command("restart", "script")
+        scene.running(worker_0=2, worker_1=2, script_0=2, script_1=2)
+        scene.check(scene.end(), **DUE)
+    finally:
+        job.close()
+    return scene
+
+
+def told(scene: Any) -> str:
+    """What was not come to, of all kinds of events that there are."""
+    from dljob.master.events import Event
+
+    never = {kind.__name__ for kind in get_args(Event)} - scene.kinds()
+    return f"kinds of events that this job never has: {', '.join(sorted(never)) or 'none'}"
+
+
+def main() -> None:
+    """One row; a point at which something is wrong ends it with what that is."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(RAY), os.environ.get("PYTHONPATH")]))
+    sys.path.append(str(RAY))
+    with cluster(4, 4), tempfile.TemporaryDirectory(prefix="dlb", dir="/tmp") as home:
+        scene = story(Path(home) / "all", ["*"])
+        points, deaths = sorted(scene.points()), len(scene.job.segments()) - 1
+        say(f"{deaths} deaths at {len(points)} points", told(scene))
+        for number, point in enumerate(points if os.environ.get("BENCH_EACH") else ()):
+            story(Path(home) / str(number), [point])
+            say(f"  {point}")
+    Row(
+        "deaths",
+        "PrimeMaster killed at every transition",
+        "0 restarts but those due, 0 effects lost or doubled",
+        0,
+        0,
+        unit="restarts",
+        facts={"0 effects lost or doubled": True},
+        note=f"{deaths} deaths, {len(points)} points",
+    ).emit()
+
+
+if __name__ == "__main__":
+    main()
