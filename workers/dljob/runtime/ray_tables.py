@@ -53,8 +53,11 @@ class RayTables:
     def views(self, rows: Iterable[Mapping[str, Any]]) -> tuple[NodeView, ...]:
         """Nodes with what is free on them: the lesser of what raylets last reported and what the groups leave."""
         reported = ray_state.state.available_resources_per_node()
-        held = self._held()
-        made = [_view(row, reported.get(row["NodeID"], {}), held.get(row["NodeID"], {})) for row in rows]
+        held, going = self._held(), ray_state.state.get_draining_nodes()
+        made = [
+            _view(row, reported.get(row["NodeID"], {}), held.get(row["NodeID"], {}), going.get(row["NodeID"]))
+            for row in rows
+        ]
         return tuple(sorted(made, key=lambda view: view.id))
 
     def _held(self) -> dict[str, dict[str, Amount]]:
@@ -72,7 +75,9 @@ def _grain(amount: float) -> Amount:
     return round(amount * GRAIN)
 
 
-def _view(row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount]) -> NodeView:
+def _view(
+    row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount], going: int | None
+) -> NodeView:
     total = {name: _grain(amount) for name, amount in row["Resources"].items() if _ours(name)}
     free = {
         name: max(0, min(_grain(reported.get(name, 0.0)), amount - held.get(name, 0))) for name, amount in total.items()
@@ -85,6 +90,7 @@ def _view(row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[s
         ip=row["NodeManagerAddress"],
         # A head that offers CPUs was started to carry work: `ray start --head` on one machine, or `ray.init()`.
         head=HEAD in row["Resources"] and not total.get("CPU"),
+        leaving=None if going is None else going / 1000,  # it comes in milliseconds
     )
 
 
