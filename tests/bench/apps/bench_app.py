@@ -92,3 +92,19 @@ class Caller(Worker):
             progress(done)
             time.sleep(0.2)
         return {"calls": done, "lost": lost, "longest": longest}
+
+
+class Rollout(Worker):
+    """Asks a rank of `echo` at a fixed rate, and writes down when each answer came."""
+
+    def run(self) -> None:
+        """Until it is ended; a question that is late is asked at once."""
+        out, rate = Path(self.config["out"]), float(self.config["rate"])
+        enter(str(out), self.context.role, self.rank)
+        echo, begin, asked = RoleGroup("echo"), time.monotonic(), 0
+        with (out / f"answers-{self.rank}.txt").open("a", buffering=1) as answers:
+            while not self.context.stopping:
+                time.sleep(max(0.0, begin + asked / rate - time.monotonic()))
+                assert echo.call_rank0("echo", asked).result(60) == asked
+                asked += 1
+                answers.write(f"{time.time()}\n")
