@@ -37,7 +37,7 @@ os.environ.update({**ENV, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
 
 # Helper modules beside the tests, importable here and by Ray's workers.
 sys.path[:0] = [str(HERE), str(HERE.parent / "kits")]
-pytest.register_assert_rewrite("backend_contract", "prime_help")
+pytest.register_assert_rewrite("backend_contract", "mortal_scene", "prime_help")
 
 
 class RayHere:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,27 @@ class Scene:
         notes = [note["seq"] for note in self.job.connection.notes()]
         assert notes == list(range(1, len(notes) + 1))
         self.job.nothing_left(30)
+
+
+def state_of(pid: int) -> str:
+    """A process's state as the kernel tells it: T when it is stopped; empty when there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def second_master(scene: Scene) -> int:
+    """Another master of a job whose master is stopped, as Ray makes one when it takes its node for dead; its pid."""
+    import ray
+
+    from dljob.runtime.backend import ActorSpec
+    from dljob.runtime.entries import MasterOrder
+    from dljob.runtime.launch import MASTER_CALLS, MASTER_CLASS, NAMESPACE
+    from dljob.runtime.ray_backend import RayBackend
+
+    job = scene.job
+    order = MasterOrder(job.uid, str(job.folder), str(Path(__file__).parent), NAMESPACE, "ray-mortal", scene.options)
+    # Its name is not the job's: what it ends with the job is not itself.
+    spec = ActorSpec(f"second-{job.uid[:8]}/master", MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS)
+    made = asyncio.run(RayBackend().spawn(spec))
+    return ray.get(made.native.hello.remote(), timeout=60)

@@ -45,7 +45,9 @@ def trains() -> dict[str, int]:
         RoleGroup("counter").call("count", step).result(120)
         progress(step)
         time.sleep(0.05)
-    return {"steps": step, "counted": RoleGroup("counter").call_rank0("counted").result(120)}
+    result = {"steps": step, "counted": RoleGroup("counter").call_rank0("counted").result(120)}
+    write("results", **result)
+    return result
 
 
 class Counts(Worker):

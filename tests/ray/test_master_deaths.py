@@ -4,12 +4,15 @@ one job; what the job's own processes wrote down tells whether anything was lost
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mortal_scene import Scene
-from prime_help import Job
+from mortal_scene import LONG_S, RANKS, Scene, second_master, state_of
+from prime_help import Job, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -50,3 +53,31 @@ def test_it_dies_wherever_it_writes_or_acts(job: Job) -> None:
     assert not any(restarts.values()), status
     written = {f"append.event.{kind}-{when}" for kind in WRITTEN for when in ("before", "after")}
     assert written | {f"{done}-after" for done in DONE} <= scene.points()
+
+
+def test_what_ends_while_there_is_no_master_is_heard_by_the_next(job: Job) -> None:
+    scene = Scene(job, ())
+    scene.start()
+    scene.running()
+    master = job.master_pid()
+    os.kill(master, signal.SIGSTOP)  # alive, so that Ray makes no other, and deaf
+    job.go()
+    eventually(lambda: scene.lines("results"), LONG_S, lambda: "the driver does not end")
+    os.kill(master, signal.SIGKILL)
+    scene.check(job.connection.wait(LONG_S))
+
+
+def test_a_master_that_wakes_up_beside_its_successor_does_no_harm(job: Job) -> None:
+    scene = Scene(job, ["spawn.host-before"], "SIGSTOP")
+    starting = threading.Thread(target=scene.start, daemon=True)
+    starting.start()
+    eventually(lambda: state_of(job.master_pid()) == "T", LONG_S, lambda: "it is not stopped")
+    first = job.master_pid()
+    second = second_master(scene)
+    there = [job.mark(rank, 1) for rank in RANKS]
+    eventually(lambda: all(mark.exists() for mark in there), LONG_S, lambda: "the second one does not command")
+    os.kill(first, signal.SIGCONT)
+    eventually(lambda: not state_of(first) and not state_of(second), LONG_S, lambda: "one of the two goes on")
+    starting.join(LONG_S)
+    scene.check(scene.end())
+    assert len(job.segments()) == 3

@@ -1,0 +1,56 @@
+"""User code of the tests of hangs: ranks that step, together or each for itself, and one that may spin."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import dljob
+
+STEP_S, QUICK_S = 0.1, 0.02
+
+
+def marked() -> tuple[dljob.WorkerContext, Path]:
+    """This rank, and the job's folder, in which a file says that it runs."""
+    me = dljob.current_worker()
+    folder = Path(me.job_dir)
+    (folder / f"{me.role}-{me.rank}-{me.incarnation}").write_text(str(os.getpid()))
+    return me, folder
+
+
+def together() -> None:
+    """Steps of a torch group, until the file `go` is there."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    _, folder = marked()
+    step, over = 0, False
+    while not over:
+        told = torch.tensor([float((folder / "go").exists())])
+        dist.all_reduce(told)
+        over = told.item() > 0
+        time.sleep(STEP_S)
+        dljob.progress(step := step + 1)
+    dist.destroy_process_group()
+
+
+def alone() -> None:
+    """Steps of a rank for itself, until `go` is there; the first process of a rank spins once `spin-<rank>` is."""
+    me, folder = marked()
+    step = 0
+    while not (folder / "go").exists():
+        time.sleep(QUICK_S)
+        dljob.progress(step := step + 1)
+        if me.incarnation == 1 and (folder / f"spin-{me.rank}").exists():
+            spin()
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+if __name__ == "__main__":
+    together()
