@@ -17,6 +17,7 @@ from typing import Any
 from dljob.runtime.checkpoint.book import Book
 from dljob.runtime.checkpoint.client import Client
 from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.peers import Post
 from dljob.runtime.checkpoint.saver import Saver
 
 
@@ -34,9 +35,11 @@ class Told:
 
 
 @contextmanager
-def a_saver(others: Callable[[], None] = lambda: None, book: Book | None = None) -> Iterator[tuple[Saver, Told]]:
+def a_saver(
+    others: Callable[[str], None] = lambda _: None, book: Book | None = None, post: Post | None = None
+) -> Iterator[tuple[Saver, Told]]:
     told = Told()
-    saver = Saver(f"@dljob-test-{secrets.token_hex(6)}", told, others, book)
+    saver = Saver(f"@dljob-test-{secrets.token_hex(6)}", told, others, book, post)
     try:
         yield saver, told
     finally:

@@ -207,7 +207,7 @@ def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypat
 
 def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_path: Path):
     asked: list[int] = []
-    with a_saver(lambda: asked.append(1)) as (saver, _):
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
         for life, times in ((1, 0), (2, 1)):
             mine = client(place(saver, tmp_path, number=life))
             assert mine.load() is None
@@ -355,14 +355,14 @@ def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(
 
 def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path: Path):
     asked: list[int] = []
-    with a_saver(lambda: asked.append(1)) as (saver, _):
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
         first = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
         for mine in first:
             mine.save(4, state(4), persist=True)
         for mine in first:
             mine.close()
         asked.clear()
-    with a_saver(lambda: asked.append(1)) as (saver, _):
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
         for rank in (0, 1):
             mine = client(place(saver, tmp_path, rank=rank, world=2, number=2))
             assert (mine.load() or (0,))[0] == 4

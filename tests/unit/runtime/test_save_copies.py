@@ -14,6 +14,7 @@ from dljob.master import events as ev
 from dljob.plan.plan import plan
 from dljob.runtime.executor import Executor
 from dljob.runtime.messages import JobInfo, saver_name
+from dljob.runtime.saver_peers import following
 from dljob.spec.model import DLJobManifest
 
 INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 1),))
@@ -27,6 +28,10 @@ class Saver(MemoryHost):
 
     async def flush(self, timeout_s: float, alive: bool) -> str:
         self.orders.append(("flush", (timeout_s, alive)))
+        return self.answer
+
+    async def bring(self, timeout_s: float, folder: str) -> str:
+        self.orders.append(("bring", (timeout_s, folder)))
         return self.answer
 
 
@@ -80,3 +85,26 @@ async def test_who_copied_nothing_waits_for_nothing() -> None:
             raise DLJobError("nobody knows")
 
     assert await told(Blind()) == [ev.CopiesSaved("n1")]
+
+
+async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_nodes_that_are_gone() -> None:
+    backend = MemoryBackend()
+    made = savers(backend, "n1", "n2")
+
+    async def nobody(*_: Any) -> None: ...
+
+    executor = Executor(
+        INFO, plan(DLJobManifest.model_validate(JOB)), backend, offer=nobody, epoch=lambda: 1, on_loss=lambda: None
+    )
+    async with asyncio.timeout(60):
+        await executor.clear()
+    executor.close()
+    flush, bring = ("flush", (INFO.save_grace_s, True)), ("bring", (INFO.save_grace_s, ""))
+    assert [saver.orders[:2] for saver in made] == [[flush, bring]] * 2
+
+
+def test_the_peer_is_the_next_one_in_the_ring_and_after_one_that_does_not_answer_the_next() -> None:
+    assert [following(mine, "abc") for mine in "abc"] == ["b", "c", "a"]
+    assert [following("a", "abc", after) for after in "bc"] == ["c", "b"]
+    assert following("b", "ab", "a") == "a"
+    assert following("a", "a") == ""

@@ -255,22 +255,26 @@ class Executor:
         if savers:
             ranks = [name for name in actors if name not in savers and not name.endswith("/master")]
             await asyncio.gather(*(self._kill(name) for name in ranks))
-            await asyncio.gather(*(self._flush(name, self.job.save_grace_s) for name in savers))
+            await asyncio.gather(*(self._have(name, "flush", self.job.save_grace_s, True) for name in savers))
+            await asyncio.gather(*(self._have(name, "bring", self.job.save_grace_s, "") for name in savers))
 
     async def _save_copies(self, action: ac.SaveCopies) -> None:
         """On all nodes: a checkpoint is whole with all its parts. Who leaves then goes where there is room then."""
         savers = [name for name in await self._backend.actors(self._prefix) if is_saver(name)]
-        said = await asyncio.gather(*(self._flush(name, action.within_s) for name in savers))
+        said = await asyncio.gather(*(self._have(name, "flush", action.within_s, True) for name in savers))
         with suppress(Exception):
             await self._offer(ev.NodesSeen(await self._backend.nodes()))
         await self._offer(ev.CopiesSaved(action.node, next(filter(None, said), "")))
 
-    async def _flush(self, name: str, grace: float) -> str:
-        """What a saver could not bring to disk, in words; whatever it answers, or does not, what is to come goes on."""
+    async def _have(self, name: str, order: str, grace: float, which: object) -> str:
+        """Have a saver bring to disk what it has (`flush`), or keeps for nodes that are gone (`bring`).
+
+        What it could not, in words; whatever it answers, or does not, what is to come goes on.
+        """
         try:
             async with asyncio.timeout(grace + 2.0):
                 ref = await self._backend.lookup(name)
-                return await self._backend.call(ref, "flush", grace, True) if ref else ""
+                return await self._backend.call(ref, order, grace, which) if ref else ""
         except Exception as error:  # noqa: BLE001 - it may be gone, or answer nothing
             return f"{name} does not answer ({type(error).__name__})"
 

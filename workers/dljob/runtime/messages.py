@@ -283,6 +283,11 @@ def saver_prefix(job: JobInfo) -> str:
     return f"{job.uid[:8]}/saver/"
 
 
+def agent_prefix(job: JobInfo) -> str:
+    """What the names of all agents of a job's nodes begin with; eight letters of the node's id follow."""
+    return f"{job.uid[:8]}/agent/"
+
+
 def is_saver(actor: str) -> bool:
     """Whether an actor's name is that of a saver's."""
     return actor.split("/")[1:2] == ["saver"] and actor.count("/") == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import secrets
 import socket
 import subprocess
@@ -19,11 +20,13 @@ from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import RayTaskError
-from ray.util import list_named_actors
 
 from dljob.errors import CheckpointError
+from dljob.runtime.checkpoint.carrying import Inbox
+from dljob.runtime.checkpoint.wire import Wire
 from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
-from dljob.runtime.messages import JobInfo, saver_name, saver_prefix
+from dljob.runtime.messages import JobInfo
+from dljob.runtime.saver_peers import PeerLink
 
 UP_S = 30.0
 FLUSH_S = 60.0
@@ -47,15 +50,16 @@ class SaverAgent:
     def __init__(self, job: JobInfo) -> None:
         self._job = job
         self._node: str = ray.get_runtime_context().get_node_id()
-        self._name = saver_name(job, self._node)
         self._address = f"@dljob-saver-{job.uid[:8]}-{secrets.token_hex(8)}"
         self._up = threading.Event()
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[threading.Event, list[str]]] = {}
+        self._asked: dict[int, tuple[threading.Event, list[tuple[dict[str, Any], list[int]]]]] = {}
+        self._inbox = Inbox(self._order)
+        self._peers = PeerLink(job, self._node)
         self._lease = Lease(job.lease_s)
         self._guard = Guard(self._lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
-        self._link = self._start()
+        self._wire = self._start()
         threading.Thread(target=self._read, name="dljob-saver", daemon=True).start()
         threading.Thread(target=self._follow_master, name="dljob-master", daemon=True).start()
 
@@ -71,16 +75,39 @@ class SaverAgent:
     @ray.method(concurrency_group="ctl")
     def flush(self, timeout_s: float, alive: bool) -> str:  # noqa: FBT001 - Ray's calls are by position
         """Bring to disk what dead ranks left, `alive`: all that is held; what is wrong, else empty."""
-        number, asked = next(self._ids), (threading.Event(), list[str]())
-        with self._lock:
-            self._asked[number] = asked
-        self._say(op="flush", id=number, timeout_s=timeout_s, alive=alive)
-        heard = asked[0].wait(timeout_s + 1.0)
-        return asked[1][0] if heard else f"no answer within {timeout_s:g} s"
+        return self._ordered({"op": "flush", "timeout_s": timeout_s, "alive": alive}, timeout_s)
+
+    @ray.method(concurrency_group="ctl")
+    def bring(self, timeout_s: float, folder: str) -> str:
+        """Bring to disk what is kept of a world (empty: of all) for other nodes; what is wrong, else empty."""
+        self._inbox.drop(folder)
+        return self._ordered({"op": "bring", "timeout_s": timeout_s, "folder": folder}, timeout_s)
+
+    # -- what the agent of a saver asks that has its copies here
+
+    @ray.method(concurrency_group="ctl")
+    def peer_begin(self, offer: dict[str, Any]) -> str:
+        """See carrying.Peer."""
+        return self._inbox.begin(offer)
+
+    @ray.method(concurrency_group="ctl")
+    def peer_piece(self, offer: dict[str, Any], at: int, data: bytes) -> None:
+        """See carrying.Peer."""
+        self._inbox.piece(offer, at, data)
+
+    @ray.method(concurrency_group="ctl")
+    def peer_finish(self, offer: dict[str, Any], crc: int | None) -> str:
+        """See carrying.Peer."""
+        return self._inbox.finish(offer, crc)
+
+    @ray.method(concurrency_group="ctl")
+    def peer_forget(self, rows: list[dict[str, Any]]) -> None:
+        """See peers.Post."""
+        self._order({"op": "forget", "rows": rows})
 
     # -- the saver's process
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> Wire:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = json.dumps([p for p in sys.path if p])
         command = [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), self._address, str(self._job.save_grace_s)]
@@ -89,50 +116,61 @@ class SaverAgent:
         )
         theirs.close()
         first.wait()
-        return ours
+        return Wire(ours)
 
     def _read(self) -> None:
-        while text := self._next():
-            message = json.loads(text)
+        while (got := self._wire.receive()) is not None:
+            message, fds = got
             match message["op"]:
                 case "up":
                     self._up.set()
                 case "told":
                     print(f"[dljob] checkpoint: {message['text']}", flush=True)  # noqa: T201 - into the actor's log
+                case "forget":
+                    self._peers.forget(message["rows"])
                 case "others":
-                    threading.Thread(target=self._others, args=(message["id"],), daemon=True).start()
+                    threading.Thread(target=self._others, args=(message["id"], message["folder"]), daemon=True).start()
                 case "ask":
                     threading.Thread(target=self._ask, args=(message["id"], message["question"]), daemon=True).start()
+                case "copy":
+                    threading.Thread(
+                        target=self._copy, args=(message["id"], message["offer"], fds), daemon=True
+                    ).start()
                 case _:
                     with self._lock:
                         event, said = self._asked.pop(message["id"])
-                    said.append(message["failed"])
+                    said.append((message, fds))
                     event.set()
         end(EndCode.HELPER_GONE, "the saver is gone")
 
-    def _next(self) -> bytes:
-        try:
-            return self._link.recv(64 << 10)
-        except OSError:
-            return b""
+    def _order(self, order: dict[str, Any], timeout_s: float | None = None) -> tuple[dict[str, Any], list[int]] | None:
+        """The saver's answer; None without one in time. It ends this process when it goes away."""
+        number, asked = next(self._ids), (threading.Event(), list[tuple[dict[str, Any], list[int]]]())
+        with self._lock:
+            self._asked[number] = asked
+        self._say({**order, "id": number})
+        return asked[1][0] if asked[0].wait(timeout_s) else None
 
-    def _say(self, **message: Any) -> None:
+    def _ordered(self, order: dict[str, Any], timeout_s: float) -> str:
+        said = self._order(order, timeout_s + 1.0)
+        return said[0]["failed"] if said else f"no answer within {timeout_s:g} s"
+
+    def _say(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
-            self._link.send(json.dumps(message).encode())
+            self._wire.send(message)
 
-    def _others(self, number: int) -> None:
-        """Have the savers of other nodes flush; one that is gone with its node has nothing to say."""
+    def _copy(self, number: int, offer: dict[str, Any], fds: list[int]) -> None:
+        failed = self._peers.carry(offer, fds[0])
+        os.close(fds[0])
+        self._say({"op": "done", "id": number, "answer": {"failed": failed}})
+
+    def _others(self, number: int, folder: str) -> None:
+        """Have the savers of other nodes flush, then bring what they keep for nodes that have not."""
         with contextlib.suppress(Exception):
-            rows: list[Any] = list_named_actors(all_namespaces=True)
-            names = [row["name"] for row in rows]
-            theirs = [name for name in names if name.startswith(saver_prefix(self._job)) and name != self._name]
-            asked = []
-            for name in theirs:
-                with contextlib.suppress(ValueError):
-                    other: Any = ray.get_actor(name, self._job.namespace)
-                    asked.append(other.flush.remote(FLUSH_S, False))
-            ray.wait(asked, num_returns=len(asked), timeout=FLUSH_S)
-        self._say(op="done", id=number)
+            others = self._peers.others()
+            ray.wait([o.flush.remote(FLUSH_S, False) for o in others], num_returns=len(others), timeout=FLUSH_S)
+            ray.wait([o.bring.remote(FLUSH_S, folder) for o in others], num_returns=len(others), timeout=FLUSH_S)
+        self._say({"op": "done", "id": number})
 
     def _ask(self, number: int, question: dict[str, Any]) -> None:
         """Have PrimeMaster answer, once there is one: as long as this actor lives, one may come.
@@ -151,7 +189,7 @@ class SaverAgent:
                 if isinstance(error, RayTaskError):
                     print(f"[dljob] checkpoint: PrimeMaster cannot answer: {error}", flush=True)  # noqa: T201
                 time.sleep(AGAIN_S)
-        self._say(op="done", id=number, answer=answer)
+        self._say({"op": "done", "id": number, "answer": answer})
 
     def _follow_master(self) -> None:
         """The lease runs while the job has a master, dead or alive; one that is gone for good has no name any more."""

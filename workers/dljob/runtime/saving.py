@@ -57,9 +57,13 @@ def folder_of(job: JobInfo, role: RolePlan, rank: int) -> Path:
 
 def saver_address(job: JobInfo) -> str:
     """The socket of this node's saver, which is made when there is none."""
+    return start_saver(job, ray.get_runtime_context().get_node_id())
+
+
+def start_saver(job: JobInfo, node: str) -> str:
+    """The socket of a node's saver, which is made when there is none. Raises CheckpointError when it does not come."""
     from dljob.runtime.saver_agent import SaverAgent
 
-    node = ray.get_runtime_context().get_node_id()
     remote: Any = ray.remote
     made = remote(num_cpus=0, concurrency_groups=dict(SaverAgent.concurrency_groups))(SaverAgent)
     options = {
@@ -76,5 +80,5 @@ def saver_address(job: JobInfo) -> str:
             return ray.get(made.options(**options).remote(job).address.remote(), timeout=MADE_S)
         except RayActorError as error:  # the name may still be that of one that just died
             if time.monotonic() > end:
-                raise CheckpointError(f"the saver of this node does not start: {error}") from error
+                raise CheckpointError(f"the saver of node {node[:8]} does not start: {error}") from error
             time.sleep(AGAIN_S)

@@ -1,7 +1,8 @@
 """`checkpoint.save(step, state)` and `checkpoint.load()`: what a rank can lose is the work since its last save.
 
 Saving copies the state into shared memory and returns; the node's saver, a process of its own, brings the copy to disk.
-A rank that is killed leaves its copy behind: it is persisted all the same, and handed to the rank's next process.
+A rank that is killed leaves its copy behind: it is persisted all the same, and handed to the rank's next process. What
+is not on disk has a copy on another node as well, if there is one with room.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Checkpoints:
         Args:
             step: What `load` will give back; every rank of an Elastic role saves the same steps.
             state: Dicts and lists of torch tensors (on any device), arrays, and whatever pickle takes.
-            persist: False keeps it in memory alone, unless the rank or the job ends.
+            persist: False keeps it in memory alone, here and on a peer node, unless the rank or the job ends.
 
         Two copies are kept. When both still wait for the disk the call waits for one: save less often then, or with
         `persist=False` in between.

@@ -136,7 +136,11 @@ class Client:
             slot.close()
         self._slots = []
         capacity = -(-(size + size // SLACK) // PAGE) * PAGE
-        check_room(place.name, capacity)
+        try:
+            check_room(place.name, capacity)
+        except UsageError:
+            self._request({"op": "room"})  # what this node keeps for others goes first
+            check_room(place.name, capacity)
         self._slots = [Slot.make(capacity, place.name) for _ in range(2)]
         self._offer_slots()
 

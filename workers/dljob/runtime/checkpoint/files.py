@@ -78,8 +78,12 @@ class Folder:
 
     # -- writing
 
-    def write_part(self, mark: Mark, rank: int, head: bytes, copy: Copy) -> int:
-        """Write one part; its CRC-32.
+    def has_part(self, mark: Mark, rank: int) -> bool:
+        """Whether that part is there, finished."""
+        return _head_of(self.part(mark, rank)) is not None
+
+    def write_part(self, mark: Mark, rank: int, head: bytes, copy: Copy, own: str = "") -> int:
+        """Write one part; its CRC-32. `own` tells writers on several nodes apart, who write the same.
 
         Raises:
             TornError: when the copy is no longer what it was; nothing is left of the part.
@@ -88,7 +92,7 @@ class Folder:
         path = self.part(mark, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         crc = 0
-        with _arriving(path) as file:
+        with _arriving(path, own) as file:
             with memoryview(copy.data) as view:
                 for piece in (
                     memoryview(head),

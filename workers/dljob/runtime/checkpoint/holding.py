@@ -27,6 +27,14 @@ class Holding:
     ended_at: float = 0.0
     told: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """What the process did of data sets before its saves, and PrimeMaster has yet to hear."""
+    kept: bool = False
+    """Whether it is a copy of another node's, which it has itself as long as it is there."""
+    there: dict[int, int] = field(default_factory=dict[int, int])
+    """The steps of which a peer node has a copy, by the order of their saves."""
+    offered: int = 0
+    """The order of the last save that was offered to a peer node."""
+    turn: int = 0
+    """When that was, among all that this saver has offered."""
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def whole(self) -> list[tuple[int, Head]]:

@@ -3,30 +3,36 @@
     python -m dljob.runtime.checkpoint.process FD ADDRESS [GRACE]
 
 The process that was started ends at once; the saver is its child, which nobody has.
-Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text}, {"op": "others", id} and {"op":
-"ask", id, question}; the agent orders {"op": "flush", id, timeout_s, alive} and answers {"op": "done", id, answer}, as
-the saver does. When the agent's end of the socket closes, however the agent ended, the saver brings what it holds to
-disk within GRACE seconds, and leaves.
+Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text} and {"op": "forget", rows}, and asks
+{"op": "others", id, folder}, {"op": "ask", id, question} and {"op": "copy", id, offer} with the copy's descriptor. The
+agent orders {"op": "flush", id, timeout_s, alive}, {"op": "bring", id, timeout_s, folder}, {"op": "coming", id, offer},
+{"op": "came", id, offer, crc} and {"op": "forget", id, rows}. Both answer {"op": "done", id, ...}.
+
+When the agent's end of the socket closes, however the agent ended, the saver brings what it holds to disk within GRACE
+seconds, and leaves.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.runtime.checkpoint.book import JournalBook
+from dljob.runtime.checkpoint.carrying import AWAY
+from dljob.runtime.checkpoint.peers import Offer
 from dljob.runtime.checkpoint.saver import Saver
+from dljob.runtime.checkpoint.wire import Wire
 
-OTHERS_S = 60.0
-"""How long the savers of other nodes may take to flush before a world decides without them."""
+OTHERS_S = 130.0
+"""How long the savers of other nodes may take to flush, and to bring what they keep, before a world decides."""
 GRACE_S = 120.0
 
 
@@ -42,19 +48,20 @@ class Process:
     """One saver and the line to its agent."""
 
     def __init__(self, link: socket.socket, address: str, grace_s: float) -> None:
-        self._link = link
+        self._wire = Wire(link)
         self._grace_s = grace_s
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._asked: dict[int, Asked] = {}
         self._gone = False
         book = JournalBook(self._question)
-        self._saver = Saver(address, lambda kind, text: self._say(op="told", kind=kind, text=text), self._others, book)
+        self._saver = Saver(address, self._told, self._others, book, self)
 
     def serve(self) -> None:
         """Serve until the agent is gone."""
-        self._say(op="up", pid=os.getpid())
-        while message := self._next():
+        self._say({"op": "up", "pid": os.getpid()})
+        while (got := self._wire.receive()) is not None:
+            message, _ = got
             if message["op"] == "done":
                 with self._lock:
                     asked = self._asked.pop(message["id"], None)
@@ -62,7 +69,7 @@ class Process:
                     asked.answer = message.get("answer")
                     asked.heard.set()
             else:
-                threading.Thread(target=self._flush, args=(message,), daemon=True).start()
+                threading.Thread(target=self._do, args=(message,), daemon=True).start()
         with self._lock:
             self._gone = True
             for asked in self._asked.values():
@@ -70,38 +77,58 @@ class Process:
         self._saver.flush(self._grace_s, alive=True)
         self._saver.close()
 
-    def _next(self) -> dict[str, Any] | None:
-        try:
-            text = self._link.recv(64 << 10)
-        except OSError:
-            return None
-        return json.loads(text) if text else None
+    def _do(self, order: dict[str, Any]) -> None:
+        """Carry out an order of the agent's, and answer."""
+        failed, fds, keeper = "", list[int](), self._saver.keeper
+        match order["op"]:
+            case "flush":
+                failed = self._saver.flush(order["timeout_s"], alive=order["alive"])
+            case "bring":
+                failed = self._saver.bring(order["folder"], order["timeout_s"])
+            case "coming":
+                failed, fd = keeper.coming(Offer.of(order["offer"]))
+                fds = [fd] if fd >= 0 else []
+            case "came":
+                failed = keeper.came(Offer.of(order["offer"]), order["crc"])
+            case _:
+                keeper.forget(order["rows"])
+        self._say({"op": "done", "id": order["id"], "failed": failed}, fds)
+        for fd in fds:
+            os.close(fd)
 
-    def _flush(self, order: dict[str, Any]) -> None:
-        self._say(op="done", id=order["id"], failed=self._saver.flush(order["timeout_s"], alive=order["alive"]))
+    # -- what the saver wants of the agent
 
-    def _others(self) -> None:
-        self._wait(OTHERS_S, op="others")
+    def carry(self, offer: Mapping[str, Any], fd: int) -> str:
+        """See peers.Post."""
+        return (self._wait(None, {"op": "copy", "offer": offer}, [fd]) or {"failed": AWAY})["failed"]
+
+    def forget(self, rows: list[dict[str, Any]]) -> None:
+        """See peers.Post."""
+        self._say({"op": "forget", "rows": rows})
+
+    def _told(self, kind: str, text: str) -> None:
+        self._say({"op": "told", "kind": kind, "text": text})
+
+    def _others(self, folder: str) -> None:
+        self._wait(OTHERS_S, {"op": "others", "folder": folder})
 
     def _question(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """PrimeMaster's answer, however long it is away; None when the agent is gone."""
-        return self._wait(None, op="ask", question=question)
+        return self._wait(None, {"op": "ask", "question": question})
 
-    def _wait(self, seconds: float | None, **message: Any) -> dict[str, Any] | None:
+    def _wait(self, seconds: float | None, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any] | None:
         number, asked = next(self._ids), Asked()
         with self._lock:
             if self._gone:
                 return None
             self._asked[number] = asked
-        self._say(id=number, **message)
+        self._say({"id": number, **message}, fds)
         asked.heard.wait(seconds)
         return asked.answer
 
-    def _say(self, **message: Any) -> None:
-        try:
-            self._link.send(json.dumps(message).encode())
-        except OSError:  # the agent is gone; `serve` sees it
-            return
+    def _say(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(OSError):  # the agent is gone; `serve` sees it
+            self._wire.send(message, fds)
 
 
 def main(fd: int, address: str, grace_s: float = GRACE_S) -> None:

@@ -26,7 +26,7 @@ class Restorer:
     """A saver's side of `load`.
 
     `held` gives what is in this node's memory of a folder, `tell` has PrimeMaster hear what data a process did,
-    `flushed` has every node bring to disk what dead ranks left there, within so many seconds.
+    `flushed` has every node bring to disk what dead ranks left there, and what it keeps for nodes that are gone.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Restorer:
         changed: threading.Condition,
         held: Callable[[str], list[Holding]],
         tell: Callable[[Holding], None],
-        flushed: Callable[[float], None],
+        flushed: Callable[[str, float], None],
         book: Book,
     ) -> None:
         self._changed = changed
@@ -65,9 +65,9 @@ class Restorer:
     def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
         decisions = folder.decisions()
         found = self._in_memory(place)
-        here = {holding.place.rank for holding in self._held(place.folder)}
+        here = {holding.place.rank for holding in self._held(place.folder) if not holding.kept}
         if place.life > FIRST and (not found or place.world > len(here)):
-            self._flushed(place.grace_s)
+            self._flushed(place.folder, place.grace_s)
         for mark, world in folder.unsaid():
             folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
         found += folder.found()
@@ -78,9 +78,12 @@ class Restorer:
             found = [Found(f.mark, f.world, f.memory, why if f is best else f.bad) for f in found]
 
     def _in_memory(self, place: Place) -> list[Found]:
-        """Steps of earlier lives that every rank of a world of this size left here."""
+        """Steps of earlier lives that every rank of a world of this size left here.
+
+        Not what is kept for another node: its own memory may have a newer one, so it is asked for it.
+        """
         with self._changed:
-            held = [h for h in self._held(place.folder) if h.place.rank < place.world]
+            held = [h for h in self._held(place.folder) if h.place.rank < place.world and not h.kept]
             marks = {
                 h.place.mark(head.step): h.place.world
                 for h in held
@@ -109,7 +112,7 @@ class Restorer:
         end = ask + place.grace_s
         while (manifest := folder.manifest(mark)) is None and (now := time.monotonic()) < end:
             if now >= ask:
-                self._flushed(place.grace_s)
+                self._flushed(place.folder, place.grace_s)
                 ask = time.monotonic() + ASK_S
             time.sleep(LOOK_S)
         return {"source": "disk", "world": manifest["world"]} if manifest else {"source": "lost"}

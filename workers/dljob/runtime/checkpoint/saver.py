@@ -9,6 +9,7 @@ saver persists it, and hands it to the rank's next process. It needs neither ray
     -> free {}                   <- {failed, busy}      once at most one copy waits for the disk, or it hangs; which
     -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
     -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
+    -> room {}                   <- {}                  a rank needs memory: keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
     -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`dljob.runtime.shards`)
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import socket
 import threading
@@ -32,6 +34,7 @@ from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.holding import Holding
 from dljob.runtime.checkpoint.model import KEEP, Place
+from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
 from dljob.runtime.checkpoint.slot import Head
 from dljob.runtime.checkpoint.wire import Wire
@@ -40,15 +43,26 @@ WRITERS = 4
 KEPT_S = 120.0
 """How long a dead rank's memory is kept for its successor once it is on disk."""
 
+_KEPT = f".kept-{secrets.token_hex(4)}"
+"""In names of files while they are written; process ids are not enough where nodes share the disk."""
+
 Told = Callable[[str, str], None]
 """Called with a kind (Saved, Failed, Fenced) and a sentence."""
 
 
 class Saver:
-    """Serves on `address` until `close`. `others` flushes the savers of other nodes before a world decides."""
+    """Serves on `address` until `close`. `post` is the way to a peer node, if there may be one.
+
+    `others` has the savers of other nodes flush, and bring what they keep of a world, before it decides.
+    """
 
     def __init__(
-        self, address: str, told: Told, others: Callable[[], None] = lambda: None, book: Book | None = None
+        self,
+        address: str,
+        told: Told,
+        others: Callable[[str], None] = lambda _: None,
+        book: Book | None = None,
+        post: Post | None = None,
     ) -> None:
         self.address = address
         self._told = told
@@ -58,6 +72,8 @@ class Saver:
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, Life] = {}
         self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book)
+        self.keeper = Keeper(self._changed, self._newest.get)
+        self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(f"\0{address[1:]}")
@@ -81,13 +97,30 @@ class Saver:
         late = "" if done else f"not all was on disk after {timeout_s:g} s"
         return next((h.failed for h in held if h.failed), late)
 
-    def _flushed(self, timeout_s: float) -> None:
-        """Have every node bring to disk what dead ranks left there."""
-        self._others()
+    def bring(self, folder: str, timeout_s: float) -> str:
+        """Bring to disk what is kept of a world (empty: of all) for nodes that have not; why not all is, else empty."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            self.keeper.begins(folder)
+            kept = self.keeper.of(folder)
+            for holding in kept:
+                holding.failed = ""
+                holding.ended_at = time.monotonic()
+                self._enqueue(holding, all_of_it=True)
+            done = self._changed.wait_for(lambda: not any(h.busy for h in kept), max(0.0, end - time.monotonic()))
+        late = "" if done else f"not all that is kept for other nodes was on disk after {timeout_s:g} s"
+        return next((h.failed for h in kept if h.failed), late)
+
+    def _flushed(self, folder: str, timeout_s: float) -> None:
+        """Have every node bring to disk what dead ranks left there, then what is kept of those of a world."""
         self.flush(timeout_s)
+        self._others(folder)
+        self.bring(folder, timeout_s)
 
     def close(self) -> None:
         """Serve nobody any more and give all memory back."""
+        if self._sender is not None:
+            self._sender.close()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -166,6 +199,7 @@ class Saver:
                     holding.told.extend(message.get("shards", ()))
                     self._enqueue(holding, all_of_it=False)
                     self._tidy()
+                    self._changed.notify_all()
                 if holding.told:
                     self._writers.submit(self._tell, holding)
             case "shards":
@@ -181,6 +215,9 @@ class Saver:
                 wire.send(said, handed)
                 for fd in handed:
                     os.close(fd)
+            case "room":
+                self.keeper.give_up()
+                wire.send({})
             case _:
                 newest = newest_on_disk(Folder.of(holding.place))
                 wire.send({"step": newest and newest.step})
@@ -220,6 +257,8 @@ class Saver:
         with self._changed:
             if not (failed or fenced or torn) and holding.slots:
                 holding.slots[number].note_saved(head.order)
+                if self._sender is not None:
+                    self._sender.gone(holding, head.order)
             holding.failed = failed
             holding.fenced = holding.fenced or fenced
             holding.busy.discard(number)
@@ -245,10 +284,13 @@ class Saver:
         place, slot = holding.place, holding.slots[number]
         folder, mark = Folder(Path(place.folder)), place.mark(head.step)
         why = holding.fenced or fence(mark, folder.decisions())
+        if holding.kept and not why and (newest := newest_on_disk(folder)) and newest >= mark:
+            return ""  # nobody will ask for it
         if not why:
             self._tell(holding)
             copy = Copy(slot.map, head.total, lambda: slot.head == head)
-            folder.write_part(mark, place.rank, slot.clean_head(head), copy)
+            if not (holding.kept and folder.has_part(mark, place.rank)):
+                folder.write_part(mark, place.rank, slot.clean_head(head), copy, _KEPT if holding.kept else "")
             said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
             if said == "committed":
                 folder.retain(KEEP)
@@ -266,6 +308,7 @@ class Saver:
         `coming`: a folder whose world begins to come, late as it is.
         """
         now = time.monotonic()
+        self.keeper.tidy(now - KEPT_S, successor and successor.place)
         for key, many in list(self._holdings.items()):
             for old in list(many):
                 heir = successor is not None and (successor.place.folder, successor.place.rank) == key
@@ -278,12 +321,19 @@ class Saver:
                 if not old.alive and useless and not old.busy and old is not successor:
                     old.drop()
                     many.remove(old)
+                    if self._sender is not None:
+                        self._sender.gone(old)
             if not many:
                 del self._holdings[key]
 
     def _held(self, folder: str) -> list[Holding]:
         with self._changed:
-            return [h for (path, _), many in self._holdings.items() if path == folder for h in many]
+            mine = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
+            return mine + self.keeper.of(folder)
+
+    def _all(self) -> list[Holding]:
+        """Under the lock: what the ranks of this node have copied."""
+        return [holding for many in self._holdings.values() for holding in many]
 
 
 def _readable(wire: Wire, process: int) -> bool:

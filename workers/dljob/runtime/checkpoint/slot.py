@@ -55,6 +55,11 @@ def read_head(data: mmap.mmap | memoryview | bytes) -> Head | None:
     return Head(*rest) if magic == MAGIC else None
 
 
+def read_saved(data: mmap.mmap | memoryview | bytes) -> int:
+    """The order that is on disk, as the saver noted it; 0: none."""
+    return _SAVED.unpack_from(data, _SAVED_AT)[0]
+
+
 class Slot:
     """A copy's memory, as the rank or the saver maps it."""
 
@@ -85,7 +90,7 @@ class Slot:
     @property
     def saved(self) -> int:
         """The order that is on disk; 0: none."""
-        return _SAVED.unpack_from(self.map, _SAVED_AT)[0]
+        return read_saved(self.map)
 
     def begin(self) -> None:
         """From here on the copy is torn."""
@@ -128,12 +133,8 @@ _HINT = (
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_room(name: str, size: int, cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> None:
-    """Whether two copies of `size` bytes fit: the kernel would kill the rank otherwise, without a word.
-
-    Raises:
-        UsageError: with what is needed and what is left.
-    """
+def room(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> tuple[int, str]:
+    """Bytes of memory that may yet be taken, and where that is."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     left, where = int(lines["MemAvailable"].split()[0]) << 10, "on this machine"
     try:
@@ -144,6 +145,16 @@ def check_room(name: str, size: int, cgroup: Path = _CGROUP, meminfo: Path = Pat
                 left, where = free, "in this container"
     except (OSError, ValueError):  # no cgroup v2: what the machine says must do
         pass
+    return left, where
+
+
+def check_room(name: str, size: int, cgroup: Path = _CGROUP) -> None:
+    """Whether two copies of `size` bytes fit: the kernel would kill the rank otherwise, without a word.
+
+    Raises:
+        UsageError: with what is needed and what is left.
+    """
+    left, where = room(cgroup)
     if 2 * size > left:
         raise UsageError(
             f"{name}: a checkpoint of {size >> 20} MiB needs {2 * size >> 20} MiB of shared memory for its two copies; "
