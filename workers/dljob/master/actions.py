@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dljob.master.grants import Given
 from dljob.master.views import HostId
+
+if TYPE_CHECKING:
+    from dljob.master.grants import Given  # it reads the spec's models, which no rank is to load
 
 
 @dataclass(frozen=True, slots=True)
