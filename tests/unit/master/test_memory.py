@@ -271,6 +271,49 @@ def test_two_of_one_unit_that_fall_together_are_one_reason():
     assert len(world.notes(reasons.MEMORY_RAISED)) == 1
 
 
+def test_two_of_one_unit_of_which_it_is_learned_later_are_one_reason():
+    world = boot(role(replicas=2, replicasPerGroup=2), faultTolerance={"backoff": {"initialSeconds": 0}})
+    for rank in (0, 1):
+        world.kill("w", rank, KILLED)
+        world.settle()
+    assert [world.state.ranks["w", rank].incarnation for rank in (0, 1)] == [2, 2]
+    for rank in (0, 1):
+        world.send(ev.CauseLearned(f"w/{rank}", (KERNEL,), 1))
+    world.settle()
+    assert demand(world) == 12
+    assert len(world.notes(reasons.MEMORY_RAISED)) == 1
+    assert [world.state.ranks["w", rank].incarnation for rank in (0, 1)] == [3, 3]
+
+
+def test_one_of_another_unit_is_another_reason():
+    world = boot(role(replicas=2), faultTolerance={"backoff": {"initialSeconds": 0}})
+    for rank in (0, 1):
+        world.kill("w", rank, OOM)
+        world.settle()
+    assert (demand(world), demand(world, "w/1")) == (6, 6)
+
+
+def test_a_role_that_ended_while_the_job_restarts_gets_no_spares():
+    made = role(policy={"level": "Job"}), role("x", policy={"level": "Job"})
+    world = World(job(*made, faultTolerance={"spares": {"processesPerNode": 1}}), views=views(2)).boot()
+    world.kill("w", 0, KILLED)
+    world.hold = True
+    while world.state.ranks["x", 0].phase is not RankPhase.READY or world.state.ranks["w", 0].phase is RankPhase.READY:
+        event = world.pending.pop(0)
+        if isinstance(event, ev.RankReady) and event.role == "w":
+            world.pending.append(event)
+        else:
+            world.send(event)
+    world.end("x", 0)
+    late = [event for event in world.pending if isinstance(event, ev.RankReady)]
+    world.pending = [event for event in world.pending if event not in late] + late
+    world.hold = False
+    world.settle()
+    assert world.state.ranks["x", 0].phase is RankPhase.SUCCEEDED
+    assert world.state.phase is Phase.RUNNING
+    assert not [key for key, spare in world.state.spares.items() if key[0] == "x" and spare.phase.alive]
+
+
 def test_a_torch_world_meets_again_once_the_unit_is_held():
     own = role(replicas=4, replicasPerGroup=2, type="Elastic", comm={"backend": "gloo"}, entrypoint={"module": "t"})
     world = boot(own)

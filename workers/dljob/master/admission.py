@@ -5,11 +5,12 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from dljob.master import checks, ending, failover, grants, limits
-from dljob.master.actions import Reserve, Unreserve
-from dljob.master.assign import Assignment, Held, Refusal, assign, roomy, spare_nodes
+from dljob.master.actions import Unreserve
+from dljob.master.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
+from dljob.master.holding import reserve, taken, unit_hosts
 from dljob.master.policy import Restart, own_level
 from dljob.master.restart import kill
 from dljob.master.seats import seats_of
@@ -102,34 +103,10 @@ def elsewhere(d: Draft, names: frozenset[str]) -> Assignment | Refusal:
     return assign(units, roomy(rooms, units), taken=others)
 
 
-def taken(d: Draft, *, every: bool = True) -> list[Held]:
-    """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
-    plan = d.job.plan
-    apart = every or any(series.apart for series in plan.units.series)
-    wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
-    return [
-        Held(grants.unit_of(plan, name, grants.given(d.grants, name)), unit.node, counted=unit.phase is UnitPhase.HELD)
-        for name, unit in d.units.items()
-        if unit.phase in wanted
-    ]
-
-
 def _readmit(d: Draft, nodes: frozenset[str]) -> None:
     for name in sorted(nodes):
         d.exclusions = d.exclusions.delete(name)
         d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
-
-
-def reserve(d: Draft, nodes: dict[str, str]) -> None:
-    """Ask these nodes to hold these units."""
-    if d.phase is Phase.PENDING:
-        d.phase = Phase.SCHEDULING
-    if d.search.since is not None:
-        d.search = evolve(d.search, why="", since=None, final_at=None)
-    for name, node in nodes.items():
-        token = d.units[name].token + 1
-        d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
-        d.do(Reserve(name, token, node, limits.RESERVE_S, grants.given(d.grants, name)))
 
 
 def _no_room(d: Draft, refusal: Refusal) -> None:
@@ -293,14 +270,3 @@ def needed(d: Draft) -> bool:
         for role, group in d.job.plan.units[name].members
         for rank in d.facts(role).group_ranks(group)
     )
-
-
-def unit_hosts(d: Draft, unit: str) -> tuple[HostId, ...]:
-    """All hosts that live in a unit."""
-    hosts: list[HostId] = []
-    for role, group in d.job.plan.units[unit].members:
-        facts = d.facts(role)
-        if facts.world and group == 0:
-            hosts.append(HostId(role, -1))
-        hosts.extend(dict.fromkeys(facts.host_of(rank) for rank in facts.group_ranks(group)))
-    return tuple(hosts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dljob.master import budget, causes_first, ending, limits, spares
+from dljob.master import budget, causes_first, ending, limits, memory, spares, starting
 from dljob.master.draft import Draft, Leaving
 from dljob.master.evolve import evolve
 from dljob.master.faults import Heard
@@ -91,7 +91,12 @@ def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart) 
                 return
             level = charged
     fresh = level is not decision.level
+    ended = memory.grow(d, heard)
+    if role in ended and level is Level.PROCESS:
+        level = Level.ROLE_GROUP  # all of the role that live in that unit
     begin(d, Order(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
+    if level is not Level.JOB:
+        memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, heard.name)
 
 
 def charge(d: Draft, role: str, level: Level, cause: str) -> Level | None:
@@ -160,6 +165,8 @@ def _keep_spares(d: Draft, members: Iterable[RankKey]) -> None:
     for role, rank in members:
         ranks.setdefault(role, []).append(rank)
     for role in sorted(ranks):
+        if starting.completed(d, role):
+            continue  # of a restart of the job it may have ended before the others were ready
         spares.keep(d, role, spares.homes(d, role, ranks[role]))
 
 

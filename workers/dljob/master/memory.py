@@ -6,20 +6,21 @@ exception tells of, of a device's memory or the machine's, no larger reservation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dljob.master import causes, ending, grants, limits
 from dljob.master.actions import Unreserve
-from dljob.master.admission import look, reserve, taken, unit_hosts
 from dljob.master.assign import Assignment, Refusal, assign
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
-from dljob.master.faults import Fault
-from dljob.master.grants import Given, policy_of
+from dljob.master.faults import Fault, Heard
+from dljob.master.grants import Given
+from dljob.master.holding import reserve, taken, unit_hosts
 from dljob.master.policy import lift, own_level
 from dljob.master.restart import Order, begin, kill
 from dljob.master.state import RankPhase, UnitPhase, UnitState
-from dljob.master.views import NodeView, Reason
+from dljob.master.views import NodeView, Outcome, Reason
 from dljob.plan.model import GRAIN, Amount, Unit, add_up
 from dljob.spec.model import OutOfMemory
 from dljob.spec.quantity import parse_factor, parse_memory, show_memory
@@ -27,68 +28,87 @@ from dljob.telemetry import reasons
 
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
+Ended = Mapping[str, tuple[int, ...]]
+"""Ranks that lived in a unit which was given back, by role."""
 
-def grow(d: Draft) -> None:
-    """Give more to the units of ranks that were found, in this transition, to have been ended for want of memory."""
+
+def grow(d: Draft, heard: Heard) -> Ended:
+    """Give more to the unit of a rank that is about to be restarted; gives who else was ended for that."""
+    if not heard.secondary and _starved(heard.outcome):
+        return _more(d, heard.role, heard.rank)
+    return {}
+
+
+def follow(d: Draft, ended: Ended, rank: str) -> None:
+    """Start those again that were ended for a rank's sake: no failure, so no budget pays and nobody waits."""
+    for role, ranks in ended.items():
+        level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
+        begin(d, Order(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} comes back with more memory"))
+
+
+def learned(d: Draft) -> None:
+    """The same where it became known only after the restart, as far as that was the last one: it starts once more."""
     if d.faults is d.base.faults or not d.seats:
         return
-    known = {fault.id for fault in d.base.faults if _starved(fault)}
+    before = {fault.id: _hungry(fault) for fault in d.base.faults}
     for fault in d.faults:
-        if fault.id not in known and _starved(fault) and not d.ending and not _together(d, fault):
-            _more(d, fault)
+        if d.ending or before.get(fault.id, True) or not _hungry(fault):
+            continue
+        role, _, rank = fault.rank.partition("/")
+        own = d.ranks[role, int(rank)]
+        if own.incarnation <= fault.incarnation + 1 and ending.unfinished(own):
+            follow(d, _more(d, role, int(rank)), fault.rank)
 
 
-def _starved(fault: Fault) -> bool:
-    outcome = fault.outcome
-    wanting = fault.reason == Reason.OOM_KILLED.value and not fault.secondary
-    return wanting and outcome is not None and causes.killed(outcome)
+def _hungry(fault: Fault) -> bool:
+    return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
 
 
-def _unit(d: Draft, fault: Fault) -> str:
-    role, _, rank = fault.rank.partition("/")
+def _starved(outcome: Outcome) -> bool:
+    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
+
+
+def _unit(d: Draft, role: str, rank: int) -> str:
     facts = d.facts(role)
-    return facts.unit_of(facts.host_of(int(rank)))
+    return facts.unit_of(facts.host_of(rank))
 
 
-def _together(d: Draft, fault: Fault) -> bool:
+def _together(d: Draft, name: str, unit: str) -> bool:
     """Whether another rank of its unit fell for the same reason just before: once more memory is for both."""
-    return any(
-        other.id < fault.id
-        and other.rank != fault.rank
-        and _starved(other)
-        and fault.detected - other.detected <= limits.JOIN_S
-        and _unit(d, other) == _unit(d, fault)
-        for other in d.faults
-    )
+    for other in d.faults:
+        if _hungry(other) and other.rank != name and d.now - other.detected <= limits.JOIN_S:
+            role, _, rank = other.rank.partition("/")
+            if _unit(d, role, int(rank)) == unit:
+                return True
+    return False
 
 
-def _more(d: Draft, fault: Fault) -> None:
-    role, _, number = fault.rank.partition("/")
-    rank, policy = d.ranks[role, int(number)], policy_of(d.job, role)
-    if policy is None or rank.incarnation > fault.incarnation + 1 or not ending.unfinished(rank):
-        return
-    unit, plan = _unit(d, fault), d.job.plan
-    now, most = grants.given(d.grants, unit), parse_memory(policy.max_memory)
+def _more(d: Draft, role: str, rank: int) -> Ended:
+    name, unit, plan = f"{role}/{rank}", _unit(d, role, rank), d.job.plan
+    policy = grants.policy_of(d.job, role)
+    if policy is None or _together(d, name, unit):
+        return {}
+    now = grants.given(d.grants, unit)
     has = dict(now).get(role, grants.memory_of(plan, role))
     more = raised(has, policy)
     if more <= has:
-        d.note(reasons.MEMORY_KEPT, fault.rank, f"memory stays {show_memory(has)} after OOMKilled: that is maxMemory")
-        return
-    words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {show_memory(most)} after OOMKilled of "
-    words += fault.rank
+        d.note(reasons.MEMORY_KEPT, name, f"memory stays {show_memory(has)} after OOMKilled: that is maxMemory")
+        return {}
     wanted = max(more, d.grants.wanted.get(role, 0))
     d.grants = evolve(d.grants, wanted=d.grants.wanted.set(role, wanted))
+    words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
     then = tuple(sorted({**dict(now), role: more}.items()))
+    if d.units[unit].phase is UnitPhase.LOST:
+        d.grants = grants.with_given(d.grants, unit, then)  # it looks for a place anyhow
+        d.note(reasons.MEMORY_RAISED, name, words)
+        return {}
     found = _place(d, unit, grants.unit_of(plan, unit, then))
     if isinstance(found, Refusal):
-        d.note(
-            reasons.MEMORY_KEPT,
-            fault.rank,
-            f"{words}: it goes on with {show_memory(has)}, there is no room: {found.why}",
-        )
-        return
-    d.note(reasons.MEMORY_RAISED, fault.rank, words)
-    _renew(d, unit, then, found, f"{fault.rank} comes back with more memory")
+        why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
+        d.note(reasons.MEMORY_KEPT, name, f"{words}: {why}")
+        return {}
+    d.note(reasons.MEMORY_RAISED, name, words)
+    return _renew(d, unit, then, found)
 
 
 def raised(amount: Amount, policy: OutOfMemory) -> Amount:
@@ -118,16 +138,12 @@ def _left(node: NodeView, unit: Unit) -> NodeView:
     return replace(node, free=tuple((name, min(amount, total[name])) for name, amount in free if name in total))
 
 
-def _renew(d: Draft, name: str, given: Given, found: Assignment, why: str) -> None:
+def _renew(d: Draft, name: str, given: Given, found: Assignment) -> Ended:
     """Ask for a unit anew. Who lives in it is ended, and starts again once it is held."""
-    own = d.units[name]
     d.grants = grants.with_given(d.grants, name, given)
-    if own.phase is UnitPhase.LOST:
-        look(d)
-        return
-    d.do(Unreserve(name, own.token))
-    d.set_unit(name, UnitState(UnitPhase.LOST, own.token))
-    lost: dict[str, list[int]] = {}
+    d.do(Unreserve(name, d.units[name].token))
+    d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))
+    lost: dict[str, tuple[int, ...]] = {}
     for host in unit_hosts(d, name):
         kill(d, host)
         for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
@@ -135,9 +151,6 @@ def _renew(d: Draft, name: str, given: Given, found: Assignment, why: str) -> No
             if phase.live:
                 ending.process_gone(d, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
-                lost.setdefault(host.role, []).append(rank)
+                lost[host.role] = (*lost.get(host.role, ()), rank)
     reserve(d, dict(found.nodes))
-    for role, ranks in lost.items():
-        # Theirs is no failure: it uses up no budget and waits for no backoff.
-        level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
-        begin(d, Order(level, role, tuple(ranks), Reason.OOM_KILLED.value, why))
+    return lost

@@ -111,7 +111,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     d = Draft(state, now)
     _HANDLERS[type(event)](d, event)
     nodes.leave_by_rule(d)
-    memory.grow(d)
+    memory.learned(d)
     if d.running_at is not None and d.phase.active:
         d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
     standby.keep(d)

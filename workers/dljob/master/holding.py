@@ -1,0 +1,46 @@
+"""Units on nodes: who holds what, who lives in it, and the order to hold one."""
+
+from __future__ import annotations
+
+from dljob.master import grants, limits
+from dljob.master.actions import Reserve
+from dljob.master.assign import Held
+from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
+from dljob.master.state import Phase, UnitPhase, UnitState
+from dljob.master.views import HostId
+
+
+def taken(d: Draft, *, every: bool = True) -> list[Held]:
+    """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
+    plan = d.job.plan
+    apart = every or any(series.apart for series in plan.units.series)
+    wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
+    return [
+        Held(grants.unit_of(plan, name, grants.given(d.grants, name)), unit.node, counted=unit.phase is UnitPhase.HELD)
+        for name, unit in d.units.items()
+        if unit.phase in wanted
+    ]
+
+
+def reserve(d: Draft, nodes: dict[str, str]) -> None:
+    """Ask these nodes to hold these units."""
+    if d.phase is Phase.PENDING:
+        d.phase = Phase.SCHEDULING
+    if d.search.since is not None:
+        d.search = evolve(d.search, why="", since=None, final_at=None)
+    for name, node in nodes.items():
+        token = d.units[name].token + 1
+        d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
+        d.do(Reserve(name, token, node, limits.RESERVE_S, grants.given(d.grants, name)))
+
+
+def unit_hosts(d: Draft, unit: str) -> tuple[HostId, ...]:
+    """All hosts that live in a unit."""
+    hosts: list[HostId] = []
+    for role, group in d.job.plan.units[unit].members:
+        facts = d.facts(role)
+        if facts.world and group == 0:
+            hosts.append(HostId(role, -1))
+        hosts.extend(dict.fromkeys(facts.host_of(rank) for rank in facts.group_ranks(group)))
+    return tuple(hosts)
