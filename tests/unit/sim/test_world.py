@@ -47,7 +47,7 @@ def running():
 def test_a_job_runs_to_its_end_by_its_oldest_moves():
     w = first(world())
     assert (w.known.phase, w.finished.ok, w.violations()) == (Phase.SUCCEEDED, True, [])
-    assert (w.processes, w.groups, w.running) == ({}, {}, {})
+    assert (w.processes, w.groups, w.running, w.worlds, w.carrying) == ({}, {}, {}, {}, {})
 
 
 def test_a_copy_goes_its_own_way():

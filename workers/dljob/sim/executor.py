@@ -88,8 +88,8 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
 
 def drop(w: World, match: Callable[[Action], bool]) -> None:
     """Cancel orders that have not taken effect."""
-    for number in [n for n, p in w.pending.items() if isinstance(p.item, Carry) and match(p.item.action)]:
-        del w.pending[number]
+    for number in [number for number, action in w.carrying.items() if match(action)]:
+        del w.pending[number], w.carrying[number]
 
 
 def end_actor(w: World, actor: str) -> None:
@@ -123,7 +123,7 @@ def kill(w: World, actor: str) -> None:
 
 def coming(w: World, actor: str) -> bool:
     """Whether an actor's making is under way: nobody calls it yet, so nobody hears it."""
-    return any(isinstance(p.item, Carry) and made_by(p.item.action) == actor for p in w.pending.values())
+    return any(made_by(action) == actor for action in w.carrying.values())
 
 
 # -- effects
@@ -214,11 +214,8 @@ def _enter(w: World, actor: str, running: Running) -> None:
     if this in process.begun:
         return
     laws.may_start(w, running)
-    key = (running.role, running.rank)
     w.processes[actor] = evolve(process, ranks=(*process.ranks, running), begun=(*process.begun, this))
-    w.running[key] = (*w.running.get(key, ()), (running.incarnation, actor))
-    w.started[key] = running.incarnation
-    w.worlds[running.role, running.generation] = w.worlds.get((running.role, running.generation), 0) + 1
+    w.start_running(actor, running)
     w.later(SetUp(actor, running))
 
 

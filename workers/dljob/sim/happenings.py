@@ -156,7 +156,7 @@ def _notice(w: World, i: Notice) -> None:
 
 def _heard_on(w: World, node: str) -> list[str]:
     """The actors of a node that PrimeMaster hears: those whose making is under way are not there yet."""
-    coming = {executor.made_by(p.item.action) for p in w.pending.values() if isinstance(p.item, Carry)}
+    coming = {executor.made_by(action) for action in w.carrying.values()}
     return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
 
 

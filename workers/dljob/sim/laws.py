@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
@@ -18,7 +19,7 @@ from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase
 from dljob.master.transition import transition
 from dljob.master.views import HostId
 from dljob.sim import checks, spare_laws
-from dljob.sim.things import Arrive, Carry, Process, Running, spare_actor
+from dljob.sim.things import Process, Running, spare_actor
 
 if TYPE_CHECKING:
     from dljob.sim.world import World
@@ -98,12 +99,11 @@ def may_start(w: World, running: Running) -> None:
 
 def _mixed(w: World, running: Running) -> Iterator[str]:
     """Live ranks of the same world and another generation."""
-    others = {g for (role, g), count in w.worlds.items() if role == running.role and count} - {running.generation}
-    if not others:
-        return
-    for process in w.processes.values():
+    others = {g for role, g in w.worlds if role == running.role} - {running.generation}
+    actors = (actor for g in sorted(others) for actor in w.worlds[running.role, g])
+    for process in map(w.processes.__getitem__, actors):
         for r in process.ranks if w.reachable(process.node) else ():
-            if r.role == running.role and r.generation in others:
+            if r.generation in others:
                 yield f"world: {r.role}/{running.rank} of start {running.generation} meets {r.rank} of {r.generation}"
 
 
@@ -145,16 +145,14 @@ def sweep(w: World) -> list[str]:
 
 
 def _counts(state: JobState) -> Iterator[str]:
-    seen: dict[str, dict[RankPhase, int]] = {name: dict.fromkeys(RankPhase, 0) for name in state.roles}
-    live = 0
-    for (role, _), rank in state.ranks.items():
-        seen[role][rank.phase] += 1
-        live += rank.phase.live
+    seen = Counter((role, rank.phase) for (role, _), rank in state.ranks.items())
+    live = sum(count for (_, phase), count in seen.items() if phase.live)
     ready = dict.fromkeys(state.roles, 0)
     for host, own in state.hosts.items():
         ready[host.role] += host.index >= 0 and own.phase is HostPhase.READY
     for name, role in state.roles.items():
-        for phase, count in seen[name].items():
+        for phase in RankPhase:
+            count = seen[name, phase]
             if getattr(role, phase.value.lower()) != count:
                 yield f"count: {name} has {count} {phase.value}, not {getattr(role, phase.value.lower())}"
         if role.hosts_ready != ready[name]:
@@ -235,7 +233,7 @@ def _ledger(w: World) -> Iterator[str]:
 
 def _orphans(w: World) -> Iterator[str]:
     """What nobody knows of, when nothing is on its way that could tell."""
-    if any(isinstance(p.item, Arrive | Carry) for p in w.pending.values()):
+    if w.arriving or w.carrying:
         return
     for (role, node, slot), spare in w.known.spares.items():
         actor = spare_actor(role, node, slot, spare.life)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from immutables import Map
+
+from dljob.master.actions import Action
 from dljob.master.events import RankEnded, RankReady
 from dljob.master.evolve import evolve
 from dljob.master.grants import Given, unit_of
@@ -13,6 +16,7 @@ from dljob.master.views import HostId, NodeView
 from dljob.plan.model import JobPlan
 from dljob.sim.things import (
     Arrive,
+    Carry,
     Item,
     Node,
     Pending,
@@ -32,6 +36,8 @@ class Surroundings:
         self.pending: dict[int, Pending] = {}
         self.arriving: dict[int, None] = {}
         """The pending items that are events for PrimeMaster."""
+        self.carrying: dict[int, Action] = {}
+        """The orders among the pending items: few of them, where tens of thousands of ranks are at work."""
         self.serial = 0
         self._surround(nodes)
 
@@ -49,15 +55,15 @@ class Surroundings:
         """The actor that was made a host last."""
         self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}
         """(incarnation, actor) of each live process of a rank."""
-        self.worlds: dict[tuple[str, int], int] = {}
-        """Live ranks by role and generation."""
+        self.worlds: dict[tuple[str, int], Map[str, int]] = {}
+        """Actor -> how many of its ranks live, by role and generation; those of which nobody lives are none."""
         self.hung: set[Running] = set()
         """Ranks that stand still, and never end by themselves."""
         self.started: dict[RankKey, int] = {}
         """The latest incarnation that was ever started."""
         self.reserving: set[tuple[str, int]] = set()
         self.looking = False
-        self.told_nodes: tuple[NodeView, ...] | tuple[str, ...] | None = None
+        self.told_nodes: tuple[NodeView, ...] | tuple[tuple[str, float | None], ...] | None = None
         self.refusing = 0
         """So many reservations will be refused, whatever the room."""
         self.doomed: int | None = None
@@ -78,6 +84,8 @@ class Surroundings:
         self.pending[self.serial] = Pending(item, self.now + wait)
         if isinstance(item, Arrive):
             self.arriving[self.serial] = None
+        elif isinstance(item, Carry):
+            self.carrying[self.serial] = item.action
         return self.serial
 
     def reachable(self, node: str) -> bool:
@@ -93,6 +101,21 @@ class Surroundings:
             self.later(Arrive(event, process.actor))
         return new
 
+    def start_running(self, actor: str, running: Running) -> None:
+        """A rank has a process."""
+        key = (running.role, running.rank)
+        self.running[key] = (*self.running.get(key, ()), (running.incarnation, actor))
+        self.started[key] = running.incarnation
+        self._count(running, actor, 1)
+
+    def _count(self, running: Running, actor: str, change: int) -> None:
+        key = (running.role, running.generation)
+        world = self.worlds.get(key, Map[str, int]())
+        count = world.get(actor, 0) + change
+        self.worlds[key] = world.set(actor, count) if count else world.delete(actor)
+        if not self.worlds[key]:
+            del self.worlds[key]
+
     def stop_running(self, actor: str, running: Running) -> None:
         """A rank has no process any more."""
         key = (running.role, running.rank)
@@ -101,7 +124,7 @@ class Surroundings:
             self.running[key] = left
         else:
             self.running.pop(key, None)
-        self.worlds[running.role, running.generation] -= 1
+        self._count(running, actor, -1)
         self.hung.discard(running)
 
     def take(self, node: str, unit: str, times: int, given: Given = ()) -> bool:

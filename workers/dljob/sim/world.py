@@ -121,6 +121,7 @@ class World(Surroundings):
 
     def _pop(self, number: int) -> Pending:
         self.arriving.pop(number, None)
+        self.carrying.pop(number, None)
         return self.pending.pop(number)
 
     def clone(self) -> World:
@@ -198,8 +199,8 @@ class World(Surroundings):
             return
         self.state = None
         if self.outlived and self.finished is None:
-            for carried in [p.item for p in self.pending.values() if isinstance(p.item, Carry)]:
-                executor.effect(self, carried.action)
+            for action in list(self.carrying.values()):
+                executor.effect(self, action)
         self.outlived = False
         self.watched.clear()
         self.reserving.clear()
@@ -207,6 +208,7 @@ class World(Surroundings):
         for number in [n for n, p in self.pending.items() if isinstance(p.item, Arrive | Carry | Look)]:
             del self.pending[number]
         self.arriving.clear()
+        self.carrying.clear()
         if self.finished is None:
             self.later(Boot())
             self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease_seconds)
