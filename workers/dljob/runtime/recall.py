@@ -64,12 +64,13 @@ class Recall:
         """From now on user code is to end."""
         self._ordered.set()
 
-    def interrupt(self) -> None:
-        """Raise in user code; it comes at the thread's next step in Python, and not inside C code."""
+    def interrupt(self) -> bool:
+        """Raise in user code; it comes at the thread's next step in Python, and not inside C code. False: none runs."""
         with self._gate:
             if self._ident:
                 self._sent = True
                 _raise_in(self._ident)
+            return bool(self._ident)
 
     def _shut_gate(self) -> None:
         """Nothing is raised in this thread from here on, not even what is on its way.

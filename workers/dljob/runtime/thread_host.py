@@ -113,9 +113,8 @@ class ThreadHost(Host):
         self._break_off(recall)
         asked = float("-inf")
         while not done.wait(ASK_S):
-            if time.monotonic() - asked >= PATIENCE_S:
+            if time.monotonic() - asked >= PATIENCE_S and recall.interrupt():
                 asked = time.monotonic()
-                recall.interrupt()
             if done.wait(AGAIN_S):
                 break
             self._break_off(recall)
