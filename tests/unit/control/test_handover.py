@@ -151,3 +151,62 @@ def test_on_a_raycluster_that_is_there_ray_keeps_it_beside_the_spec():
     assert [f"gcs://{name}" for name in submit.packages] == list(names_of.values())
     told = json.loads(submit.packages[names_of["--carried"].removeprefix("gcs://")])
     assert told == {"job": names.job_uid(UID), "attempt": 1, "step": 120, "state": WORN}
+
+
+# -- memory
+
+
+GROWS = {"outOfMemory": {"maxMemory": "8Gi"}}
+
+
+def hungry(memory: Any = "4Gi", policy: Any = GROWS, **spec: Any) -> dict[str, Any]:
+    job = dljob(**spec)
+    for role in job["spec"]["roles"]:
+        role["resources"] = {"cpu": "1", **({"memory": memory} if memory else {})}
+        role["restartPolicy"], role["replicas"] = policy, 1
+    return job
+
+
+def pods(world: World) -> dict[str, str]:
+    """Memory of the worker's container: request and limit."""
+    (group,) = world.cluster["spec"]["workerGroupSpecs"]
+    found = group["template"]["spec"]["containers"][0]["resources"]
+    return {name: found[name].get("memory") for name in ("requests", "limits")}
+
+
+def starved(job: dict[str, Any], memory: Any) -> World:
+    world = World(job).running().later(60)
+    world.master(restarts=COUNTS, carry={"v": 1, "memory": memory}).settle()
+    again(world)
+    assert world.status["attempt"] == 2
+    return world
+
+
+@pytest.mark.parametrize(("wanted", "made"), [("6Gi", "6Gi"), ("20Gi", "8Gi")])
+def test_pods_of_the_next_attempt_have_room_for_what_its_ranks_came_to_need(wanted: str, made: str) -> None:
+    job = hungry()
+    role = job["spec"]["roles"][0]["name"]
+    world = starved(job, {role: wanted})
+    assert pods(world) == {"requests": made, "limits": made}
+    world.master(carry={"v": 1, "memory": {role: wanted}}).settle()
+    assert "edited" not in world.message("ClusterReady")
+
+
+@pytest.mark.parametrize(
+    "wanted", [{}, {"nobody": "6Gi"}, {"": 6}, {"worker": 6}, {"worker": "6 GB"}, {"worker": "1Gi"}]
+)
+def test_what_makes_no_sense_makes_no_larger_pods(wanted: dict[str, Any]) -> None:
+    job = hungry()
+    assert job["spec"]["roles"][0]["name"] == "worker"
+    assert pods(starved(job, wanted)) == {"requests": "4Gi", "limits": "4Gi"}
+
+
+@pytest.mark.parametrize(("memory", "policy"), [("4Gi", {}), (None, {})])
+def test_who_does_not_ask_for_it_gets_pods_as_they_were(memory: Any, policy: Any) -> None:
+    job = hungry(memory, policy)
+    assert pods(starved(job, {"worker": "6Gi"})) == {"requests": memory, "limits": memory}
+
+
+def test_machines_that_the_user_declares_stay_as_they_are() -> None:
+    job = hungry(nodeGroups=[{"name": "n", "cpu": "4", "memory": "5Gi"}])
+    assert pods(starved(job, {"worker": "6Gi"})) == {"requests": "5Gi", "limits": "5Gi"}

@@ -81,6 +81,26 @@ def test_a_lost_and_a_frozen_node_are_told_once_for_all_that_lived_there(tmp_pat
     ]
 
 
+def test_a_rank_that_runs_out_of_memory_comes_back_with_more_of_it(tmp_path: Path) -> None:
+    text = (
+        "- {when: {step: 10}, target: a/1, fault: oom}\n"
+        "- {when: {event: MemoryRaised}, target: master, fault: kill}\n"
+        "- {when: {step: 60}, target: a/1, fault: oom}\n"
+        "- {when: {step: 90}, target: a/0, fault: kill}\n"
+    )
+    policy = {"outOfMemory": {"memoryFactor": "2", "maxMemory": "2Gi"}}
+    role = {**THREADS, "resources": {"cpu": "1", "memory": "1Gi"}, "restartPolicy": policy}
+    manifest = job(role, nodes=2)
+    manifest["spec"]["nodeGroups"][0]["memory"] = "3Gi"
+    found = play(manifest, text, tmp_path)
+    assert sets(found) == [
+        {("OOMKilled", "a/1", "Process")},
+        {("Unknown", "master", "Master")},
+        {("OOMKilled", "a/1", "Process")},
+        {("Unknown", "a/0", "Process")},
+    ]
+
+
 def test_in_the_middle_of_another_recovery(tmp_path: Path) -> None:
     text = (
         "- {when: {step: 10}, target: t/1, fault: kill}\n"

@@ -8,6 +8,7 @@ import json
 from dljob.control import accept, handover, names
 from dljob.control.accept import Blueprint, Refused
 from dljob.control.case import Case
+from dljob.control.larger import larger
 from dljob.control.model import Create, CreateToken, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
@@ -77,7 +78,7 @@ def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
         spec_map=names.spec_map(case.cluster_name),
         init_image=case.settings.init_image,
     )
-    body = dressed(made.plan, made.manifest, dress)
+    body = dressed(larger(made, handover.memory(case)), made.manifest, dress)
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
     return body
 

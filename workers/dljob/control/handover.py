@@ -1,6 +1,7 @@
 """What PrimeMaster hands on to the next attempt: kept in the status as it was said, and given to the next launcher.
 
-It is PrimeMaster's own: nothing here reads it. What is kept is what was heard last, so it may be stale, which is safe.
+It is PrimeMaster's own: nothing here reads it but the memory that ranks came to need. What is kept is what was heard
+last, so it may be stale, which is safe.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def handed(case: Case) -> str:
     if not 0 < number(carried, "attempt") < case.attempt:
         return ""
     return json.dumps({"job": names.job_uid(case.uid), **carried}, sort_keys=True, separators=(",", ":"))
+
+
+def memory(case: Case) -> Object:
+    """Role -> memory of a rank that the last attempt came to need; the same until PrimeMaster speaks."""
+    return part(case.old, "carried", "state", "memory") if handed(case) else {}
 
 
 def restarts(case: Case, told: Object) -> dict[str, int]:
