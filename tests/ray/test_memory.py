@@ -12,7 +12,7 @@ from prime_help import Job, eventually
 
 from dljob.master.views import Clue
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 MI = 2**20
 POLICY = {"level": "Process", "outOfMemory": {"memoryFactor": "1.5", "maxMemory": "200Mi"}}
 LINE = Clue("kernel", "Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB")
@@ -41,12 +41,12 @@ def test_the_placement_group_grows_up_to_the_most(job: Job) -> None:
     role = job.role("w", "prime_user.until_told", replicas=2, restartPolicy=POLICY)
     role["resources"] = {"cpu": "0.25", "memory": "100Mi"}
     job.start(role, faultTolerance={"backoff": {"initialSeconds": 0}})
-    pids = job.running("w/0", "w/1")
+    pids = job.running("w/0", "w/1", within=120)
     assert (held(job, "w/0"), held(job, "w/1")) == ([100], [100])
 
     job.connection.learned("w/0", 1, LINE)
     os.kill(pids["w/0"], signal.SIGKILL)
-    assert job.running("w/0", "w/1", incarnation={"w/0": 2})["w/1"] == pids["w/1"]
+    assert job.running("w/0", "w/1", incarnation={"w/0": 2}, within=120)["w/1"] == pids["w/1"]
     assert (held(job, "w/0"), held(job, "w/1")) == ([150], [100])
     assert given(job) == [{"w": "150Mi"}, None]
     assert job.connection.status()["restarts"]["process"] == 1
@@ -56,11 +56,11 @@ def test_the_placement_group_grows_up_to_the_most(job: Job) -> None:
     assert given(job) == [{"w": "150Mi"}, None]
 
     # What the kernel says may be known only when the rank is back already.
-    pids = job.running("w/0", "w/1", incarnation={"w/0": 2})
+    pids = job.running("w/0", "w/1", incarnation={"w/0": 2}, within=120)
     os.kill(pids["w/0"], signal.SIGKILL)
-    job.running("w/0", incarnation={"w/0": 3})
+    job.running("w/0", incarnation={"w/0": 3}, within=120)
     job.connection.learned("w/0", 2, LINE)
-    job.running("w/0", "w/1", incarnation={"w/0": 4})
+    job.running("w/0", "w/1", incarnation={"w/0": 4}, within=120)
     assert (held(job, "w/0"), given(job)) == ([200], [{"w": "200Mi"}, None])
     said = [note["message"] for note in job.connection.notes() if note["reason"] == "MemoryRaised"]
     assert said == [
