@@ -111,6 +111,20 @@ def test_what_the_disk_has_the_peer_forgets(tmp_path: Path):
             mine.close()
 
 
+def test_a_job_that_wants_no_copies_gets_none(tmp_path: Path):
+    with a_saver() as (peer, _):
+        post = Straight(peer)
+        with a_saver(post=post) as (owner, _):
+            alone, other = client(place(owner, tmp_path / "a", peer_copy=False)), client(place(owner, tmp_path / "b"))
+            alone.save(7, {"a": 1}, persist=False)
+            other.save(1, {"a": 1}, persist=False)
+            post.until(lambda: (1, "") in post.said)  # they go one after the other, oldest turn first
+            assert [step for step, _ in post.said] == [1]
+            assert kept(peer) == [1]
+            alone.close()
+            other.close()
+
+
 def test_the_newest_goes_first_and_the_peer_keeps_two(tmp_path: Path):
     """While the first one is on its way three more are saved: of those only the last is sent."""
     on_its_way, go = threading.Event(), threading.Event()

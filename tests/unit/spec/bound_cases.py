@@ -88,7 +88,13 @@ WHOLE: Json = {
         ],
         "causes": [{"name": "c", "onLog": "a", "reason": "Unknown"}],
     },
-    "checkpoint": {"path": "/ckpt", "claimName": "ckpt", "saveOnExit": False, "gracePeriodSeconds": 9},
+    "checkpoint": {
+        "path": "/ckpt",
+        "claimName": "ckpt",
+        "saveOnExit": False,
+        "peerCopy": False,
+        "gracePeriodSeconds": 9,
+    },
     "scheduling": {"queueName": "q", "priorityClassName": "p", "labels": {"volcano.sh/queue-name": "q"}},
     "managedBy": "dljob.io/operator",
 }

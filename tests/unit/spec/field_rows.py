@@ -317,6 +317,11 @@ ROWS: dict[str, Plan | Code] = {
         "save_on_exit",
         "tests/unit/runtime/test_checkpoint_saver.py::test_without_save_on_exit_memory_alone_is_lost_with_its_rank",
     ),
+    "spec.checkpoint.peerCopy": Code(
+        "dljob.runtime.prime",
+        "peer_copy",
+        "tests/unit/runtime/test_checkpoint_peers.py::test_a_job_that_wants_no_copies_gets_none",
+    ),
     "spec.checkpoint.gracePeriodSeconds": Code(
         "dljob.runtime.prime",
         "grace_period_seconds",

@@ -58,10 +58,16 @@ class SpecSetters:
         return self._put("runtimeEnv", dict(environment))
 
     def checkpoint(
-        self, path: str, *, claim: str | None = None, save_on_exit: bool | None = None, grace_seconds: int | None = None
+        self,
+        path: str,
+        *,
+        claim: str | None = None,
+        save_on_exit: bool | None = None,
+        peer_copy: bool | None = None,
+        grace_seconds: int | None = None,
     ) -> Self:
-        """Where user code saves, the claim that is mounted there, and what is saved at the end, for how long."""
-        more = {"saveOnExit": save_on_exit, "gracePeriodSeconds": grace_seconds}
+        """Where user code saves, the claim mounted there, what is saved at the end and for how long, what is copied."""
+        more = {"saveOnExit": save_on_exit, "peerCopy": peer_copy, "gracePeriodSeconds": grace_seconds}
         return self._put("checkpoint", pruned({"path": path, "claimName": claim, **more}))
 
     def scheduling(

@@ -57,6 +57,8 @@ class JobInfo:
     """Which attempt of the job."""
     save_on_exit: bool = True
     """Whether what is in memory alone goes to disk when its rank ends."""
+    peer_copy: bool = True
+    """Whether what is not on disk has a copy on a peer node."""
     save_grace_s: float = 120.0
     """How long that may take."""
     boot: str = ""

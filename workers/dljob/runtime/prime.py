@@ -239,7 +239,13 @@ async def _boot(order: MasterOrder, backend: Backend) -> str:
 def _saving(spec: DLJobSpec) -> dict[str, Any]:
     """What ranks and savers are told of `spec.checkpoint`."""
     said = spec.checkpoint
-    return {"save_on_exit": said.save_on_exit, "save_grace_s": said.grace_period_seconds} if said else {}
+    if said is None:
+        return {}
+    return {
+        "save_on_exit": said.save_on_exit,
+        "peer_copy": said.peer_copy,
+        "save_grace_s": said.grace_period_seconds,
+    }
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:

@@ -44,6 +44,7 @@ def place_of(spec: HostSpec, order: StartOrder, start: RankStart, address: str) 
         incarnation=start.incarnation,
         of=role.name if role.elastic else f"{role.name}/{start.rank}",
         save_on_exit=job.save_on_exit,
+        peer_copy=job.peer_copy,
         grace_s=job.save_grace_s,
     )
 

@@ -151,6 +151,10 @@ class Checkpoint(Model):
     save_on_exit: bool = True
     """Whether a copy that `checkpoint.save(..., persist=False)` made in memory alone goes to disk when its rank ends,
     however it ends. Copies with `persist` always do."""
+    peer_copy: bool = True
+    """Whether what a node has in memory and not yet on disk is copied into the memory of another node of the job that
+    saves, where at most half of what is left is taken for it. Off saves that memory and the network between them; the
+    loss of a node then costs what was not on disk."""
     grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
     """How long bringing copies to disk may take when a rank, a node or the job ends."""
 

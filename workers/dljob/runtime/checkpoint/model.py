@@ -31,6 +31,7 @@ class Place:
     of: str
     """The world, as PrimeMaster calls it: `trainer` for an Elastic role, `w/3` for an Actor rank."""
     save_on_exit: bool = True
+    peer_copy: bool = True
     grace_s: float = 120.0
     """How long saving may take when the rank or the job ends."""
 

@@ -114,7 +114,8 @@ class Sender:
 
     def _next(self) -> tuple[Holding, int, Head] | None:
         """Under the lock: the copy whose turn it is."""
-        left = [(held, *held.unsaved(all_of_it=held.place.save_on_exit)[-1:]) for held in self._held()]
+        sends = [held for held in self._held() if held.place.peer_copy]
+        left = [(held, *held.unsaved(all_of_it=held.place.save_on_exit)[-1:]) for held in sends]
         waiting = [(one[0], *one[1]) for one in left if len(one) > 1 and one[1][1].order > one[0].offered]
         return min(waiting, key=lambda one: one[0].turn, default=None)
 
