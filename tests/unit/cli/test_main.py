@@ -6,6 +6,7 @@ Regenerate the help texts with `UPDATE_GOLDEN=1 python -m pytest tests/unit/cli`
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -174,3 +175,15 @@ def test_colours(env: dict[str, str], terminal: bool, coloured: bool, monkeypatc
 )
 def test_spans_for_people(span: float, text: str) -> None:
     assert output.seconds(span) == text
+
+
+def test_a_number_that_is_none_is_json_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {"loss": math.nan, "best": [math.inf, -math.inf], "step": 3, "lr": 0.1, "name": "a"}
+    output.structured({"metrics": metrics, "none": None, "yes": True}, "json")
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert shown["metrics"] == {"loss": "NaN", "best": ["Infinity", "-Infinity"], "step": 3, "lr": 0.1, "name": "a"}
+    assert (shown["none"], shown["yes"]) == (None, True)

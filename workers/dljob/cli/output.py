@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,11 +36,22 @@ def say(text: str) -> None:
 def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, indent: int | None = 2) -> None:
     """Data as JSON or YAML on stdout, never wrapped or coloured."""
     if form == "json":
-        data(json.dumps(value, indent=indent, ensure_ascii=False))
+        data(json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False))
         return
     from dljob.spec.emit import to_yaml
 
     data(to_yaml(cast("JsonValue", value)))
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN and no infinity, which a loss can be: their names, as protobuf's JSON has them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_strict(inner) for inner in cast("Sequence[Any]", value)]
+    return value
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
