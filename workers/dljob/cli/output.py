@@ -43,7 +43,7 @@ def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, in
     data(to_yaml(cast("JsonValue", value)))
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: object) -> object:
     """JSON has no NaN and no infinity, which a loss can be: their names, as protobuf's JSON has them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
