@@ -61,8 +61,14 @@ class Ray:
         return f"http://{self.head.webui_url}"
 
     def close(self) -> None:
+        import ray
+        from ray._private.worker import global_worker
+        from ray.experimental import internal_kv
+
         with suppress(Exception):
             self._cluster.shutdown()
+        if ray.is_initialized():  # `Cluster.shutdown` has taken the key-value store of the other Ray away too
+            internal_kv._initialize_internal_kv(global_worker.gcs_client)
         for name, value in self._before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         shutil.rmtree(self.folder, ignore_errors=True)
