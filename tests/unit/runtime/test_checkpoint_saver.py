@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from contextlib import suppress
@@ -75,6 +76,27 @@ def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_
         assert (step, same(found, state(3))) == (3, True)
         assert "from disk" in log[-1]
         third.close()
+
+
+def test_what_a_rank_left_is_flushed_though_its_death_is_not_heard_of_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, heard = saver_module._readable, threading.Event()
+
+    def late(wire: Any, process: int) -> bool:
+        said = real(wire, process)
+        if select.select([process], [], [], 0)[0]:
+            assert heard.wait(60)
+        return said
+
+    monkeypatch.setattr(saver_module, "_readable", late)
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path), saves_and_stays(1, 2, 3, persist=False))
+        assert rank.heard() == "saved"
+        rank.kill()
+        assert saver.flush(20) == ""
+        assert [mark.step for mark in Folder(tmp_path).marks()][-1:] == [3]
+        heard.set()
 
 
 def test_without_save_on_exit_memory_alone_is_lost_with_its_rank(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ class Holding:
     place: Place
     slots: list[Slot] = field(default_factory=list[Slot])
     alive: bool = True
+    process: int = -1
+    """Its pidfd, while it is served: its death may be heard later than whoever asks for what dead ranks left."""
     busy: set[int] = field(default_factory=set[int])
     failed: str = ""
     """Why the last save did not reach the disk."""
@@ -36,6 +39,14 @@ class Holding:
     turn: int = 0
     """When that was, among all that this saver has offered."""
     telling: threading.Lock = field(default_factory=threading.Lock)
+
+    def ended(self) -> bool:
+        """Whether its process has left, or is dead and nobody has heard of it yet."""
+        if not self.alive or self.process < 0:
+            return not self.alive
+        poll = select.poll()
+        poll.register(self.process, select.POLLIN)
+        return bool(poll.poll(0))
 
     def whole(self) -> list[tuple[int, Head]]:
         """The slots that hold a whole copy, newest first."""

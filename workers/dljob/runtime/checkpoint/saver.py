@@ -71,6 +71,7 @@ class Saver:
         self._changed = threading.Condition()
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, Life] = {}
+        self._closed = False
         self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book)
         self.keeper = Keeper(self._changed, self._newest.get)
         self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
@@ -86,7 +87,7 @@ class Saver:
         """Persist what dead ranks left, and where asked the living ones' copies; why not all is on disk, else empty."""
         end = time.monotonic() + timeout_s
         with self._changed:
-            held = [h for many in self._holdings.values() for h in many if alive or not h.alive]
+            held = [h for many in self._holdings.values() for h in many if alive or h.ended()]
         for holding in held:
             self._tell(holding)
         with self._changed:
@@ -121,6 +122,7 @@ class Saver:
         """Serve nobody any more and give all memory back."""
         if self._sender is not None:
             self._sender.close()
+        self._closed = True
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -153,7 +155,9 @@ class Saver:
             while _readable(wire, process) and (got := wire.receive()) is not None:
                 message, fds = got
                 if message["op"] == "hello":
-                    holding = self._hello(Place(**message["place"]))
+                    if holding is not None:
+                        holding.process = -1
+                    holding = self._hello(Place(**message["place"]), process)
                     wire.send({"fenced": holding.fenced})
                 elif holding is not None:
                     self._answer(wire, holding, message, fds)
@@ -165,8 +169,8 @@ class Saver:
             os.close(process)
             wire.close()
 
-    def _hello(self, place: Place) -> Holding:
-        holding = Holding(place)
+    def _hello(self, place: Place, process: int) -> Holding:
+        holding = Holding(place, process=process)
         with self._changed:
             newest = self._newest.get(place.folder, place.life)
             self._newest[place.folder] = max(newest, place.life)
@@ -179,7 +183,7 @@ class Saver:
     def _left(self, holding: Holding) -> None:
         """Its process is gone: what it left goes to disk."""
         with self._changed:
-            holding.alive = False
+            holding.alive, holding.process = False, -1
             holding.ended_at = time.monotonic()
             self._enqueue(holding, all_of_it=holding.place.save_on_exit)
             self._tidy()
@@ -239,7 +243,7 @@ class Saver:
     def _enqueue(self, holding: Holding, *, all_of_it: bool) -> None:
         """Under the lock."""
         for number, head in holding.unsaved(all_of_it=all_of_it):
-            if number not in holding.busy:
+            if number not in holding.busy and not self._closed:
                 holding.busy.add(number)
                 self._writers.submit(self._save, holding, number, head)
 
