@@ -33,6 +33,10 @@ class Reader:
         return await asyncio.to_thread(function, *args)
 
 
+class TakenAwayError(Exception):
+    """Another caller has ended the reader that was asked: its node was not known yet, or it hung for that one."""
+
+
 @dataclass(slots=True)
 class _Known:
     actor: Any
@@ -58,7 +62,7 @@ class Readers:
 
         if node == ray.get_runtime_context().get_node_id():
             return await asyncio.to_thread(function, *args)
-        unknown = (ActorUnschedulableError,)
+        unknown = (ActorUnschedulableError, TakenAwayError)
         return await tails.once_known(lambda: self._once(node, function, *args), unknown, lambda: tails.lives(node))
 
     async def _once(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -68,8 +72,11 @@ class Readers:
         known.asked += 1
         try:
             return await known.actor.answer.remote(function, *args)
-        except (RayError, asyncio.CancelledError):
+        except (RayError, asyncio.CancelledError) as error:
+            taken = self._known.get(node) is not known
             self._forget(node, known)
+            if taken and isinstance(error, RayError):
+                raise TakenAwayError(str(error)) from error
             raise
         finally:
             known.asked -= 1
