@@ -394,7 +394,25 @@ def test_what_was_read_before_a_log_could_not_be_had_is_not_lost(kube: FakeKube,
 
     kube.head["logs"] = head
     lines = dljob("logs", "hello", "-k", "-f", "--rank", "0")[1].splitlines()
-    assert [line for line in lines if "dljob" not in line] == ["[worker/0] a", "[worker/0] b"]
+    assert lines == ["[worker/0] a", "[worker/0] b"], "once is nothing to speak of"
+
+
+def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube: FakeKube, dljob: Run) -> None:
+    """Its pods are taken away while its last lines are read."""
+    add_job(kube, phase="Running")
+    add_head(kube)
+    turns = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal turns
+        turns += query["rank"] == 0
+        if turns == 2:
+            kube.update("hello", phase="Succeeded")
+        return GONE if turns > 1 else logs_of({("worker", 0): "a\n"})(query)
+
+    kube.head["logs"] = head
+    lines = dljob("logs", "hello", "-k", "-f", "--rank", "0")[1].splitlines()
+    assert lines == ["[worker/0] a"]
 
 
 def test_one_log_that_cannot_be_had_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:

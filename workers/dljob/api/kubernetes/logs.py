@@ -27,6 +27,8 @@ MOST_FOLLOWED = 256
 """More ranks than that are not followed: each is asked by itself."""
 SLOWEST = 5
 """A log without news is looked at again after one turn, two, and so on up to so many."""
+TOLD_AT = 2
+"""A log that could not be had so often in a row is told of: once is a node that comes, or a reader that ends."""
 GAP = "[dljob] lines are missing here"
 _LINE_BYTES = 200
 _MOST_BYTES = 16 * 1024 * 1024
@@ -187,6 +189,8 @@ class Follower:
     """Turns until it is looked at again."""
     away: str = ""
     """Why it could not be had the last time."""
+    missed: int = 0
+    """How often in a row."""
     fresh: list[Line] = field(default_factory=list[Line])
     """Lines that nobody was given yet."""
 
@@ -230,19 +234,22 @@ class Followed:
         self._head: gate.Head | None = None
 
     async def hear(self, kube: Kube, job: Json) -> list[Line]:
-        """What was written since the last time, rank by rank; a log that cannot be had is told of once."""
+        """What was written since the last time, rank by rank; a log that cannot be had twice in a row is told of once.
+
+        Not of a job that has ended: its pods go at once, and what is kept of its logs comes last.
+        """
         try:
             if self._head is None:
                 self._head = await gate.reach(kube, job)
         except gate.SilentError:
             return []
         head, last = self._head, jobs.ended(job)
-        told = {follower.away for follower in self._followers}
+        told = {follower.away for follower in self._followers if follower.missed >= TOLD_AT}
         await asyncio.gather(*(self._look(follower, head, last=last) for follower in self._followers))
         lines: list[Line] = []
         for follower in self._followers:
             lines += follower.drain()
-            if follower.away and follower.away not in told:
+            if follower.missed >= TOLD_AT and follower.away not in told and not last:
                 told.add(follower.away)
                 lines.append(Line(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
         return lines
@@ -251,7 +258,7 @@ class Followed:
         """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""
         first = follower.at == 0
         follower.pause -= 1
-        if follower.pause > 0 and not last:
+        if follower.pause > 0:
             return
         async with self._turn:
             away = ""
@@ -263,7 +270,7 @@ class Followed:
                 self._head = None  # it is looked for anew in the next turn
             except NotFoundError:
                 pass
-        follower.away = away
+        follower.away, follower.missed = away, follower.missed + 1 if away else 0
         if first and self._tail is not None:
             follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
         follower.quiet = 0 if follower.fresh else min(follower.quiet + 1, SLOWEST)
