@@ -78,6 +78,7 @@ def in_turn(saver: Any, folder: Path, world: int, number: int, body: Any) -> lis
     return said
 
 
+@pytest.mark.timeout(600)  # eight processes, each of which imports torch's tensors of many devices
 @pytest.mark.parametrize(("world", "dim"), [(2, 0), (4, 1)])
 def test_shards_are_cut_anew_for_another_world(tmp_path: Path, world: int, dim: int):
     with a_saver() as (saver, _):

@@ -258,7 +258,7 @@ class Followed:
         """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""
         first = follower.at == 0
         follower.pause -= 1
-        if follower.pause > 0:
+        if follower.pause > 0 and not last:
             return
         async with self._turn:
             away = ""
