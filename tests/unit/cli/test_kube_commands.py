@@ -415,6 +415,28 @@ def test_the_log_of_a_job_that_is_over_is_not_said_to_be_asked_for_again(kube: F
     assert lines == ["[worker/0] a"]
 
 
+def test_a_log_that_was_long_silent_is_looked_at_when_the_job_is_over(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    texts = {("worker", 0): "a\n", ("worker", 1): "b\n"}
+    looks = 0
+
+    def head(query: dict[str, Any]) -> Any:
+        nonlocal looks
+        looks += query["rank"] == 0
+        said = logs_of(texts)(query)
+        if query["rank"] == 1 and not said["text"]:
+            texts["worker", 1] += "b\n"  # never silent: looked at each turn
+            if looks == 6:  # and the other one only now and then
+                texts["worker", 0] += "end\n"
+                kube.update("hello", phase="Succeeded")
+        return said
+
+    kube.head["logs"] = head
+    lines = dljob("logs", "hello", "-k", "-f")[1].splitlines()
+    assert [line for line in lines if line.startswith("[worker/0]")] == ["[worker/0] a", "[worker/0] end"]
+
+
 def test_one_log_that_cannot_be_had_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     add_head(kube)
