@@ -11,7 +11,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup run test check verify fmt cov bench soak kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify fmt cov bench soak sweep kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,12 @@ cov: setup ## branch coverage of the pure rooms, which must be whole
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
-soak: setup ## an hour of uneven steps without a false alarm, then one rank stopped and named (SOAK_S=seconds)
+soak: setup ## an API server away for a minute; an hour of uneven steps, then one rank stopped and named (SOAK_S=seconds)
+	DLJOB_OUTAGE_S=60 $(BIN)/python -m pytest -q -s tests/kube/test_operator_outage.py
 	$(BIN)/python -W ignore tests/bench/soak.py
+
+sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on)
+	PYTHONPATH=tests/kube $(BIN)/python -W ignore -m sweep --table docs/sweep.md $(ARGS)
 
 KUBE := PYTHONPATH=tests/kube $(BIN)/python -m cluster
 

@@ -67,7 +67,8 @@ def rights_table(rules: Sequence[dict[str, Any]]) -> str:
         names = "".join(f" `{name}`" for name in rule.get("resourceNames", ()))
         for resource in rule["resources"]:
             whole = f"`{resource}.{group}`" if group else f"`{resource}`"
-            rows += [f"| {whole}{names} | {verb} | {why} |" for verb, why in rule["verbs"].items()]
+            where = f" (rbac.scope {rule['only']})" if "only" in rule else ""
+            rows += [f"| {whole}{names}{where} | {verb} | {why} |" for verb, why in rule["verbs"].items()]
     return "\n".join(rows)
 
 

@@ -30,17 +30,20 @@ def _now() -> Row:
     return Row(
         "Now",
         (
-            number("Version", version, "Of the operator.", name=True, width=5),
-            number("DLJobs", Query(f"sum(dljob_jobs{{{_US}}})"), "That exist, in any phase.", unit="none", width=5),
+            number("Version", version, "Of the operator.", name=True, width=4),
+            number(
+                "Acting", Query(f"sum(dljob_operator_leader{{{_US}}})"), "One of all replicas.", unit="none", width=4
+            ),
+            number("DLJobs", Query(f"sum(dljob_jobs{{{_US}}})"), "That exist, in any phase.", unit="none", width=4),
             number(
                 "Keys waiting",
                 depth,
                 "DLJobs whose turn it is.",
                 unit="none",
-                width=5,
+                width=4,
                 steps=((50, ORANGE), (200, RED)),
             ),
-            number("Errors in 15 min", Query(errors), "Failed passes.", width=5, steps=((1, ORANGE), (20, RED))),
+            number("Errors in 15 min", Query(errors), "Failed passes.", width=4, steps=((1, ORANGE), (20, RED))),
             number("Missed in 1 h", Query(missed), "Changes that only a relist found.", steps=((20, ORANGE),)),
         ),
     )

@@ -122,10 +122,10 @@ ALERTS = (
     ),
     Alert(
         "DLJobOperatorDown",
-        "absent(dljob_operator_build_info)",
+        "absent(dljob_operator_leader == 1)",
         "5m",
         "critical",
-        "The dljob operator is down.",
+        "No dljob operator acts.",
         "Running jobs go on and repair themselves; no DLJob is started, ended or cleaned up.",
     ),
     Alert(

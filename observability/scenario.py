@@ -241,6 +241,7 @@ class Operator:
         told += [
             sample("workqueue_depth", (CONTROLLER,), self.depth),
             sample("dljob_operator_build_info", ("0.1.0",), 1),
+            sample("dljob_operator_leader", (), 1),
         ]
         told += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]
         told += [sample("dljob_status_phase", labels, 1) for labels in jobs]

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.telemetry")
+PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.calls", "dljob.telemetry")
 TIERS = ("house", "unit", "ray", "kube", "node")
 
 
@@ -91,8 +91,14 @@ def skipped(tier: str, report: Path) -> list[str]:
 
 
 def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Build Kubernetes, and the images for its node, behind everything else that this machine does."""
-    todo = ['"$0" -m cluster build', '"$0" tests/kube/images/build.py operator runtime']
+    """Build Kubernetes, and the images for its node, behind everything else that this machine does.
+
+    A Redis is fetched first, for a test in a network of its own, which is skipped where none can be had.
+    """
+    todo = [
+        '{ "$0" tests/ray/redis_kit.py || true; } && "$0" -m cluster build',
+        '"$0" tests/kube/images/build.py operator runtime',
+    ]
     command = ["nice", "-n", "19", "sh", "-c", " && ".join(todo if "node" in tiers else todo[:1]), sys.executable]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "kube")}
     with log.open("wb") as out:

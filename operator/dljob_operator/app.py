@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import kopf
-from prometheus_client import start_http_server
 
 from dljob.control import names
+from dljob.control.lease import Pace
 from dljob.control.model import Settings
-from dljob.kube.api import DLJOBS, PODS, ApiError, Kube
+from dljob.kube.api import ApiError, Kube
 from dljob.kube.connection import Way, find
 from dljob.kube.head import address
 from dljob.kube.kuberay_client import RayClusters
-from dljob.kube.objects import Objects
 from dljob.kube.token_key import TokenKey
-from dljob_operator import handlers
+from dljob_operator import handlers, lease
 from dljob_operator.cache import Cache
-from dljob_operator.controller import Controller, Parts, run_workers
 from dljob_operator.crd import lacking
-from dljob_operator.events import Recorder
-from dljob_operator.execute import Hands
-from dljob_operator.heads import Heads
+from dljob_operator.life import Life
 from dljob_operator.metrics import Metrics
-from dljob_operator.observe import Observer
-from dljob_operator.poller import Pollers
-from dljob_operator.references import References
-from dljob_operator.relist import EVERY, Relist, Sight
-from dljob_operator.startup import Startup
+from dljob_operator.relist import EVERY
 from dljob_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -42,10 +35,20 @@ LOOK_AGAIN = 10.0
 LOOK_TWICE = 2.0
 """Seconds after which an API server that did not answer is asked again."""
 CRD_FIX = "apply this version's CRD: `helm upgrade` with crds.install, or kubectl apply -f crds/dljob.io_dljobs.yaml"
-STUCK_SECONDS = 600.0
-"""A pass that takes longer hangs: the liveness probe fails."""
-LAG_SECONDS = 30.0
-"""So does an event loop that is that far behind."""
+HANGS_SECONDS = 15.0
+"""kopf takes up to 7 s to end under load."""
+ANEW_SECONDS = 5.0
+"""Before kopf, which has given up, is begun again with the whole process: another operator acts meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """How the one of several operators that acts is found."""
+
+    pace: Pace = field(default_factory=Pace)
+    name: str = lease.NAME
+    namespace: str = ""
+    """Empty: the operator's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Options:
     key: TokenKey
     namespaces: tuple[str, ...] = ()
     """Empty: all."""
+    elect: Elect | None = None
+    """None: this operator acts, and is the only one."""
     context: str | None = None
     kubeconfig: str | None = None
     workers: int = 16
@@ -77,15 +82,19 @@ class App:
         self.queue = WorkQueue()
         self.metrics = Metrics(options.settings.version)
         self.again = False
-        """It ended to begin anew, with a watch that it could not have before."""
+        """It ended to begin anew: for a watch that it could not have before, or since kopf gave up."""
+        self.hangs = False
+        """Tasks are left that do not end: the process must end without them."""
+        self.over = asyncio.Event()
+        """The life has ended, and kopf soon will."""
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
         self._failure: BaseException | None = None
         self._beat = time.monotonic()
         self.lacks = ""
         """Fields that the served DLJob lacks, in words."""
-        self._watched: Literal["", "missing", "old"] = ""
-        """What was wrong with KubeRay when the watches were set up."""
+        self.kuberay: Literal["", "missing", "old"] = ""
+        """What is wrong with KubeRay."""
 
     def stop(self) -> None:
         """End soon, and well."""
@@ -93,32 +102,62 @@ class App:
 
     async def run(self) -> None:
         """Work until a signal or `stop`. Raises what ended a task that must not end."""
-        options = self.options
-        async with Kube(await self._way(), manager=names.MANAGER) as kube:
-            self._watched = await self._look(kube)
-            registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-            handlers.configure(settings)
-            handlers.login(self._way, registry)
-            handlers.watch_all(registry, self.cache, self.queue, kuberay=self._watched != "missing")
-            life = _Life(self, kube)
-            handlers.life(registry, life.begin, life.end)
-            handlers.probes(registry, (("operator", life.health),))
-            await kopf.operator(
-                registry=registry,
-                settings=settings,
-                standalone=True,
-                clusterwide=not options.namespaces,
-                namespaces=options.namespaces,
-                stop_flag=self._stop,
-                liveness_endpoint=f"http://0.0.0.0:{options.health_port}/healthz" if options.health_port else None,
-            )
+        life = Life(self)
+        await life.serve()
+        try:
+            way, manager = await self._way(), names.MANAGER
+            async with Kube(way, manager=manager) as kube, Kube(await self._way(), manager=manager) as own:
+                await life.run(kube, own)
+        finally:
+            await life.close()
         if self._failure:
             raise self._failure
+
+    async def watch(self, begin: handlers.Act, end: handlers.Act) -> None:
+        """Kopf's life. What ends kopf and none of our own tasks is met with a new start, not with the kubelet's."""
+        options = self.options
+        registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+        handlers.configure(settings)
+        handlers.login(self._way, registry)
+        handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
+        handlers.life(registry, begin, end)
+        running = kopf.operator(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not options.namespaces,
+            namespaces=options.namespaces,
+            stop_flag=self._stop,
+        )
+        try:
+            await self._ended_or_hangs(asyncio.create_task(running, name="kopf"))
+        except Exception:
+            if self._stop.is_set() and self.hangs:
+                log.warning("ending without kopf, which hangs")
+                return
+            if self._failure or self._stop.is_set():
+                raise
+            log.exception("kopf has given up: starting anew in %g s", ANEW_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANEW_SECONDS):
+                    await self._stop.wait()
+            self.again = not self._stop.is_set()
+
+    async def _ended_or_hangs(self, running: asyncio.Task[None]) -> None:
+        """Wait until kopf has ended. It may hang (1.45, where credentials are refused) after our life in it has."""
+        over = asyncio.create_task(self.over.wait(), name="over")
+        await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        done, _ = await asyncio.wait({running}, timeout=HANGS_SECONDS)
+        self.hangs = not done
+        if self.hangs:
+            raise RuntimeError(f"kopf did not end within {HANGS_SECONDS:g} s")
+        running.result()
 
     async def _way(self) -> Way:
         return await find(self.options.context, self.options.kubeconfig)
 
-    async def _look(self, kube: Kube) -> Literal["", "missing", "old"]:
+    async def look(self, kube: Kube) -> Literal["", "missing", "old"]:
         """Whether KubeRay is there; an API server that is away is waited for."""
         while True:
             try:
@@ -131,11 +170,12 @@ class App:
 
     # -- used by the life
 
-    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task without which the operator cannot go on."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()):
@@ -149,21 +189,11 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def watch_kuberay(self, kube: Kube, observer: Observer) -> None:
-        """While KubeRay is missing or old, look again; a kind that is served now is watched from a new start on."""
-        while observer.kuberay:
-            await asyncio.sleep(self.options.look_again_seconds)
-            now = await self._look(kube)
-            if now == observer.kuberay:
-                continue
-            if self._watched == "missing":
-                log.info("RayClusters are served now: starting anew to watch them")
-                self.again = True
-                self._stop.set()
-                return
-            observer.kuberay = now
-            for key in list(self.cache.jobs.entries):
-                self.queue.add(key)
+    def anew(self, why: str) -> None:
+        """Replace the process, for a watch that kopf can only begin at its start."""
+        log.info("%s: starting anew to watch them", why)
+        self.again = True
+        self._stop.set()
 
     async def watch_crd(self, kube: Kube) -> None:
         """Say it when the served DLJob lacks fields, and look again until it has them."""
@@ -192,89 +222,3 @@ class App:
     def lag(self) -> float:
         """Seconds that the event loop is behind."""
         return max(0.0, time.monotonic() - self._beat - 1.0)
-
-    @property
-    def watched(self) -> Literal["", "missing", "old"]:
-        """What was wrong with KubeRay when the watches were set up."""
-        return self._watched
-
-
-class _Life:
-    """What lives between kopf's start and its end."""
-
-    def __init__(self, app: App, kube: Kube) -> None:
-        options, metrics = app.options, app.metrics
-        self._app = app
-        self._kube = kube
-        self._server: Any = None
-        self._heads = Heads(options.key, url=options.head_url)
-        self._pollers = Pollers(self._heads, app.queue)
-        references = References(kube, app.cache, self._heads, options.settings.service_account)
-        self._observer = Observer(app.cache, self._pollers, kube, references)
-        self._observer.kuberay = app.watched
-        self._startup = Startup(metrics.stage)
-        parts = Parts(
-            queue=app.queue,
-            observer=self._observer,
-            hands=Hands(kube, app.cache, self._heads),
-            pollers=self._pollers,
-            recorder=Recorder(kube),
-            metrics=metrics,
-            startup=self._startup,
-        )
-        self._controller = Controller(parts, options.settings)
-        kube.transport.on_call = metrics.called
-        self._heads.on_call = metrics.asked
-        metrics.observe(app.queue, app.cache)
-        app.cache.first_seen = self._startup.seen
-
-    async def begin(self) -> None:
-        """Start everything; kopf's watches follow."""
-        app, options = self._app, self._app.options
-        if options.metrics_port:
-            self._server, _ = start_http_server(options.metrics_port, registry=app.metrics.registry)
-        relist = Relist(app.queue, options.namespaces or (None,), app.metrics.missed)
-        app.spawn("workers", run_workers(self._controller, options.workers))
-        app.spawn("relist", relist.run(self._sights, options.relist_seconds))
-        app.spawn("beat", app.beat())
-        app.spawn("CRD", app.watch_crd(self._kube))
-        app.spawn("KubeRay", app.watch_kuberay(self._kube, self._observer))
-
-    async def end(self) -> None:
-        """Stop everything; kopf has stopped its watches."""
-        await self._app.cancel()
-        await self._pollers.close()
-        await self._heads.close()
-        if self._server:
-            self._server.shutdown()
-            self._server.server_close()
-
-    def health(self) -> dict[str, object]:
-        """What the probe tells; raises when the operator should be restarted."""
-        stuck = {str(k): t for k, t in self._controller.since.items() if time.monotonic() - t > STUCK_SECONDS}
-        if stuck:
-            raise RuntimeError(f"passes hang: {', '.join(stuck)}")
-        if self._app.lag > LAG_SECONDS:
-            raise RuntimeError(f"the event loop is {self._app.lag:.0f} s behind")
-        cache = self._app.cache
-        return {
-            "jobs": len(cache.jobs.entries),
-            "rayClusters": len(cache.clusters.entries),
-            "pods": len(cache.pods.entries),
-            "polled": len(self._pollers),
-            "waiting": len(self._app.queue),
-            "kuberay": self._observer.kuberay or "served",
-            "crd": f"lacks {self._app.lacks}" if self._app.lacks else "served",
-        }
-
-    def _sights(self) -> Sequence[Sight]:
-        kube, cache, selectors = self._kube, self._app.cache, handlers.SELECTORS
-        found = [
-            Sight(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job),
-            Sight(Objects(kube, PODS), selectors[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
-        ]
-        if self._observer.kuberay != "missing":
-            clusters = RayClusters(kube)
-            selector = selectors[clusters.resource.plural]
-            found.append(Sight(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
-        return found

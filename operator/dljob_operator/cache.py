@@ -23,6 +23,7 @@ _META = (
     *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
     *("labels", "annotations", "ownerReferences"),
 )
+_COUNTS = ("groupName", "replicas", "minReplicas", "maxReplicas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Shelf(Generic[T]):
     """The objects of one kind, by namespace and name."""
 
     entries: dict[Key, Entry[T]] = field(default_factory=dict[Key, Entry[T]])
+    heard: int = 0
+    """How often the watch has told of such objects."""
 
     def get(self, key: Key) -> T | None:
         """The object, or None."""
@@ -154,14 +157,19 @@ def owner_of(body: Object) -> Key | None:
 
 
 def cluster_digest(body: Object) -> Json:
-    """A RayCluster as decisions need it: its spec only when somebody changed it, and without the plan's text."""
+    """A RayCluster as decisions need it: without the plan's text; of a spec that nobody changed its numbers of pods."""
     meta = {name: body["metadata"][name] for name in _META if name in body["metadata"]}
     if names.PLAN in (meta.get("annotations") or {}):
         meta["annotations"] = {name: text for name, text in meta["annotations"].items() if name != names.PLAN}
     spec = part(body, "spec")
     edited = meta.get("generation", 1) > 1
-    lean = spec if edited else {name: spec[name] for name in ("suspend",) if name in spec}
-    return {"metadata": meta, "spec": lean, "status": part(body, "status")}
+    return {"metadata": meta, "spec": spec if edited else _lean(spec), "status": part(body, "status")}
+
+
+def _lean(spec: Object) -> Json:
+    groups = [{name: group[name] for name in _COUNTS if name in group} for group in items(spec, "workerGroupSpecs")]
+    suspended = {name: spec[name] for name in ("suspend",) if name in spec}
+    return {**suspended, **({"workerGroupSpecs": groups} if groups else {})}
 
 
 def _version(body: Object) -> int:

@@ -13,7 +13,8 @@ from dljob.control.reconcile import reconcile
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
 from dljob_operator.events import Recorder
-from dljob_operator.execute import Hands, TakenError, label
+from dljob_operator.execute import Hands, StaleError, TakenError, label
+from dljob_operator.lease import NotLeadingError
 from dljob_operator.metrics import Metrics
 from dljob_operator.observe import Memory, Observer
 from dljob_operator.poller import Pollers
@@ -26,6 +27,9 @@ RESTLESS = 25
 """Passes in a row that each changed something and called for another: so many are a loop, and are slowed down.
 
 Passes that share one long piece of work, and leave less of it each time, are none."""
+
+NOT_LEADING = 1.0
+"""Seconds after which a pass that was fenced off is made again, should this operator still act then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Controller:
             result = "error"
             try:
                 result = await self.step(key)
+            except NotLeadingError:
+                queue.add_after(key, NOT_LEADING)  # whoever leads goes on with it
             except (ApiError, HeadError) as error:
                 delay = queue.retry(key)
                 log.warning("%s: %s; again in %.1f s", key, error.message, delay)
@@ -94,9 +100,10 @@ class Controller:
         seen, memory = observed
         outcome = self._decide(seen, self._settings, self._clock())
         self._log(key, outcome)
-        failed = await self._act(key, memory, outcome)
+        # Told before it is done: who dies in between tells it once more, and not never.
         for event in outcome.events:
             await parts.recorder.tell(key, seen.job, event)
+        failed = await self._act(key, memory, outcome)
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
         written = None if outcome.status is None else await self._write(key, seen, outcome.status)
@@ -110,6 +117,9 @@ class Controller:
             what = label(action)
             try:
                 await self._parts.hands.perform(key, memory, action)
+            except StaleError as error:
+                log.info("%s: %s: decided again", key, error.message)
+                return True
             except (ApiError, HeadError, TakenError) as error:
                 before = memory.troubles.get(what)
                 trouble = Trouble(what, error.status, error.message, before.count + 1 if before else 1)

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
-from dljob.control import names
+from dljob.control import names, patches
 from dljob.control.fields import items, part
 from dljob.control.model import (
     Action,
@@ -21,15 +21,17 @@ from dljob.control.model import (
     Delete,
     Finalize,
     Object,
+    PatchCluster,
     SaveLogs,
     Submit,
 )
 from dljob.errors import UnreachableError
-from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, SECRETS, ApiError, Json, Kube, NotThereError
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, RAYCLUSTERS, SECRETS, ApiError, Json, Kube, NotThereError
 from dljob.kube.gateway import Tails
 from dljob.kube.head import HeadError
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.objects import Objects
+from dljob.kube.resources import NETWORK_POLICIES
 from dljob.plan.pods import TOKEN_KEY
 from dljob_operator.cache import Cache
 from dljob_operator.heads import Heads
@@ -37,6 +39,8 @@ from dljob_operator.observe import Memory
 from dljob_operator.pods import digest
 from dljob_operator.workqueue import Key
 
+PATCHES = 3
+"""A patch whose tests fail is made anew, so often in all."""
 LOG_BYTES = 600 * 1024
 """Of all tails together: a ConfigMap holds 1 MiB, and JSON makes the text longer."""
 
@@ -47,12 +51,16 @@ class TakenError(UnreachableError):
     status = 409
 
 
+class StaleError(UnreachableError):
+    """What was decided rests on an old view of the DLJob; a newer one is in the cache now."""
+
+
 def label(action: Action) -> str:
     """What an action is called where its failure is told."""
     match action:
         case Create() | Delete() | Annotate():
             return f"{type(action).__name__}{action.kind}"
-        case CreateToken() | Finalize() | Submit() | Command() | SaveLogs():
+        case CreateToken() | PatchCluster() | Finalize() | Submit() | Command() | SaveLogs():
             return type(action).__name__
 
 
@@ -63,7 +71,8 @@ class Hands:
         self._kube = kube
         self._cache = cache
         self._heads = heads
-        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in (DLJOBS, CONFIG_MAPS, PODS)))
+        resources = (DLJOBS, CONFIG_MAPS, NETWORK_POLICIES, PODS)
+        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in resources))
         self._kinds = {objects.resource.kind: objects for objects in kinds}
         self._keep: Mapping[str, Callable[[Object], Any]] = {
             "DLJob": cache.put_job,
@@ -73,6 +82,7 @@ class Hands:
         self._drop: Mapping[str, Callable[[Key, str], Any]] = {
             "DLJob": cache.drop_job,
             "RayCluster": cache.drop_cluster,
+            "Pod": cache.drop_pod,
         }
 
     async def perform(self, key: Key, memory: Memory, action: Action) -> None:
@@ -82,6 +92,7 @@ class Hands:
             ApiError: The API server refused, or did not answer.
             HeadError: The head did.
             TakenError: The name belongs to somebody else.
+            StaleError: It was decided from an old view.
         """
         match action:
             case Create():
@@ -90,6 +101,8 @@ class Hands:
                 await self._create_token(key, memory.uid, action)
             case Delete():
                 await self._delete(key, action)
+            case PatchCluster():
+                await self._patch_cluster(key, action)
             case Annotate():
                 await self._annotate(key, action)
             case Finalize():
@@ -130,6 +143,8 @@ class Hands:
 
     async def _create(self, key: Key, uid: str, action: Create) -> None:
         objects = self._kinds[action.kind]
+        if action.kind == "RayCluster":
+            await self._still_begins(key, uid, action.body["metadata"]["name"])
         try:
             made = await objects.create(action.body, key.namespace)
         except ApiError as error:
@@ -160,13 +175,28 @@ class Hands:
 
     async def _delete(self, key: Key, action: Delete) -> None:
         try:
-            left = await self._kinds[action.kind].delete(action.name, key.namespace, uid=action.uid)
+            left = await self._kinds[action.kind].delete(action.name, key.namespace, uid=action.uid, grace=action.grace)
         except NotThereError:
             left = {}
-        if left.get("kind") == action.kind and action.kind in self._keep:
+        if left.get("kind") == action.kind and _held(left):
             self._keep[action.kind](left)  # a finalizer holds it; now it is known to be leaving
-        elif action.kind in self._drop:
+        else:
             self._drop[action.kind](Key(key.namespace, action.name), action.uid)
+
+    async def _patch_cluster(self, key: Key, action: PatchCluster) -> None:
+        """Read live what is patched: KubeRay writes to it too, and then it is read again."""
+        for left in reversed(range(PATCHES)):
+            found = await self._kinds["RayCluster"].get(action.name, key.namespace)
+            wanted = patches.operations(found, action)
+            try:
+                if wanted:
+                    found = await self._kube.patch(RAYCLUSTERS, action.name, key.namespace, wanted, kind="json")
+                self._cache.put_cluster(found)
+            except ApiError as error:
+                if error.status not in (409, 422) or not left:
+                    raise
+            else:
+                return
 
     async def _annotate(self, key: Key, action: Annotate) -> None:
         patch = {"metadata": {"annotations": dict(action.annotations)}}
@@ -200,9 +230,21 @@ class Hands:
         if container:
             await self._same_head(key, pod, container)
         ray = self._heads.ray(memory.uid, action.cluster, action.address)
+        if action.session and (session := await ray.session()) != action.session:
+            raise HeadError(0, f"the head has lost its memory: Ray's session is {session}, not {action.session}")
         for name, content in action.packages.items():
             await ray.keep(name, content.encode())
         await ray.submit(action.id, action.argv, runtime_env=action.runtime_env, metadata=action.metadata)
+
+    async def _still_begins(self, key: Key, uid: str, cluster: str) -> None:
+        """Look at the DLJob as it is: from an old view an attempt that was given up would begin once more."""
+        found = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(found)
+        meta, status = found["metadata"], part(found, "status")
+        own = names.cluster_name(key.name, uid, status.get("attempt") or 1)
+        over = status.get("completionTime") or meta.get("deletionTimestamp")
+        if meta["uid"] != uid or own != cluster or over:
+            raise StaleError(f"RayCluster {cluster} is not wanted any more")
 
     async def _still_ordered(self, key: Key, uid: str, submission: str) -> None:
         """Look at the DLJob as it is: another operator may have given this attempt up, or somebody deleted the job."""
@@ -234,6 +276,12 @@ class Hands:
             return
         if part(found, "metadata", "labels").get(names.LABEL_NAME) != key.name:
             raise _taken(found, CONFIG_MAPS.kind)
+
+
+def _held(left: Object) -> bool:
+    """Whether an object that was deleted is there yet: a pod is answered with even when it is gone."""
+    meta = part(left, "metadata")
+    return left.get("kind") != "Pod" or bool(meta.get("finalizers") or meta.get("deletionGracePeriodSeconds"))
 
 
 def difference(old: Object, new: Object) -> Json:

@@ -6,9 +6,12 @@ DLJob is looked at before its RayCluster has been seen. Deletions come as events
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
 import kopf
 
@@ -16,18 +19,24 @@ from dljob.control import names
 from dljob.control.model import Object
 from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, Resource
 from dljob.kube.connection import Way
-from dljob_operator.cache import Cache, key_of
+from dljob_operator.cache import Cache, Shelf, key_of
 from dljob_operator.workqueue import Key, WorkQueue
 
 Put: TypeAlias = Callable[[Object], Key | None]
 Drop: TypeAlias = Callable[[Key, str], Key | None]
 Act: TypeAlias = Callable[[], Awaitable[None]]
+_Kind: TypeAlias = tuple[Resource, Shelf[Any], Put, Drop]
 
 SELECTORS: Mapping[str, str] = {
     RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
     PODS.plural: names.LABEL_UID,
 }
 """What is asked of the server of each kind; DLJobs are seen all."""
+
+
+SOON, LONGEST_PAUSE = 60.0, 10.0
+"""Logins within so many seconds are one after the other's refusal; the pause between two of them."""
+VALID = timedelta(days=365)
 
 
 class Endless:
@@ -68,17 +77,18 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:
     """Register the kinds that are watched; RayClusters only when they are served."""
-    kinds: list[tuple[Resource, Put, Drop]] = [
-        (DLJOBS, cache.put_job, cache.drop_job),
-        (PODS, cache.put_pod, cache.drop_pod),
+    kinds: list[_Kind] = [
+        (DLJOBS, cache.jobs, cache.put_job, cache.drop_job),
+        (PODS, cache.pods, cache.put_pod, cache.drop_pod),
     ]
     if kuberay:
-        kinds.append((RAYCLUSTERS, cache.put_cluster, cache.drop_cluster))
-    for resource, put, drop in kinds:
-        _watch(registry, resource, put, drop, queue)
+        kinds.append((RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster))
+    for kind in kinds:
+        _watch(registry, kind, queue)
 
 
-def _watch(registry: kopf.OperatorRegistry, resource: Resource, put: Put, drop: Drop, queue: WorkQueue) -> None:
+def _watch(registry: kopf.OperatorRegistry, kind: _Kind, queue: WorkQueue) -> None:
+    resource, shelf, put, drop = kind
     which = (
         (resource.group, resource.version, resource.plural) if resource.group else (resource.version, resource.plural)
     )
@@ -94,6 +104,7 @@ def _watch(registry: kopf.OperatorRegistry, resource: Resource, put: Put, drop: 
     async def told(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
         body: Object = dict(event["object"])
         uid: str = body["metadata"]["uid"]
+        shelf.heard += 1
         key = concerned.pop(uid, None)
         if event["type"] == "DELETED":
             key = drop(key_of(body), uid) or key
@@ -102,14 +113,23 @@ def _watch(registry: kopf.OperatorRegistry, resource: Resource, put: Put, drop: 
 
 
 def login(ways: Callable[[], Awaitable[Way]], registry: kopf.OperatorRegistry) -> None:
-    """Let kopf go the way that our own client goes."""
+    """Let kopf go the way that our own client goes.
+
+    kopf gives up when what was refused (401) once is all that it is given again; an API server may refuse what is good
+    while it starts. So each time it is told another end of their validity, and waits longer when it comes back soon.
+    """
+    entered: list[float] = []
 
     @kopf.on.login(id="way", registry=registry)
     async def enter(**_: object) -> kopf.ConnectionInfo:  # pyright: ignore[reportUnusedFunction]
-        return connection(await ways())
+        now = time.monotonic()
+        entered[:] = [*(at for at in entered if now - at < SOON), now]
+        if len(entered) > 1:
+            await asyncio.sleep(min(LONGEST_PAUSE, 0.5 * 2.0 ** len(entered)))
+        return connection(await ways(), datetime.now(UTC) + VALID)
 
 
-def connection(way: Way) -> kopf.ConnectionInfo:
+def connection(way: Way, until: datetime | None = None) -> kopf.ConnectionInfo:
     """A way to the cluster as kopf wants it told."""
     found = way.configuration
     scheme, _, token = str(found.api_key.get("BearerToken") or "").strip().partition(" ")
@@ -123,6 +143,7 @@ def connection(way: Way) -> kopf.ConnectionInfo:
         private_key_path=found.key_file,
         proxy_url=found.proxy,
         default_namespace=way.namespace,
+        expiration=until,
     )
 
 
@@ -136,13 +157,3 @@ def life(registry: kopf.OperatorRegistry, begin: Act, end: Act) -> None:
     @kopf.on.cleanup(id="end", registry=registry)
     async def ended(**_: object) -> None:  # pyright: ignore[reportUnusedFunction]
         await end()
-
-
-def probes(registry: kopf.OperatorRegistry, checks: Sequence[tuple[str, Callable[[], object]]]) -> None:
-    """What /healthz tells; a check that raises makes it fail."""
-    for name, check in checks:
-
-        async def probe(check: Callable[[], object] = check, **_: object) -> object:
-            return check()
-
-        kopf.on.probe(id=name, registry=registry)(probe)

@@ -27,6 +27,8 @@ class Heads:
         self._lent: dict[tuple[str, str], str] = {}
         self.on_call: Callable[[int], None] = lambda _status: None
         """Told of every call's HTTP status, 0 for no answer."""
+        self.fence: Callable[[str], None] = lambda _method: None
+        """Asked right before each call, with its method; what it raises keeps the call from being made."""
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS))
 
     async def close(self) -> None:
@@ -63,6 +65,7 @@ class Heads:
             lent = self._lent.get((uid, cluster))  # asked each time: it may change
             token = self.token(uid, cluster) if lent is None else lent
             way = directly(self._session, url, token, self.on_call)
+            self.fence(method)
             return await way(method, path, query=query, body=body, limit=limit)
 
         return ask

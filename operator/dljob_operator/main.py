@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from dljob.control.lease import DURATION, RETRY, Pace
 from dljob.control.model import Settings
 from dljob.errors import DLJobError, UsageError
 from dljob.kube.connection import own_account
 from dljob.kube.token_key import TokenKey
 from dljob.plan.dress import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
-from dljob_operator.app import App, Options
+from dljob_operator import lease
+from dljob_operator.app import App, Elect, Options
 
 log = logging.getLogger("dljob_operator")
 
@@ -29,23 +31,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the operator until it is told to stop; exits 0 then, and with the code of what went wrong otherwise."""
     arguments = parser().parse_args(argv)
     log_as(arguments.log_format)
+    given = sys.argv[1:] if argv is None else argv
     try:
-        app = asyncio.run(_run(arguments))
+        asyncio.run(_run(arguments, given))
     except DLJobError as error:
         log.critical("%s", error)
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(130)
-    if app.again:
-        logging.shutdown()
-        given = sys.argv[1:] if argv is None else argv
-        os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given])  # noqa: S606 - ourselves, anew
 
 
-async def _run(arguments: argparse.Namespace) -> App:
+async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
+    """Run it, and leave from here where tasks may be left that would never end."""
     app = App(options(arguments))
     await app.run()
-    return app
+    if app.again or app.hangs:
+        logging.shutdown()
+    if app.again:
+        os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given])  # noqa: S606 - ourselves, anew
+    if app.hangs:
+        os._exit(0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,9 +72,37 @@ def parser() -> argparse.ArgumentParser:
     add("--health-port", type=_port, default=8081, help="port of /healthz, 0 for none (%(default)s)")
     add("--log-format", choices=("plain", "json"), default="plain", help="how lines of the log look (%(default)s)")
     add("--workers", type=_count, default=16, help="how many DLJobs are worked on at once (%(default)s)")
+    _election_flags(made)
     add("--kubeconfig", help="kubeconfig to use, outside of a cluster")
     add("--context", help="context of the kubeconfig")
     return made
+
+
+def _election_flags(parser: argparse.ArgumentParser) -> None:
+    """As Kubernetes' own controllers have them."""
+    add, name = parser.add_argument, "--leader-elect"
+    what = "act only while holding a Lease: for several replicas (default: act, and be the only one)"
+    add(name, nargs="?", type=_truth, const=True, default=False, metavar="true|false", help=what)
+    what = "a Lease that is not renewed for so long is taken by another replica (8s)"
+    add(f"{name}-lease-duration", type=_whole_seconds, default=DURATION, metavar="SECONDS", help=what)
+    what = "how often it is renewed, at most a third of that; who waits looks four times as often (2s)"
+    add(f"{name}-retry-period", type=_seconds, default=RETRY, metavar="SECONDS", help=what)
+    add(f"{name}-resource-name", default=lease.NAME, metavar="NAME", help="the Lease's name (%(default)s)")
+    what = "its namespace (default: the operator's own)"
+    add(f"{name}-resource-namespace", default="", metavar="NAMESPACE", help=what)
+
+
+def _elect(arguments: argparse.Namespace) -> Elect | None:
+    if not arguments.leader_elect:
+        return None
+    duration, retry = arguments.leader_elect_lease_duration, arguments.leader_elect_retry_period
+    if not 3 <= 3 * retry <= duration:
+        raise UsageError(
+            f"--leader-elect-retry-period of {retry:g} s does not fit --leader-elect-lease-duration of {duration} s",
+            hint="a Lease is to be renewed three times while it lasts: take 1 s or more, and at most a third of it",
+        )
+    where = arguments.leader_elect_resource_namespace
+    return Elect(Pace(duration, retry), arguments.leader_elect_resource_name, where)
 
 
 def options(arguments: argparse.Namespace) -> Options:
@@ -88,6 +121,7 @@ def options(arguments: argparse.Namespace) -> Options:
         ),
         key=_key(arguments.token_key_file),
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
+        elect=_elect(arguments),
         context=arguments.context,
         kubeconfig=arguments.kubeconfig,
         workers=arguments.workers,
@@ -119,6 +153,26 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, such as 2s") from None
+
+
+def _whole_seconds(text: str) -> int:
+    number = _seconds(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text}: a Lease lasts whole seconds")
+    return int(number)
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text} is neither true nor false")
+    return text == "true"
 
 
 def log_as(form: str) -> None:

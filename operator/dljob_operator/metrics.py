@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -65,12 +65,13 @@ class Metrics:
         """A job came through a stage of its start."""
         self._startup.labels(name).observe(seconds)
 
-    def observe(self, queue: WorkQueue, cache: Cache) -> None:
-        """Serve the states of these two as well."""
+    def observe(self, queue: WorkQueue, cache: Cache, leads: Callable[[], bool]) -> None:
+        """Serve the states of these as well: of DLJobs only by who leads, so that nothing is counted twice."""
         queue.waited = self._waited.observe
         queue.retried = self._retries.inc
         self._gauge("workqueue_depth").labels(CONTROLLER).set_function(lambda: len(queue))
-        self.registry.register(_Phases(cache))
+        self._gauge("dljob_operator_leader").set_function(leads)
+        self.registry.register(_Phases(cache, leads))
 
     def _counter(self, name: str) -> Counter:
         metric = CATALOG[name]
@@ -88,8 +89,9 @@ class Metrics:
 class _Phases(Collector):
     """DLJobs by phase, read from the cache at each scrape: a deleted job has no series."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, leads: Callable[[], bool]) -> None:
         self._cache = cache
+        self._leads = leads
 
     def describe(self) -> Iterable[Family]:
         return [_family("dljob_jobs"), _family("dljob_status_phase")]
@@ -97,7 +99,8 @@ class _Phases(Collector):
     def collect(self) -> Iterator[Family]:
         counted: Counts[tuple[str, str]] = Counts()
         each = _family("dljob_status_phase")
-        for key, entry in list(self._cache.jobs.entries.items()):
+        jobs = list(self._cache.jobs.entries.items()) if self._leads() else []
+        for key, entry in jobs:
             phase = text(entry.value, "status", "phase") or "Pending"
             counted[key.namespace, phase] += 1
             each.add_metric([key.namespace, key.name, phase], 1)

@@ -14,6 +14,7 @@ from dljob.kube.api import CONFIG_MAPS, PODS, Json, Kube, NotThereError
 from dljob.kube.kuberay_client import RayClusters
 from dljob_operator import hangs
 from dljob_operator.cache import Cache
+from dljob_operator.machines import Machines
 from dljob_operator.poller import Pollers
 from dljob_operator.references import References, Seen
 from dljob_operator.workqueue import Key
@@ -40,13 +41,14 @@ class Memory:
 
 
 class Observer:
-    """Looks into the caches; asks the API server for whether logs are saved, once a job, and why pods hang."""
+    """Looks into the caches; asks the API server whether logs are saved, once a job, and why pods hang or do not go."""
 
     def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
         self._cache = cache
         self._references = references
         self._pollers = pollers
         self._kube = kube
+        self._machines = Machines(kube)
         self._memories: dict[Key, Memory] = {}
         self.kuberay: Literal["", "missing", "old"] = ""
 
@@ -56,7 +58,7 @@ class Observer:
         if found is None or found.uid != uid:
             found = self._memories[key] = Memory(uid, attempt)
         if found.attempt != attempt:
-            found.attempt = attempt
+            found.attempt, found.logs_saved = attempt, None
             found.troubles.clear()
         return found
 
@@ -75,14 +77,14 @@ class Observer:
         attempt: int = status.get("attempt") or 1
         memory = self.memory(key, meta["uid"], attempt)
         if memory.logs_saved is None:
-            memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"])
+            memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"], attempt)
         there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
         there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, time.monotonic())
         seen = Observed(
             job=job,
             cluster=there.cluster,
-            pods=there.pods,
+            pods=await self._machines.told(there.pods),
             locked=there.locked,
             objection=there.objection,
             master=master,
@@ -132,9 +134,13 @@ class Observer:
             recorded = own
         return recorded, self._cache.clusters.get(Key(key.namespace, recorded))
 
-    async def _has_logs(self, key: Key, uid: str) -> bool:
+    async def _has_logs(self, key: Key, uid: str, attempt: int) -> bool:
+        """Whether the logs of this attempt are kept; those of one that was suspended are not the job's last."""
         try:
             found = await self._kube.get(CONFIG_MAPS, names.logs_map(key.name), key.namespace)
         except NotThereError:
             return False
-        return any(owner.get("uid") == uid for owner in items(found, "metadata", "ownerReferences"))
+        told = part(found, "metadata", "labels").get(names.ATTEMPT, "1")
+        return told == str(attempt) and any(
+            owner.get("uid") == uid for owner in items(found, "metadata", "ownerReferences")
+        )

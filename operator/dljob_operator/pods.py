@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dljob.control.case import seconds
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Object, Pod
+from dljob.control.patches import kept_from
 
 _WAITS = frozenset({"", "PodInitializing", "ContainerCreating"})
 """Reasons of a waiting container that are no trouble."""
@@ -29,6 +31,9 @@ def digest(body: Object) -> Pod:
         container=text(ray, "containerID"),
         restarts=number(ray, "restartCount"),
         leaving="deletionTimestamp" in meta,
+        ends=seconds(text(meta, "deletionTimestamp")),
+        made=seconds(text(meta, "creationTimestamp")) or 0.0,
+        away=tuple(kept_from(part(body, "spec"))),
         trouble=f"{reason}: {trouble}" if trouble else reason,
         trouble_reason=reason,
         end=next(_ends(meta, status, ray), ""),

@@ -22,6 +22,11 @@ log = logging.getLogger(__name__)
 
 EVERY = 300.0
 """Seconds, give or take a fifth."""
+DEAF = 2
+"""So many lists in a row told changes of a kind whose watch told nothing meanwhile: that watch is dead."""
+AGAIN = 1.0
+"""Seconds between two tries of the first lists; longer each time."""
+LONGEST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,39 @@ class Relist:
         self._queue = queue
         self._namespaces = namespaces
         self._missed = missed
+        self._heard: dict[str, int] = {}
+        self._deaf: dict[str, int] = {}
+        self.waits_for = "the first lists"
+        """What keeps the caches from being complete; empty once they are."""
+
+    @property
+    def deaf(self) -> str:
+        """The kind whose watch is dead; empty: none is."""
+        return next((kind for kind, times in self._deaf.items() if times >= DEAF), "")
+
+    async def fill(self, sights: Sequence[Sight]) -> bool:
+        """List everything once, however long that takes; returns whether a kind was not served at first.
+
+        What lists tell counts only once all kinds are listed: a DLJob is not to be looked at before its RayCluster.
+        """
+        absent = False
+        for sight in sights:
+            pause = AGAIN
+            while True:
+                try:
+                    await self._compare(sight)
+                    break
+                except ApiError as error:
+                    absent = absent or error.status == 404
+                    self.waits_for = f"cannot list {sight.objects.resource.plural}: {error.message}"
+                    log.warning("%s", self.waits_for)
+                except Exception:  # an answer that makes no sense today may make some tomorrow
+                    self.waits_for = f"the list of {sight.objects.resource.plural} cannot be read"
+                    log.exception("%s", self.waits_for)
+                await asyncio.sleep(pause)
+                pause = min(LONGEST, 2 * pause)
+        self.waits_for = ""
+        return absent
 
     async def run(self, sights: Callable[[], Sequence[Sight]], every: float = EVERY) -> None:
         """Do so for ever; `sights` is asked each time."""
@@ -57,6 +95,18 @@ class Relist:
 
     async def once(self, sight: Sight) -> int:
         """Compare one kind; returns how many changes no watch had told. Raises ApiError."""
+        news = await self._compare(sight)
+        kind = sight.objects.resource.kind
+        heard = sight.shelf.heard
+        silent = heard == self._heard.get(kind, -1)
+        self._heard[kind] = heard
+        self._deaf[kind] = self._deaf.get(kind, 0) + 1 if news and silent else 0
+        if news:
+            self._missed(kind, news)
+            log.info("a list of %s told %d changes that the watch had not", kind, news)
+        return news
+
+    async def _compare(self, sight: Sight) -> int:
         before = list(keys(sight.shelf))
         there: dict[Key, str] = {}
         concerned: list[Key | None] = []
@@ -69,8 +119,4 @@ class Relist:
         news = [key for key in concerned if key is not None]
         for key in news:
             self._queue.add(key)
-        if news:
-            kind = sight.objects.resource.kind
-            self._missed(kind, len(news))
-            log.info("a list of %s told %d changes that the watch had not", kind, len(news))
         return len(news)

@@ -45,6 +45,7 @@ class WorkQueue:
         """The one time at which a key comes back by itself; entries of the heap that say another are void."""
         self._heap: list[tuple[float, Key]] = []
         self._wake = asyncio.Event()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -54,9 +55,19 @@ class WorkQueue:
         """Keys that workers have."""
         return frozenset(self._busy)
 
+    def close(self) -> None:
+        """Forget all keys, and take none: nobody works here now. Keys that workers have are left to them."""
+        self._closed = True
+        for each in (self._ready, self._since, self._failures, self._due, self._heap):
+            each.clear()
+
+    def open(self) -> None:
+        """Take keys again."""
+        self._closed = False
+
     def add(self, key: Key) -> None:
         """Hand a key out as soon as a worker is free."""
-        if key in self._since:
+        if self._closed or key in self._since:
             return
         self._since[key] = self._clock()
         if key not in self._busy:
@@ -66,7 +77,7 @@ class WorkQueue:
     def add_after(self, key: Key, delay: float) -> None:
         """Add a key in so many seconds, or earlier when it is due earlier already."""
         at = self._clock() + delay
-        if at < self._due.get(key, float("inf")):
+        if not self._closed and at < self._due.get(key, float("inf")):
             self._due[key] = at
             heapq.heappush(self._heap, (at, key))
             if len(self._heap) > 2 * len(self._due) + VOID:

@@ -17,8 +17,6 @@ from typing import Any, get_args
 from bench_common import Row, cluster, say
 
 RAY = Path(__file__).resolve().parent.parent / "ray"
-DUE = {"worker_0": 1, "worker_1": 1, "script_0": 1, "script_1": 1}
-"""Restarts that the story causes itself."""
 
 
 def story(where: Path, at: Sequence[str]) -> Any:
@@ -26,16 +24,7 @@ def story(where: Path, at: Sequence[str]) -> Any:
     job: Any = import_module("prime_help").Job(where)
     scene: Any = import_module("mortal_scene").Scene(job, at)
     try:
-        scene.start()
-        scene.running()
-        scene.kill("worker/1")
-        scene.running(worker_1=2)
-        scene.raise_error("worker/0")
-        scene.running(worker_0=2, worker_1=2)
-        scene.kill_spare()
-        job.connection.command("restart", "script")
-        scene.running(worker_0=2, worker_1=2, script_0=2, script_1=2)
-        scene.check(scene.end(), **DUE)
+        scene.story()
     finally:
         job.close()
     return scene

@@ -1,6 +1,7 @@
 """What the operator's benchmarks share: a control plane, the operator's process, jobs, and heads that are no pods.
 
-KubeRay's CRDs are served and KubeRay itself does not run: what is measured is the operator, and the API server with it.
+KubeRay's CRDs are served, and but for `kube_scale.py` KubeRay itself does not run: what is measured is the operator,
+and the API server with it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ HEAD = "127.0.43.1"
 
 
 @contextlib.contextmanager
-def plane() -> Iterator[Cluster]:
-    """A control plane with both kinds of objects, and nobody but us who acts on them."""
+def plane(*, operator: bool = False) -> Iterator[Cluster]:
+    """A control plane with both kinds of objects; without KubeRay's operator nobody but us acts on them."""
     run = up.owned("bench")
     try:
-        cluster = up.plane(run, operator=False)
+        cluster = up.plane(run, operator=operator)
         kuberay.crds(cluster)
         yield cluster
     finally:

@@ -38,17 +38,23 @@ SCRIPTS = (
     "precheck",
     "failover",
     "deaths",
+    "head",
     "raylet",
     "node",
     "agents",
     "endings",
     "example",
     "goodput",
+    "calls",
     "checkpoint",
     "kube_apply",
     "kube_status",
     "kube_rest",
+    "kube_failover",
+    "kube_scale",
     "kube_jobs",
+    "kube_process",
+    "kube_replace",
 )
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,23 +53,28 @@ class Operator:
     cluster: Cluster
     folder: Path
     flags: Sequence[str] = ()
+    kubeconfig: Path | None = None
+    """Another way to the same API server than the cluster's own."""
     ports: list[int] = field(default_factory=list)
+    program: Sequence[str] = ("-m", "dljob_operator")
+    """What Python runs."""
     process: subprocess.Popen[bytes] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *, wait: bool = True) -> Operator:
-        """Start it, and wait until it answers its probe."""
+        """Start it, and wait until it has read everything."""
         self.folder.mkdir(parents=True, exist_ok=True)
         key = self.folder / "key"
         key.write_text(KEY)
         self.ports = list(processes.free_ports(2))
-        where = [f"--kubeconfig={self.cluster.kubeconfig}", f"--token-key-file={key}"]
+        where = [f"--kubeconfig={self.kubeconfig or self.cluster.kubeconfig}", f"--token-key-file={key}"]
         ports = [f"--metrics-port={self.ports[0]}", f"--health-port={self.ports[1]}"]
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "dljob_operator", *where, *ports, *self.flags]
-            env = {**os.environ, "PYTHONWARNINGS": "default"}
+            command = [sys.executable, *self.program, *where, *ports, *self.flags]
+            env = {**os.environ, "PYTHONWARNINGS": "default", **self.environment}
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
         if wait:
-            until(self.health, f"the operator answers (see {self.log})", 60)
+            until(self.ready, f"the operator is ready (see {self.log})", 60)
         return self
 
     @property
@@ -77,11 +82,18 @@ class Operator:
         return self.folder / "operator.log"
 
     def health(self) -> dict[str, Any]:
-        """What the probe tells; empty while it does not answer."""
+        """What the liveness probe tells; empty while it fails, or nothing answers."""
+        return self._probe("healthz")
+
+    def ready(self) -> dict[str, Any]:
+        """What the readiness probe tells; empty while it fails, or nothing answers."""
+        return self._probe("readyz")
+
+    def _probe(self, path: str) -> dict[str, Any]:
         assert self.process is not None
         assert self.process.poll() is None, self.log.read_text()[-3000:]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/healthz", timeout=5) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/{path}", timeout=5) as reply:
                 return json.loads(reply.read())["operator"]
         except OSError:
             return {}
@@ -286,3 +298,27 @@ def run_head(cluster: Cluster, ray_cluster: str, ip: str, namespace: str = "defa
     patch = json.dumps({"status": status})
     cluster.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
     return head
+
+
+def begun(plane: Cluster, namespace: str, head: Head, attempt: int) -> tuple[str, str]:
+    """The attempt's submission is posted: (the RayCluster's name, the job's uid)."""
+
+    def cluster() -> str:
+        status = found(plane, "dljob", "j", namespace).get("status", {})
+        there = status.get("attempt") == attempt and not status.get("submissionId")
+        name = status.get("rayCluster", {}).get("name", "") if there else ""
+        return name if name and found(plane, "raycluster", name, namespace) else ""
+
+    name = until(cluster, f"attempt {attempt} has a RayCluster")
+    uid = found(plane, "dljob", "j", namespace)["metadata"]["uid"]
+    head.do(lambda: renewed(head, token(uid, name), attempt))
+    run_head(plane, name, head.ip, namespace)
+    until(lambda: len(head.stub.posted) == attempt, f"attempt {attempt} is submitted")
+    return name, uid
+
+
+def renewed(head: Head, word: str, attempt: int) -> None:
+    """Another head: it knows nothing."""
+    head.stub.token, head.stub.session = word, f"session_{attempt}"
+    head.stub.jobs.clear()
+    head.stub.snapshots.clear()

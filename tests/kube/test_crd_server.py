@@ -23,7 +23,7 @@ from dljob.spec.load import parse
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "spec"))
 
 from bound_cases import bounds
-from cel_cases import RULES, job, role
+from cel_cases import FREE, RULES, job, role
 from spec_strategies import manifests, spoilt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +97,7 @@ def test_every_rule_takes_its_right_case_and_refuses_its_wrong_one(server: Serve
 
 def test_rules_about_changes(server: Server) -> None:
     for case in (case for case in RULES if case.before):
-        made = server.call("POST", JOBS, case.before, query=STRICT)
+        made = stored(server, case.before, case.status)
         path = f"{JOBS}/{made['metadata']['name']}"
         try:
             version = {"resourceVersion": made["metadata"]["resourceVersion"]}
@@ -108,6 +108,31 @@ def test_rules_about_changes(server: Server) -> None:
             assert case.rule in str(caught.value)
         finally:
             server.call("DELETE", path, query=[])
+
+
+def stored(server: Server, document: dict[str, Any], status: dict[str, Any] | None) -> dict[str, Any]:
+    """A job of which the operator has said something."""
+    made = server.call("POST", JOBS, document, query=STRICT)
+    if status is None:
+        return made
+    return server.call("PUT", f"{JOBS}/{made['metadata']['name']}/status", {**made, "status": status}, query=[])
+
+
+def test_what_may_not_change_while_a_job_runs_may_when_it_does_not(server: Server) -> None:
+    wrong = [case for case in RULES if case.status]
+    assert len(wrong) > 15
+    for case in wrong:
+        for more, status in FREE:
+            assert case.before is not None
+            before = {**case.before, "spec": {**case.before["spec"], **more}}
+            made = stored(server, before, status)
+            path = f"{JOBS}/{made['metadata']['name']}"
+            try:
+                version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+                change = {**case.refused, "metadata": {**case.refused["metadata"], **version}}
+                server.call("PUT", path, change, query=DRY)
+            finally:
+                server.call("DELETE", path, query=[])
 
 
 def test_every_bound_holds_on_both_sides(server: Server) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, Operator, found, job, namespaced, run_head, running, token, until
+from operator_kit import Head, Operator, begun, found, job, namespaced, renewed, running, token, until
 
 WORN = {"v": 1, "restarts": {"Process": 2}, "roles": {"worker": 2}, "marks": {"worker": [1.5, 2.5]}}
 COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
@@ -31,30 +31,6 @@ def head() -> Iterator[Head]:
     made = Head("127.0.44.1")
     yield made
     made.close()
-
-
-def begun(plane: Cluster, namespace: str, head: Head, attempt: int) -> tuple[str, str]:
-    """The attempt's submission is posted: (the RayCluster's name, the job's uid)."""
-
-    def cluster() -> str:
-        status = found(plane, "dljob", "j", namespace).get("status", {})
-        there = status.get("attempt") == attempt and not status.get("submissionId")
-        name = status.get("rayCluster", {}).get("name", "") if there else ""
-        return name if name and found(plane, "raycluster", name, namespace) else ""
-
-    name = until(cluster, f"attempt {attempt} has a RayCluster")
-    uid = found(plane, "dljob", "j", namespace)["metadata"]["uid"]
-    head.do(lambda: renewed(head, token(uid, name), attempt))
-    run_head(plane, name, head.ip, namespace)
-    until(lambda: len(head.stub.posted) == attempt, f"attempt {attempt} is submitted")
-    return name, uid
-
-
-def renewed(head: Head, word: str, attempt: int) -> None:
-    """Another head: it knows nothing."""
-    head.stub.token, head.stub.session = word, f"session_{attempt}"
-    head.stub.jobs.clear()
-    head.stub.snapshots.clear()
 
 
 def status(plane: Cluster, namespace: str) -> dict[str, Any]:

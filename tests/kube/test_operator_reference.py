@@ -90,6 +90,40 @@ def test_two_jobs_on_a_cluster_that_is_there(plane: Cluster, operator: Operator,
     assert {child for uid in uids.values() for child in children(plane, uid, namespace)} <= {"ConfigMap/one-logs"}
 
 
+def test_one_of_two_is_stopped_another_deleted_and_the_third_goes_on(
+    plane: Cluster, operator: Operator, namespace: str, head: Head
+) -> None:
+    names = ("stopped", "deleted", "stays")
+    shared(plane, namespace)
+    for name in names:
+        plane.apply(on_shared(name, namespace))
+    run_head(plane, "shared", head.ip, namespace)
+    until(lambda: len(head.stub.posted) == len(names), "all launchers are submitted", 30)
+    uids = {name: found(plane, "dljob", name, namespace)["metadata"]["uid"].replace("-", "") for name in names}
+    for uid in uids.values():
+        head.do(lambda uid=uid: head.stub.say(uid, phase="Running", epoch=1))
+
+    def phase(name: str) -> str:
+        return found(plane, "dljob", name, namespace).get("status", {}).get("phase", "")
+
+    def ordered() -> list[str]:
+        return [path for path in head.stub.asked if path.startswith("POST") and path.endswith("/commands")]
+
+    until(lambda: {phase(name) for name in names} == {"Running"}, "all run")
+    plane.kubectl("annotate", "dljob", "stopped", "-n", namespace, "dljob.io/stop=2026-01-01T00:00:00Z")
+    until(ordered, "one is stopped")
+    head.do(lambda: head.stub.say(uids["stopped"], phase="Failed", reason="Stopped"))
+    until(lambda: phase("stopped") == "Failed", "it is over")
+    plane.kubectl("delete", "dljob", "deleted", "-n", namespace, "--wait=false")
+    until(lambda: len(ordered()) > 1, "the next one is stopped, as it is deleted")
+    head.do(lambda: head.stub.say(uids["deleted"], phase="Failed", reason="Stopped"))
+    until(lambda: not found(plane, "dljob", "deleted", namespace), "it is gone")
+    assert ordered() == [f"POST /v1/jobs/{uids[name]}/commands" for name in ("stopped", "deleted")]
+    assert [command["kind"] for command in head.stub.commands] == ["stop", "stop"]
+    assert phase("stays") == "Running"
+    assert found(plane, "raycluster", "shared", namespace)["metadata"]["generation"] == 1
+
+
 def test_the_cluster_that_is_named_cannot_be_changed(plane: Cluster, operator: Operator, namespace: str) -> None:
     plane.apply(on_shared("fixed", namespace))
     patch = json.dumps({"spec": {"rayClusterRef": {"name": "other"}}})

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -81,10 +81,10 @@ class Place:
         )
 
     @contextmanager
-    def running(self, *words: object) -> Iterator[Running]:
-        """A command that goes on; ended with the block if need be."""
+    def running(self, *words: object, within: Sequence[str] = ()) -> Iterator[Running]:
+        """A command that goes on, started by `within`; ended with the block if need be."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "dljob.cli", *map(str, words)],
+            [*within, sys.executable, "-m", "dljob.cli", *map(str, words)],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

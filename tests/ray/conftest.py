@@ -55,6 +55,11 @@ class RayHere:
     def address(self) -> str:
         return self._cluster.address
 
+    @property
+    def head(self) -> str:
+        """The id of the head's node."""
+        return self._cluster.head_node.node_id
+
     def add_node(self, **options: Any) -> Any:
         """A new raylet of 4 CPUs; `node_id` is its id."""
         return self._cluster.add_node(**{"num_cpus": 4, "object_store_memory": 80 << 20, **options})

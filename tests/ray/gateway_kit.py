@@ -23,57 +23,24 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
-class Ray:
-    """The cluster. This process is not connected to it: what is known of it comes over HTTP, or from /proc."""
+class Submissions:
+    """What can be asked of a Ray's head by HTTP, and seen of its processes."""
 
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.folder = Path(tempfile.mkdtemp(prefix="dlg-", dir="/tmp"))
-        self.home = self.folder / "home"
-        self._before = {
-            name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH", "DLJOB_HOME", "RAY_ADDRESS")
-        }
-        os.environ.update({"RAY_TMPDIR": str(self.folder), "DLJOB_HOME": str(self.home), "PYTHONPATH": str(HERE)})
-        os.environ.pop("RAY_ADDRESS", None)
-        self._cluster = Cluster(shutdown_at_exit=True)
-        store = 80 << 20
-        self.head = self._cluster.add_node(
-            num_cpus=0,
-            include_dashboard=True,
-            dashboard_port=0,
-            dashboard_agent_listen_port=None,
-            object_store_memory=store,
-        )
-        self.nodes = [self.add_node("pod-a"), self.add_node("pod-b")]
-        self.port = free_port()
-
-    def add_node(self, pod: str) -> Any:
-        """A raylet of 4 CPUs that believes to be in this pod."""
-        os.environ["RAY_CLOUD_INSTANCE_ID"] = pod
-        try:
-            return self._cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
-        finally:
-            del os.environ["RAY_CLOUD_INSTANCE_ID"]
+    folder: Path
+    """Ray's own, in the environment of all its processes."""
+    home: Path
+    """DLJOB_HOME."""
+    port: int
+    """Where the gateway listens."""
 
     @property
     def jobs_api(self) -> str:
-        return f"http://{self.head.webui_url}"
+        """Ray's Job API."""
+        raise NotImplementedError
 
-    def close(self) -> None:
-        import ray
-        from ray._private.worker import global_worker
-        from ray.experimental import internal_kv
-
-        with suppress(Exception):
-            self._cluster.shutdown()
-        if ray.is_initialized():  # `Cluster.shutdown` has taken the key-value store of the other Ray away too
-            internal_kv._initialize_internal_kv(global_worker.gcs_client)
-        for name, value in self._before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def submit(self, job: Job, *, attempt: int = 0, runtime_env: Mapping[str, Any] | None = None, **flags: str) -> str:
+    def submit(
+        self, job: Job, *, attempt: int = 0, runtime_env: Mapping[str, Any] | None = None, sent: str = "", **flags: str
+    ) -> str:
         """Have Ray's Job API run the launcher; the submission's id."""
         from importlib.metadata import version
 
@@ -90,10 +57,17 @@ class Ray:
         argv = " ".join(f"--{name} {value}" for name, value in words.items())
         body = {
             "entrypoint": f"{sys.executable} -m dljob.runtime.launcher {argv}",
-            "submission_id": f"{job.name}-{job.uid[:8]}-{uuid.uuid4().hex[:6]}",
+            "submission_id": sent or f"{job.name}-{job.uid[:8]}-{uuid.uuid4().hex[:6]}",
             "runtime_env": dict(runtime_env or {}),
         }
-        return ask(f"{self.jobs_api}/api/jobs/", body, token())[1]["submission_id"]
+        said: list[Any] = [None]
+
+        def taken() -> str:
+            """A head that is new has no agent yet that could run it, and says so."""
+            said[0] = ask(f"{self.jobs_api}/api/jobs/", body, token())
+            return said[0][1]["submission_id"] if said[0][0] == 200 else ""
+
+        return eventually(taken, 150, lambda: str(said[0]))
 
     def submission(self, sent: str) -> dict[str, Any]:
         return ask(f"{self.jobs_api}/api/jobs/{sent}", None, token())[1]
@@ -143,6 +117,57 @@ class Ray:
         return next((pid for pid in found if mark in Path(f"/proc/{pid}/environ").read_bytes()), 0)
 
 
+class Ray(Submissions):
+    """The cluster. This process is not connected to it: what is known of it comes over HTTP, or from /proc."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = Path(tempfile.mkdtemp(prefix="dlg-", dir="/tmp"))
+        self.home = self.folder / "home"
+        self._before = {
+            name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH", "DLJOB_HOME", "RAY_ADDRESS")
+        }
+        os.environ.update({"RAY_TMPDIR": str(self.folder), "DLJOB_HOME": str(self.home), "PYTHONPATH": str(HERE)})
+        os.environ.pop("RAY_ADDRESS", None)
+        self._cluster = Cluster(shutdown_at_exit=True)
+        store = 80 << 20
+        self.head = self._cluster.add_node(
+            num_cpus=0,
+            include_dashboard=True,
+            dashboard_port=0,
+            dashboard_agent_listen_port=None,
+            object_store_memory=store,
+        )
+        self.nodes = [self.add_node("pod-a"), self.add_node("pod-b")]
+        self.port = free_port()
+
+    def add_node(self, pod: str) -> Any:
+        """A raylet of 4 CPUs that believes to be in this pod."""
+        os.environ["RAY_CLOUD_INSTANCE_ID"] = pod
+        try:
+            return self._cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
+        finally:
+            del os.environ["RAY_CLOUD_INSTANCE_ID"]
+
+    @property
+    def jobs_api(self) -> str:
+        return f"http://{self.head.webui_url}"
+
+    def close(self) -> None:
+        import ray
+        from ray._private.worker import global_worker
+        from ray.experimental import internal_kv
+
+        with suppress(Exception):
+            self._cluster.shutdown()
+        if ray.is_initialized():  # `Cluster.shutdown` has taken the key-value store of the other Ray away too
+            internal_kv._initialize_internal_kv(global_worker.gcs_client)
+        for name, value in self._before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Job:
     """A spec in a file."""
 
@@ -161,11 +186,11 @@ class Job:
             )
         )
 
-    def ask(self, ray: Ray, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+    def ask(self, ray: Submissions, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
         """Ask the gateway about this job."""
         return ask(f"{ray.gateway}/v1/jobs/{self.uid}/{path}", body, token(), **more)
 
-    def until(self, ray: Ray, check: Callable[[dict[str, Any]], Any], within: float = 60) -> dict[str, Any]:
+    def until(self, ray: Submissions, check: Callable[[dict[str, Any]], Any], within: float = 60) -> dict[str, Any]:
         """The status, once it satisfies the check."""
         seen: list[Any] = [None]
 
@@ -175,13 +200,13 @@ class Job:
 
         return eventually(look, within, lambda: json.dumps(seen[0], indent=1))
 
-    def running(self, ray: Ray, within: float = 60) -> dict[str, Any]:
+    def running(self, ray: Submissions, within: float = 60) -> dict[str, Any]:
         return self.until(ray, lambda seen: seen["phase"] == "Running", within)
 
-    def folder(self, ray: Ray) -> Path:
+    def folder(self, ray: Submissions) -> Path:
         return ray.home / "jobs" / f"{self.name}-{self.uid[:8]}"
 
-    def go(self, ray: Ray) -> None:
+    def go(self, ray: Submissions) -> None:
         """Let user code end."""
         (self.folder(ray) / "go").touch()
 

@@ -3,7 +3,8 @@
 A point is the moment before or after something that lasts: an append to the journal (by the kinds of its records, and
 once in the middle), and whatever is asked of Ray (by the method and whom it is about). Options: `where`, a folder, in
 which each point that somebody came to leaves a file in `points`; `at`, the points to die at, as patterns of file names;
-`how`, a signal: SIGKILL, or SIGSTOP where two masters are to meet.
+`how`, a signal: SIGKILL, or SIGSTOP where two masters are to meet; `upgraded`: each master is of another version, as
+far as its journal tells.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import ray
 
+from dljob.runtime import prime
 from dljob.runtime.backend import ActorRef, ActorSpec
 from dljob.runtime.ray_backend import RayBackend
 from dljob.runtime.stores import FileStore
@@ -38,6 +40,8 @@ class MortalBackend(RayBackend):
         me = ray.get_runtime_context()
         if me.get_actor_id() and me.get_actor_name().endswith("/master"):
             self._make_mortal(Deaths(Path(options["where"]), options["at"], signal.Signals[options["how"]]))
+            if options.get("upgraded"):
+                prime.core = lambda: f"of process {os.getpid()}"
 
     def _make_mortal(self, deaths: Deaths) -> None:
         for method in ASKED:

@@ -23,9 +23,9 @@ LONG_S = 120.0
 class Scene:
     """One job under masters that die. Each method causes one thing, and returns when the job is over it."""
 
-    def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL") -> None:
+    def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False) -> None:
         self.job = job
-        self.options = {"where": str(job.folder), "at": list(at), "how": how}
+        self.options = {"where": str(job.folder), "at": list(at), "how": how, "upgraded": upgraded}
         self._spares = 0
 
     def start(self) -> None:
@@ -93,6 +93,21 @@ class Scene:
     def lines(self, name: str) -> list[dict[str, Any]]:
         """What user code wrote down."""
         return [json.loads(line) for line in (self.job.folder / f"{name}.jsonl").read_text().splitlines()]
+
+    def story(self) -> dict[str, Any]:
+        """Its life with a process killed, an error raised, a spare killed and a role restarted; the final status."""
+        self.start()
+        self.running()
+        self.kill("worker/1")
+        self.running(worker_1=2)
+        self.raise_error("worker/0")
+        self.running(worker_0=2, worker_1=2)
+        self.kill_spare()
+        self.job.connection.command("restart", "script")
+        self.running(worker_0=2, worker_1=2, script_0=2, script_1=2)
+        status = self.end()
+        self.check(status, worker_0=1, worker_1=1, script_0=1, script_1=1)
+        return status
 
     def check(self, status: dict[str, Any], **restarted: int) -> None:
         """Each rank was in user code as often as it had to be, each step was made and counted once, nothing is left."""

@@ -10,7 +10,7 @@ import ray
 from host_kit import HostHandle, Job
 from role_kit import role_plan
 
-from dljob.runtime.context import Stopping, WorkerContext, install, peers_of
+from dljob.runtime.context import Stopping, WorkerContext, install
 from dljob.runtime.messages import Peer
 from dljob.runtime.router import RayCalls
 from dljob.runtime.thread_host import ThreadHost
@@ -39,7 +39,7 @@ class World:
             incarnation=1,
             restart_reason="",
             config={},
-            peers=peers_of(info),
+            peers=dict(info.roles),
             devices={},
             device_index=0,
             stopping=Stopping(),
@@ -48,17 +48,20 @@ class World:
             report=lambda _step, _metrics: None,
         )
 
-    def up(self, rank: int = 0, incarnation: int = 1, *, wait: bool = True) -> HostHandle:
+    def up(self, rank: int = 0, incarnation: int = 1, *, wait: bool = True, size: int = 0) -> HostHandle:
         """Start an incarnation of a rank and tell the master."""
         host = self.hosts[rank] = self.job.host(ThreadHost, self.role)
         host.start(rank, incarnation=incarnation)
         if wait:
             host.ready()
-        self.tell(rank, incarnation, host.name)
+        self.tell(rank, incarnation, host.name, size=size)
         return host
 
-    def tell(self, rank: int, incarnation: int, actor: str, *, ready: bool = True, gone: str = "") -> None:
-        ray.get(self.job.master.set_peer.remote(Peer("callee", rank, incarnation, actor, ready, gone)), timeout=20)
+    def tell(
+        self, rank: int, incarnation: int, actor: str, *, ready: bool = True, gone: str = "", size: int = 0
+    ) -> None:
+        peer = Peer("callee", rank, incarnation, actor, ready, gone, size)
+        ray.get(self.job.master.set_peer.remote(peer), timeout=20)
 
     def close(self) -> None:
         install(None)

@@ -131,6 +131,25 @@ def test_commands_restart_and_stop_once_by_id(ray: Ray, job: Any) -> None:
     assert (seen["phase"], seen["reason"], seen["message"]) == ("Failed", "StoppedByUser", "stopped by me")
 
 
+def test_a_suspended_attempt_ends_and_is_no_end_of_the_job(ray: Ray, job: Any) -> None:
+    mine = job(role(replicas=2))
+    sent = ray.submit(mine)
+    mine.running(ray)
+    order = {"id": "suspend/1", "kind": "suspend", "by": "spec.suspend"}
+    assert [mine.ask(ray, "commands", order)[0] for _ in range(2)] == [202, 202]
+    ended = ray.ended(sent)
+    assert (ended["status"], ended["driver_exit_code"]) == ("FAILED", 3)
+    seen = mine.ask(ray, "status")[1]
+    assert (seen["phase"], seen["reason"], seen["message"]) == (
+        "Suspended",
+        "JobSuspended",
+        "suspended by spec.suspend",
+    )
+    assert mine.ask(ray, "logs")[0] == 200
+    assert mine.ask(ray, "commands", {"id": "s1", "kind": "stop"}) == (202, {})
+    assert mine.ask(ray, "status")[1]["phase"] == "Suspended"
+
+
 def test_placement_and_logs_come_from_all_nodes_also_of_a_dead_rank(ray: Ray, job: Any) -> None:
     apart = [{"name": "apart", "roles": ["a", "b"], "level": "Separate"}]
     mine = job(role("a"), role("b"), collocations=apart)

@@ -14,7 +14,7 @@ import pytest
 from mortal_scene import LONG_S, RANKS, Scene, second_master, state_of
 from prime_help import Job, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 DONE = (
     "reserve", "release", "spawn.host", "spawn.spare", "call.host.start", "call.spare.start", "call.host.stop",
@@ -24,7 +24,8 @@ WRITTEN = (
     "Commanded", "HostLost.badly", "HostReady", "MasterStarted", "NodesSeen", "RankEnded.badly", "RankEnded.well",
     "RankReady", "Released", "SpareLost", "SpareReady", "UnitReserved",
 )  # fmt: skip
-TORN = ("begin", "event", "header", "notes")
+TORN = ("begin", "change", "header", "notes")
+"""In the middle of events and what they changed, and of a snapshot, too."""
 AT = ("append.event.*", *(f"append.{kind}-torn" for kind in TORN), *(f"{done}-after" for done in DONE))
 """Before something is done is after the append that orders it."""
 
@@ -35,19 +36,11 @@ def job(ray_here: Any, tmp_path: Path) -> Any:
     made.close()
 
 
-def test_it_dies_wherever_it_writes_or_acts(job: Job) -> None:
-    scene = Scene(job, AT)
-    scene.start()
-    scene.running()
-    scene.kill("worker/1")
-    scene.running(worker_1=2)
-    scene.raise_error("worker/0")
-    scene.running(worker_0=2, worker_1=2)
-    scene.kill_spare()
-    job.connection.command("restart", "script")
-    scene.running(worker_0=2, worker_1=2, script_0=2, script_1=2)
-    status = scene.end()
-    scene.check(status, worker_0=1, worker_1=1, script_0=1, script_1=1)
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_it_dies_wherever_it_writes_or_acts(job: Job, upgraded: bool) -> None:
+    """Upgraded: each of its masters is of another version, and folds no event that an earlier one acted upon."""
+    scene = Scene(job, AT, upgraded=upgraded)
+    status = scene.story()
     restarts = status["restarts"]
     assert (restarts.pop("master") > 20, restarts.pop("process"), restarts.pop("role")) == (True, 2, 1)
     assert not any(restarts.values()), status

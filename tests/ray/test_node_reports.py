@@ -29,7 +29,7 @@ class Agent:
     def __init__(self, job: Job, node: str) -> None:
         made: Any = ray.remote(concurrency_groups=dict(NodeAgent.concurrency_groups), num_cpus=0)(NodeAgent)
         where = {"label_selector": {"ray.io/node-id": node}}
-        self.actor = made.options(**where).remote(600.0, job.info.uid)
+        self.actor = made.options(**where).remote(600.0, job.info.uid, job.info.dir)
         self._acked = 0
         self.pulse = self.ask()
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
     from dljob.api.job import DLJob
     from dljob.api.rl import RLJobBuilder, RLRoleType
+    from dljob.calls.collect import register_collect
+    from dljob.calls.dispatch import register_dispatch
+    from dljob.calls.rows import register_rows, whole
     from dljob.errors import (
         CallError,
         CallTimeoutError,
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     )
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.context import WorkerContext, current_worker, progress
-    from dljob.runtime.rpc import CallFuture, RoleGroup, rpc
+    from dljob.runtime.futures import CallFuture, FutureSequence
+    from dljob.runtime.rpc import RoleGroup, rpc
     from dljob.runtime.shards import Shard, shards
     from dljob.runtime.worker import Worker
 
@@ -40,6 +44,9 @@ _HOMES = {
     "dljob.api.handle": ("JobHandle",),
     "dljob.api.job": ("DLJob",),
     "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),
+    "dljob.calls.collect": ("register_collect",),
+    "dljob.calls.dispatch": ("register_dispatch",),
+    "dljob.calls.rows": ("register_rows", "whole"),
     "dljob.errors": (
         "CallError",
         "CallTimeoutError",
@@ -58,7 +65,8 @@ _HOMES = {
     ),
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
-    "dljob.runtime.rpc": ("CallFuture", "RoleGroup", "rpc"),
+    "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
+    "dljob.runtime.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.shards": ("Shard", "shards"),
     "dljob.runtime.worker": ("Worker",),
 }
@@ -73,6 +81,7 @@ __all__ = [
     "DLJobBuilder",
     "DLJobError",
     "DeadlineError",
+    "FutureSequence",
     "JobFailedError",
     "JobHandle",
     "JournalError",
@@ -92,8 +101,12 @@ __all__ = [
     "checkpoint",
     "current_worker",
     "progress",
+    "register_collect",
+    "register_dispatch",
+    "register_rows",
     "rpc",
     "shards",
+    "whole",
 ]
 
 

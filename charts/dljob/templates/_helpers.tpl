@@ -62,16 +62,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{- /* Rules of files/rights.yaml: a dict of the context and `cluster`, whether for objects without a namespace. */ -}}
+{{- /* Rules of files/rights.yaml: a dict of the context and `scope`: empty, Cluster or Release. */ -}}
 {{- define "dljob.rules" -}}
-{{- $cluster := .cluster -}}
+{{- $scope := .scope -}}
+{{- $served := .context.Values.rbac.scope -}}
+{{- $name := include "dljob.fullname" .context -}}
 {{- range .context.Files.Get "files/rights.yaml" | fromYamlArray }}
-{{- if eq $cluster (eq (.scope | default "") "Cluster") }}
+{{- if and (eq $scope (.scope | default "")) (eq $served (.only | default $served)) }}
 - apiGroups: {{ .apiGroups | toJson }}
   resources: {{ .resources | toJson }}
   verbs: {{ keys .verbs | sortAlpha | toJson }}
   {{- with .resourceNames }}
-  resourceNames: {{ . | toJson }}
+  resourceNames: {{ . | toJson | replace "{release}" $name }}
   {{- end }}
 {{- end }}
 {{- end }}

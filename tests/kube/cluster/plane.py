@@ -12,6 +12,16 @@ from cluster import certs, processes
 from cluster.cache import program
 
 SERVICES = "10.96.0.0/16"
+AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:serviceaccounts:kube-system"]}
+- {level: Metadata, userGroups: ["system:serviceaccounts"]}
+- {level: None}
+"""
+"""What service accounts do, those of Kubernetes itself apart, goes to `log/audit`, a line of JSON each."""
 NAMES = ("etcd", "apiserver", "controller-manager", "scheduler")
 
 
@@ -54,6 +64,7 @@ class Plane:
         pki = self.run / "pki"
         # An endpoint of a Service may not be a loopback address: without a node, nobody needs it.
         endpoint = "none" if self.address.startswith("127.") else "lease"
+        (self.run / "audit.yaml").write_text(AUDIT)
         flags = {
             "etcd-servers": f"http://127.0.0.1:{self.ports[1]}",
             "bind-address": self.address,
@@ -68,7 +79,10 @@ class Plane:
             "kubelet-certificate-authority": pki / "ca.crt",
             "kubelet-preferred-address-types": "InternalIP",
             "authorization-mode": "Node,RBAC",
-            "enable-admission-plugins": "NodeRestriction",
+            # The second is what `dljobs/finalizers` is needed for, and is on in many clusters.
+            "enable-admission-plugins": "NodeRestriction,OwnerReferencesPermissionEnforcement",
+            "audit-policy-file": self.run / "audit.yaml",
+            "audit-log-path": self.run / "log" / "audit",
             "allow-privileged": "true",
             "service-cluster-ip-range": SERVICES,
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,10 @@ import yaml
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "kube"))
+
+from cluster import cache  # noqa: E402 - the folder above has no package
+
 CHART = ROOT / "charts/dljob"
 
 
@@ -23,9 +26,11 @@ def load(name: str) -> Any:
 
 
 def find_helm() -> str | None:
-    """Where helm is: in the environment, as `make kube-up` leaves it, or on PATH."""
-    here = Path(sys.executable).parent / "helm"
-    return str(here) if os.access(here, os.X_OK) else shutil.which("helm")
+    """Where helm is: as `make kube-build` leaves it, or on PATH."""
+    try:
+        return str(cache.program("helm"))
+    except cache.MissingError:
+        return shutil.which("helm")
 
 
 class HelmError(Exception):

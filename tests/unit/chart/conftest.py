@@ -14,5 +14,5 @@ from chart_kit import Helm, find_helm
 def helm() -> Helm:
     program = find_helm()
     if program is None:
-        pytest.skip("no helm: `make kube-up` builds it")
+        pytest.skip("no helm: `make kube-build` builds it")
     return Helm(program)

@@ -10,7 +10,7 @@ from chart_kit import CHART, Helm, HelmError, load
 
 from dljob.plan.pods import RAY_PORTS
 from dljob.spec.load import load as load_job
-from dljob_operator.main import parser
+from dljob_operator.main import options, parser
 
 DEFAULT = {
     ("CustomResourceDefinition", "dljobs.dljob.io"),
@@ -19,6 +19,9 @@ DEFAULT = {
     ("ClusterRoleBinding", "dljob"),
     ("ClusterRole", "dljob-view"),
     ("ClusterRole", "dljob-edit"),
+    ("Role", "dljob-leader"),
+    ("RoleBinding", "dljob-leader"),
+    ("PodDisruptionBudget", "dljob"),
     ("Secret", "dljob-token-key"),
     ("Deployment", "dljob"),
     ("Service", "dljob-metrics"),
@@ -31,6 +34,7 @@ SWITCHED_OFF = {
     "serviceAccount": {"create": False, "name": "theirs"},
     "networkPolicy": {"enabled": False},
     "tokenKey": {"existingSecret": "ours"},
+    "podDisruptionBudget": {"enabled": False},
 }
 SWITCHED_ON = {
     "metrics": {
@@ -39,7 +43,6 @@ SWITCHED_ON = {
         "prometheusRule": {"enabled": True},
     },
     "grafana": {"dashboards": {"enabled": True}},
-    "podDisruptionBudget": {"enabled": True},
     "networkPolicy": {"egress": {"enabled": True}},
 }
 
@@ -89,7 +92,6 @@ def test_everything_can_be_switched_on(helm: Helm) -> None:
     assert made == {
         ("ServiceMonitor", "dljob"),
         ("PodMonitor", "dljob-jobs"),
-        ("PodDisruptionBudget", "dljob"),
         *(("PrometheusRule", f"dljob-{name}") for name in rules),
         *(("ConfigMap", f"dljob-{name}") for name in boards),
     }
@@ -112,10 +114,41 @@ def test_the_pods_are_restricted(helm: Helm) -> None:
     assert restricted(objects["Pod", "dljob-test"]["spec"]) == []
 
 
-def test_one_operator_at_a_time(helm: Helm) -> None:
-    spec = helm.render()["Deployment", "dljob"]["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+def test_two_replicas_of_which_one_acts(helm: Helm) -> None:
+    objects = helm.render()
+    spec = objects["Deployment", "dljob"]["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert objects["PodDisruptionBudget", "dljob"]["spec"]["maxUnavailable"] == 1
+    spread = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname"]
+    given = options(parser().parse_args([a for a in container(objects)["args"] if "token-key" not in a]))
+    assert given.elect is not None
+    assert (given.elect.name, given.elect.namespace) == ("dljob", "here")
+    assert (given.elect.pace.duration, given.elect.pace.retry) == (8, 2.0)
+    slow = helm.render(fullnameOverride="ours", leaderElection={"leaseDuration": "15s", "retryPeriod": "2.5s"})
+    args = slow["Deployment", "ours"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    elect = options(parser().parse_args([a for a in args if "token-key" not in a])).elect
+    assert elect is not None
+    assert (elect.name, elect.pace.duration, elect.pace.retry) == ("ours", 15, 2.5)
+
+
+@pytest.mark.parametrize("scope", ["Cluster", "Namespaced"])
+def test_the_operator_may_hold_one_lease_in_its_own_namespace(helm: Helm, scope: str) -> None:
+    objects = helm.render(rbac={"scope": scope}, fullnameOverride="ours")
+    rules = [rule for key, made in objects.items() if "Role" in key[0] for rule in made.get("rules", ())]
+    leases = [rule for rule in rules if "leases" in rule["resources"]]
+    assert leases == objects["Role", "ours-leader"]["rules"]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in leases] == [
+        (["create"], None),  # a name cannot be asked for before there is one
+        (["get", "update"], ["ours"]),
+    ]
+
+
+def test_probes_ask_whether_a_new_start_helps_and_whether_it_could_act(helm: Helm) -> None:
+    operator = container(helm.render())
+    paths = {kind: operator[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
 
 
 def test_the_crd_is_unchanged_and_kept(helm: Helm) -> None:
@@ -155,9 +188,13 @@ def test_the_cluster_scope(helm: Helm) -> None:
     assert objects["ClusterRole", "dljob"]["rules"] == [
         {"apiGroups": rule["apiGroups"], "resources": rule["resources"], "verbs": sorted(rule["verbs"])}
         for rule in rules
+        if rule.get("scope") != "Release"
     ]
     assert not [arg for arg in container(objects)["args"] if arg.startswith("--namespace")]
-    assert not [kind for kind, _ in objects if kind in ("Role", "RoleBinding")]
+    assert {key for key in objects if key[0] in ("Role", "RoleBinding")} == {
+        ("Role", "dljob-leader"),
+        ("RoleBinding", "dljob-leader"),
+    }
 
 
 def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) -> None:
@@ -167,11 +204,16 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
         ("Role", "b/dljob"),
         ("RoleBinding", "a/dljob"),
         ("RoleBinding", "b/dljob"),
+        ("Role", "dljob-leader"),
+        ("RoleBinding", "dljob-leader"),
         ("ClusterRole", "dljob-view"),
         ("ClusterRole", "dljob-edit"),
     }
     subject = {"kind": "ServiceAccount", "name": "dljob", "namespace": "here"}
     assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
+    everywhere = {resource for rule in load("files/rights.yaml") if "only" in rule for resource in rule["resources"]}
+    assert everywhere == {"nodes"}
+    assert not [rule for rule in objects["Role", "a/dljob"]["rules"] if everywhere & set(rule["resources"])]
     assert {"--namespace=a", "--namespace=b"} <= set(container(objects)["args"])
     assert objects["PodMonitor", "dljob-jobs"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
 
@@ -238,7 +280,7 @@ def test_labels(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"replicas": 2}, "replicas"),
+        ({"replicas": 0}, "replicas"),
         ({"watchNamespaces": ["a"]}, "watchNamespaces"),
         ({"metrics": {"port": 80}}, "port"),
         ({"rbac": {"scope": "All"}}, "scope"),

@@ -10,12 +10,24 @@ import pytest
 from dljob.cli import main
 from dljob.control import names
 
-PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "kubernetes.md").read_text()
-COMMANDS = [line.strip() for line in PAGE.splitlines() if line.startswith("    dljob ")]
+PAGES = Path(__file__).parents[3] / "docs" / "howto"
+PAGE = (PAGES / "kubernetes.md").read_text()
+LINES = [*PAGE.splitlines(), *(PAGES / "suspend.md").read_text().splitlines()]
+COMMANDS = [line.strip() for line in LINES if line.startswith("    dljob ")]
 
 
 def test_there_are_some() -> None:
-    assert {line.split()[1] for line in COMMANDS} >= {"submit", "run", "status", "logs", "events", "restart", "stop"}
+    assert {line.split()[1] for line in COMMANDS} >= {
+        "submit",
+        "run",
+        "status",
+        "logs",
+        "events",
+        "restart",
+        "suspend",
+        "resume",
+        "stop",
+    }
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -43,7 +43,7 @@ def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.mark.parametrize("flags", [["-k"], ["-n", "team"], ["--context", "c"]])
-@pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "stop"])
+@pytest.mark.parametrize("command", ["status", "logs", "events", "stack", "restart", "suspend", "resume", "stop"])
 def test_each_flag_alone_means_the_cluster(command: str, flags: list[str], kube: FakeKube, dljob: Run) -> None:
     code, _, err = dljob(command, "nope", *flags)
     assert code == 3

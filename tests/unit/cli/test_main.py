@@ -187,3 +187,56 @@ def test_a_number_that_is_none_is_json_all_the_same(capsys: pytest.CaptureFixtur
     shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert shown["metrics"] == {"loss": "NaN", "best": ["Infinity", "-Infinity"], "step": 3, "lr": 0.1, "name": "a"}
     assert (shown["none"], shown["yes"]) == (None, True)
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    return tmp_path / "train.py"
+
+
+def test_the_words_of_a_script_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(main, "run", lambda words, *, debug: seen.append((list(words), debug)) or 0)
+    for words in (["torchrun", "train.py", "--debug"], ["--debug", "torchrun", "train.py", "--debug"]):
+        with pytest.raises(SystemExit):
+            main.main(words)
+    assert seen == [(["torchrun", "train.py", "--debug"], False), (["torchrun", "train.py", "--debug"], True)]
+    assert main.on_kubernetes(["torchrun", "--nnodes", "2", "x.py"]) == (
+        ["torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
+    )
+
+
+def test_a_torchrun_line_is_shown_as_a_job(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = (
+        "--to kubernetes --dry-run --nnodes=2:4 --nproc-per-node=8 --accelerator GPU --rdzv-backend x train.py --help"
+    )
+    assert main.run(["torchrun", *line.split()]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "not used: --rdzv-backend; dljob torchrun --help says what is instead\n"
+    file = train.with_name("dljob.yaml")
+    file.write_text(shown.out)
+    assert main.run(["plan", str(file)]) == 0
+    assert '- "--help"' in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ("--to there train.py", "--to there: to where?", "--to local, --to kubernetes"),
+        ("--image x --no-upload train.py", "--image, --no-upload: for --to kubernetes", ""),
+        ("--nproc-pernode 2 train.py", "unrecognized arguments: --nproc-pernode", "Did you mean --nproc-per-node?"),
+        ("train.p", "there is no train.p in", "-m for a module"),
+        ("--local-ranks-filter a train.py", "no list of local ranks", "write --local-ranks-filter=0,1"),
+    ],
+)
+def test_a_wrong_torchrun_line(
+    train: Path, capsys: pytest.CaptureFixture[str], words: str, message: str, hint: str
+) -> None:
+    assert train.exists()
+    assert main.run(["torchrun", *words.split()]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert hint in shown

@@ -30,6 +30,7 @@ from dljob.control.model import (
     MasterView,
     Observed,
     Outcome,
+    PatchCluster,
     Pod,
     RayJobView,
     SaveLogs,
@@ -38,12 +39,18 @@ from dljob.control.model import (
     Trouble,
     Watch,
 )
+from dljob.control.patches import operations
 from dljob.control.reconcile import reconcile
 from dljob.plan.pods import CARRIED_KEY
+from dljob.sim.faults import chance
+from dljob.sim.operator_server import Agenda, Server
+from dljob_operator.cache import cluster_digest
 
 __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot", "spec"]
 
 IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
+MANY = ("cause", "Pod")
+"""Kinds of commands and deletions of which a pass may have many."""
 
 
 class CrashError(Exception):
@@ -99,9 +106,10 @@ class World:
         attempt = status.get("attempt", 1)
         named = self.job["spec"].get("rayClusterRef") or status.get("rayCluster", {})
         name = named.get("name") or names.cluster_name(self.job["metadata"]["name"], UID, attempt)
+        cluster = copy.deepcopy(self.clusters.get(name))
         return Observed(
             job=copy.deepcopy(self.job),
-            cluster=copy.deepcopy(self.clusters.get(name)),
+            cluster=cluster and cluster_digest(cluster),  # what the operator's cache keeps of it, and no more
             pods=tuple(self.pods.get(name, ())),
             master=self.view,
             ray_job=self.said,
@@ -122,7 +130,7 @@ class World:
         outcome = self.look()
         self.outcome = outcome
         json.dumps(outcome.status)
-        once = [a for a in outcome.actions if isinstance(a, IRREVERSIBLE) and getattr(a, "kind", "") != "cause"]
+        once = [a for a in outcome.actions if isinstance(a, IRREVERSIBLE) and getattr(a, "kind", "") not in MANY]
         assert len(once) <= 1, outcome
         for action in outcome.actions:
             self._burn()
@@ -157,12 +165,14 @@ class World:
         match action:
             case CreateToken():
                 self.secrets.add(action.name)
-            case Create(kind="ConfigMap"):
+            case Create(kind="ConfigMap" | "NetworkPolicy"):
                 self.maps.setdefault(action.body["metadata"]["name"], action.body)
             case Create():
                 self._create(action.body)
             case Delete():
                 self._delete(action)
+            case PatchCluster():
+                self._patch(action)
             case Annotate():
                 self._annotate(action)
             case Finalize():
@@ -171,7 +181,8 @@ class World:
                 self.job = None if not action.on and "deletionTimestamp" in self.job["metadata"] else self.job
             case Submit() | Command() | SaveLogs():
                 self._order(action)
-        self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+        if not isinstance(action, Delete) or action.kind != "Pod":
+            self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
 
     def _order(self, action: Submit | Command | SaveLogs) -> None:
         """What reaches the head."""
@@ -180,10 +191,15 @@ class World:
             case Submit():
                 pods = {pod.name: pod.container for pod in self.pods[action.cluster] if pod.head}
                 assert not action.head[1] or pods[action.head[0]] == action.head[1], "a head that restarted"
+                if action.session and action.session != self.session:
+                    return  # the shell asks the head first
                 if action.id not in self.ray:
                     self.submissions.append((action.id, self.session))
                     self.posted[action.id] = action
                     self.ray[action.id] = "RUNNING"
+                    if {action.id.rpartition("-r")[0]} & self.masters:
+                        self.masters.add(action.id)
+                        return
                     self.counted = _handed({**self.maps, **action.packages}, action)
                     self.handed.append((self.counted, self.status.get("restarts", {}).get("process", 0)))
             case Command():
@@ -195,10 +211,22 @@ class World:
     def _delete(self, action: Delete) -> None:
         if action.kind == "DLJob":
             self.job = None
+        elif action.kind == "Pod":
+            self._delete_pod(action)
         else:
             assert action.kind == "RayCluster"
             assert self.clusters[action.name]["metadata"]["uid"] == action.uid
             self.delete_cluster(action.name)
+
+    def _delete_pod(self, action: Delete) -> None:
+        """It leaves, and goes at once when nobody is waited for, or none is there to wait for."""
+        pods = self.pods[self.name]
+        (pod,) = (pod for pod in pods if (pod.name, pod.uid) == (action.name, action.uid))
+        grace = " ".join([action.name, *([str(action.grace)] if action.grace is not None else [])])
+        self.log.append(f"Delete Pod {grace}")
+        left = replace(pod, leaving=True, ready=False, ends=self.now + (action.grace or 30))
+        gone = action.grace == 0 or not pod.node
+        self.pods[self.name] = [*(left if each is pod else each for each in pods if each is not pod or not gone)]
 
     def _create(self, body: Any) -> None:
         name = body["metadata"]["name"]
@@ -209,6 +237,13 @@ class World:
             made["status"] = {"observedGeneration": 1}  # KubeRay has seen it
             self.clusters[name] = made
             self.pods[name] = []
+
+    def _patch(self, action: PatchCluster) -> None:
+        found = self.clusters[action.name]
+        found["metadata"].setdefault("resourceVersion", "1")
+        server = Server(Agenda(self.now, chance("patch")))
+        server.objects["RayCluster", action.name] = found
+        self.clusters[action.name] = server.json_patch("RayCluster", action.name, operations(found, action))
 
     def _annotate(self, action: Annotate) -> None:
         if action.kind == "Pod":
@@ -295,6 +330,22 @@ class World:
         if self.view is not None:
             self.silent(0.0)
         return self
+
+    def kept_head(self, uid: str = "") -> World:
+        """The head's process is another one, maybe in another pod, and has what Ray knew; what ran there is gone."""
+        self.ray = {id_: "FAILED" if status == "RUNNING" else status for id_, status in self.ray.items()}
+        self.masters |= {id_ for id_ in self.posted if id_.rpartition("-r")[0] in self.masters}
+        head, *others = self.pods[self.name]
+        new = replace(head, uid=uid, name=f"{self.name}-{uid}") if uid else head
+        self.pods[self.name] = [replace(new, container=f"{head.container}+"), *others]
+        if self.said is not None:
+            self.said = replace(self.said, status=self.ray.get(self.said.id, "MISSING"))
+        return self.silent(0.0) if self.view is not None else self
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what Ray knows outlives its head."""
+        return self.has_head and names.SURVIVES in self.cluster["metadata"].get("annotations", {})
 
     @property
     def has_head(self) -> bool:

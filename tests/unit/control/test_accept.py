@@ -126,7 +126,10 @@ def test_a_change_that_the_running_attempt_does_not_take_up_is_said():
     world.settle()
     assert world.cond("Accepted") == ("True", "ChangeWaits")
     words = "attempt 1 goes on with the spec it began with; the change waits for the next attempt"
-    assert world.message("Accepted") == f"{words}, which begins when RayCluster {world.name} is deleted"
+    assert (
+        world.message("Accepted")
+        == f"{words}, which begins when the job is suspended and resumed (dljob suspend hello)"
+    )
     assert world.phase == "Running"
     world.new_session().calm()
     assert world.status["attempt"] == 2

@@ -52,6 +52,14 @@ def test_an_operator_whose_last_number_is_another_takes_what_is_there():
 def test_a_job_that_runs_outlives_an_upgrade():
     world = World().running()
     world.restarted().settings = replace(world.settings, version="0.2.0")
+    world.settle()
+    assert (world.phase, world.status["attempt"], world.cond("Accepted")) == ("Running", 1, ("True", "PlanSkew"))
+    said = next(one["message"] for one in world.status["conditions"] if one["type"] == "Accepted")
+    assert said == (
+        "attempt 1 goes on with dljob 0.1.0, which its pods have; the operator is 0.2.0, and so is its next attempt"
+        f" (dljob suspend {world.job['metadata']['name']}, then resume); an image that brings its own dljob is to be"
+        " built anew before"
+    )
     assert (world.calm().phase, world.status["attempt"]) == ("Succeeded", 1)
 
 

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import pytest
 from control_kit import CrashError, World, dljob
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dljob.control import names
 
+KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
 Happening = tuple[Callable[[World], bool], Callable[[World], object]]
 
 
@@ -36,6 +37,7 @@ NATURE: dict[str, Happening] = {
     "recovering": (lambda w: w.lives, lambda w: w.master("Recovering")),
     "head pod replaced": (lambda w: w.has_head, lambda w: _anew(w.new_session())),
     "head container restarted": (lambda w: w.has_head, lambda w: w.new_session()),
+    "head replaced, memory kept": (lambda w: w.keeps, lambda w: w.kept_head(f"pod-{len(w.log)}")),
     "cluster deleted": (lambda w: bool(w.clusters), lambda w: w.delete_cluster()),
     "silent": (lambda w: w.watch is not None, lambda w: w.silent(70.0)),
     "launcher dies": (lambda w: w.lives, lambda w: w.launcher("FAILED", exit_code=137, message="killed")),
@@ -44,6 +46,9 @@ NATURE: dict[str, Happening] = {
     "spec changed": (lambda w: True, lambda w: w.edit(runtimeEnv={"env_vars": {"AT": str(len(w.log))}})),
     "suspended": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=True)),
     "resumed": (lambda w: bool(w.clusters), lambda w: _suspend(w, to=False)),
+    "job suspended": (lambda w: True, lambda w: w.edit(suspend=True)),
+    "job resumed": (lambda w: True, lambda w: w.edit(suspend=False)),
+    "stopped to be suspended": (lambda w: w.lives and bool(w.commands), lambda w: w.master("Suspended")),
     "operator restarted": (lambda w: True, lambda w: w.restarted()),
 }
 """What happens -> (when it can, how)."""
@@ -82,11 +87,17 @@ def grown(world: World, before: dict[str, int]) -> dict[str, int]:
     return now
 
 
+RUNS_THEN = [("pass", None), ("head ready", None), ("pass", None), ("pass", None)]
+
+
 @pytest.mark.slow
+@example([*RUNS_THEN, ("restarted within", None), ("cluster deleted", None)], "Succeeded", {})
 @settings(max_examples=200)
-@given(STORY, st.sampled_from(["Succeeded", "Failed"]))
-def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[str, int | None]], end: str):
-    world = World(dljob(faultTolerance={"maxClusterRestarts": 2}))
+@given(STORY, st.sampled_from(["Succeeded", "Failed"]), st.sampled_from([{}, KEPT]))
+def test_any_interleaving_and_any_crash_come_to_the_same_end(
+    story: list[tuple[str, int | None]], end: str, kept: dict[str, object]
+):
+    world = World(dljob(faultTolerance={"maxClusterRestarts": 2}, **kept))
     attempt, restarts = 1, {}
     for what, fuse in story:
         if what == "pass":
@@ -102,6 +113,7 @@ def test_any_interleaving_and_any_crash_come_to_the_same_end(story: list[tuple[s
             restarts = grown(world, restarts)
     if world.clusters:
         world.cluster["spec"].pop("suspend", None)
+    world.edit(suspend=False)
     world.calm(end)
     lawful(world)
     if world.status.get("submissionId") in world.posted:
@@ -221,3 +233,72 @@ def test_a_spec_that_changes_around_the_submission_runs_whole_and_is_told_of(kin
     assert world.cond("Accepted") == ("True", "SpecAccepted" if changed else "ChangeWaits")
     assert world.status.get("restarts", {}).get("cluster", 0) == 0
     assert world.calm().phase == "Succeeded"
+
+
+KEPT_HEAD: tuple[Callable[[World], object], ...] = (
+    lambda w: None,
+    lambda w: w.head_ready(),
+    lambda w: w.workers_ready(),
+    lambda w: w.wear(),
+    lambda w: w.kept_head(),
+    lambda w: w.master("Running"),
+    lambda w: w.kept_head("pod-2"),
+    lambda w: w.wear(),
+    lambda w: w.master("Succeeded"),
+)
+"""The life of a job that outlives two heads, with a restart before and after."""
+
+
+def outlived(fuse: int | None) -> World:
+    """A whole life; the operator dies once, after so many calls."""
+    world = World(dljob(**KEPT))
+    world.fuse = fuse
+    for happen in KEPT_HEAD:
+        happen(world)
+        try:
+            world.settle()
+        except CrashError:
+            world.restarted()
+            world.step()
+            if world.lives:
+                world.master("Succeeded" if happen is KEPT_HEAD[-1] else "Running")
+            world.settle()
+    return world
+
+
+def test_a_crash_after_any_call_around_heads_whose_memory_is_kept_costs_nothing() -> None:
+    straight = outlived(None)
+    first = straight.submissions[0][0]
+    assert [id_ for id_, _ in straight.submissions] == [first, f"{first}-r1", f"{first}-r2"]
+    for fuse in range(len(straight.log)):
+        broken = outlived(fuse)
+        lawful(broken)
+        assert broken.submissions == straight.submissions, fuse
+        assert (broken.status["attempt"], broken.phase) == (1, "Succeeded"), fuse
+        assert broken.handed == [(0, 0)], fuse
+
+
+def test_a_head_that_is_another_one_at_each_call_costs_one_launcher_each_time() -> None:
+    straight = World(dljob(**KEPT)).running()
+    calls = len(straight.log)
+    for at in range(calls):
+        world = World(dljob(**KEPT))
+        seen = 0
+        while world.job is not None and len(world.log) < calls + 40:
+            world.fuse = 1
+            with suppress(CrashError):
+                world.step()
+            world.fuse = None
+            if not world.has_head and world.clusters:
+                world.head_ready()
+            if world.lives:
+                world.master("Running")
+            if world.keeps and world.status.get("rayCluster", {}).get("sessionName") and len(world.log) > at + seen:
+                seen += 3
+                world.kept_head(f"pod-{seen}") if seen < 16 else None
+            if seen >= 16 and world.lives:
+                break
+        world.calm()
+        lawful(world)
+        assert (world.status["attempt"], world.phase) == (1, "Succeeded"), at
+        assert world.handed == [(0, 0)], at

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from control_kit import SETTINGS, World, dljob
 
-from dljob.control import children
+from dljob.control import children, names
 
 GROUPS = [{"name": "a", "cpu": "2", "replicas": 2}, {"name": "b", "cpu": "2"}]
 
@@ -59,7 +59,7 @@ def test_what_others_add_is_no_edit():
         spec["suspend"] = False
         for group in spec["workerGroupSpecs"]:
             group["template"]["spec"]["nodeSelector"] = {"pool": "a"}
-            group["template"]["spec"]["tolerations"] = [{"key": "x"}]
+            group["template"]["spec"]["tolerations"].append({"key": "x"})
         spec["workerGroupSpecs"].append({"groupName": "c"})
 
     assert edited(queue).cond("ClusterReady") == ("True", "PodsReady")
@@ -102,3 +102,14 @@ def test_a_queue_that_admits_costs_one_making_and_not_one_a_pass(monkeypatch):
     for _ in range(5):
         world.look()
     assert len(made) == 1
+
+
+def test_what_we_keep_its_pods_away_from_is_no_edit_and_a_hand_in_it_is():
+    world = World(dljob(nodeGroups=GROUPS)).running()
+    world.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
+    world.settle()
+    assert world.cluster["metadata"]["generation"] == 2
+    assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
+    world.cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"].pop("affinity")
+    assert world.settle().cond("ClusterReady") == ("True", "ClusterEdited")
+    assert "workerGroupSpecs[0].template.spec.affinity is None" in world.message("ClusterReady")

@@ -120,6 +120,7 @@ def role(**more: object) -> list[dict]:
         {"roles": role(desired=4)},
         {"placement": {"units": 2, "ready": 1}},
         {"placement": {"units": 3, "ready": 3}},
+        {"nodes": {"wanted": {"cpu": 3}}},
     ],
 )
 def test_what_is_more_than_progress(change: dict):

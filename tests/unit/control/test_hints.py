@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dljob.control.hints import advised
+from dljob.kube.head import TOKEN_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,8 @@ from dljob.control.hints import advised
             'error looking up service account x/y: serviceaccount "y" not found',
             "service account",
         ),
-        ("FailedCreateHeadPod", "violates PodSecurity", "correct its template"),
+        ("FailedCreateHeadPod", "violates PodSecurity", "say so in head.template"),
+        ("", f"submission j-1: {TOKEN_REFUSED} (HTTP 403): Forbidden", "restore that key, or delete the RayCluster"),
     ],
 )
 def test_the_words_come_first_and_the_step_behind_them(reason: str, words: str, step: str):

@@ -84,6 +84,15 @@ def test_a_second_attempt_in_the_queue():
     assert world.settle().phase == "Queued"
 
 
+def test_a_quota_goes_with_the_raycluster():
+    world = World(dljob(scheduling={"queueName": "research"})).running()
+    assert world.cond("QuotaReserved") == ("True", "QuotaReserved")
+    world.cluster["spec"]["suspend"] = True
+    world.step()
+    assert world.cond("QuotaReserved") == ("False", "Preempted")
+    assert world.settle().cond("QuotaReserved")[0] == "True"  # nobody suspends the next one here
+
+
 def test_pods_that_are_ready_before_the_submission():
     world = World().settle().head_ready().workers_ready()
     world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"

@@ -80,6 +80,15 @@ def test_a_refused_submission_is_said_and_tried_again():
     assert [type(action) for action in world.outcome.actions] == [Submit]
 
 
+def test_a_token_that_is_refused_is_said_with_what_to_do():
+    world = ordered()
+    words = "submission hello-1: the head does not take the token (HTTP 403): Forbidden: Invalid authentication token"
+    world.troubles = (Trouble("Submit", 403, words, 1),)
+    world.step()
+    assert world.cond("MasterReady") == ("False", "SubmissionRefused")
+    assert world.message("MasterReady").startswith(f"{words}; the Secret of its token was made with another key")
+
+
 @pytest.mark.parametrize(("count", "reason"), [(3, "Submitted"), (4, "SubmissionRefused")])
 def test_a_head_that_does_not_answer_yet_is_no_refusal(count: int, reason: str):
     world = ordered()

@@ -45,12 +45,60 @@ def test_a_fault_is_told_once_by_its_cause():
     assert world.reasons()[-2:] == ["RolesReady", "Steady"]
 
 
+def test_a_cause_that_is_known_later_is_told_once_more():
+    world = World().running()
+    before = len(world.events)
+    vague = {**FAULT, "reason": "Unknown", "firstCause": "worker/1: killed"}
+    world.master("Recovering", ready=1, lastFault=vague, recentFaults=[vague]).settle()
+    known = {**vague, "reason": "OOMKilled", "firstCause": "worker/1: OOMKilled: oom_kill +1"}
+    world.master("Running", lastFault=known, recentFaults=[known]).settle()
+    world.master("Running", lastFault=known, recentFaults=[{**known, "recoveredAt": "t"}]).settle()
+    said = [(event.reason, event.message) for event in world.events[before:] if event.action == "Recovering"]
+    assert said[:2] == [
+        ("Unknown", "worker/1: killed; restarted at level RoleGroup"),
+        ("OOMKilled", "worker/1: OOMKilled: oom_kill +1; this was told as Unknown before"),
+    ]
+    assert [reason for reason, _ in said].count("OOMKilled") == 1
+
+
+def test_two_faults_of_one_moment_are_told_once_each():
+    world = World().running()
+    both = [FAULT, {**FAULT, "reason": "Preempted"}]
+    world.master("Recovering", ready=1, lastFault=both[1], recentFaults=both).settle()
+    before = len(world.events)
+    world.master("Recovering", ready=1, lastFault=both[1], recentFaults=both, progress={"step": 5}).later(60).settle()
+    assert [event for event in world.events[before:] if event.action == "Recovering"] == []
+
+
 def test_a_fault_that_ends_the_job_is_said_to():
     world = World().running()
     before = len(world.events)
     fatal = {**FAULT, "level": "Fail"}
     world.master("Recovering", ready=1, lastFault=fatal, recentFaults=[fatal]).settle()
     assert world.events[before].message == "worker/1: node n1 is gone; the job ends"
+
+
+def test_another_number_of_ranks_is_told_once():
+    def roles(count: int) -> list[dict]:
+        return [{"name": "worker", "desired": count, "ready": count, "running": count, "succeeded": 0, "failed": 0}]
+
+    world = World().running()
+    before = len(world.events)
+    world.master(lastFault=FAULT, recentFaults=[FAULT], roles=roles(1)).settle()
+    lost, fewer = world.events[before : before + 2]
+    assert (lost.type, lost.reason) == ("Warning", "NodeLost")
+    assert (fewer.type, fewer.reason) == ("Normal", "Resized")
+    assert fewer.message == "worker has 1 ranks instead of 2"
+    before = len(world.events)
+    grown = {
+        **FAULT,
+        "reason": "Resized",
+        "firstCause": "2 ranks instead of 1: there is room for more",
+        "detectedAt": "t",
+    }
+    world.master(lastFault=grown, recentFaults=[FAULT, grown], roles=roles(2)).settle()
+    told = [(event.type, event.message) for event in world.events[before:] if event.reason == "Resized"]
+    assert told == [("Normal", "worker/1: 2 ranks instead of 1: there is room for more; restarted at level RoleGroup")]
 
 
 def test_a_restart_by_order_is_no_warning():

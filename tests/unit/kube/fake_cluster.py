@@ -35,6 +35,7 @@ SERVED: dict[tuple[str, str], dict[str, str]] = {
         "namespaces": "Namespace",
         "events": "Event",
     },
+    ("coordination.k8s.io", "v1"): {"leases": "Lease"},
     ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": "CustomResourceDefinition"},
     ("dljob.io", "v1alpha1"): {"dljobs": "DLJob"},
     ("ray.io", "v1"): {"rayclusters": "RayCluster"},
@@ -78,7 +79,7 @@ class FakeCluster:
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
         self._news: set[asyncio.Event] = set()
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._streams: dict[asyncio.Task[Any], str] = {}
         self.version = 0
 
     # -- for tests
@@ -113,9 +114,11 @@ class FakeCluster:
         self.compacted = self.version
         self.cut()
 
-    def cut(self) -> None:
-        for task in self._streams:
-            task.cancel()
+    def cut(self, plural: str = "") -> None:
+        """End the streams of one kind, or all."""
+        for task, kind in self._streams.items():
+            if plural in {"", kind}:
+                task.cancel()
 
     def quietly(self, act: Callable[[], Any]) -> None:
         """Do something that no stream tells of: each is cut, and history is forgotten behind it."""
@@ -271,6 +274,15 @@ class FakeCluster:
             new["metadata"]["uid"] = old["metadata"]["uid"]
         return web.json_response(self._keep(key, new, "MODIFIED"))
 
+    def _put(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
+        key = (matched["plural"], matched["ns"] or "", matched["name"])
+        old = self.objects.get(key)
+        if old is None:
+            return _not_found(matched)
+        if body["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
+            return _refuse(409, f'Operation cannot be fulfilled on {key[0]} "{key[2]}": the object has been modified')
+        return web.json_response(self._keep(key, body, "MODIFIED"))
+
     def _delete(self, request: web.Request, matched: re.Match[str], body: Any) -> web.Response:
         key = (matched["plural"], matched["ns"] or "", matched["name"])
         if key not in self.objects:
@@ -291,7 +303,7 @@ class FakeCluster:
         self._news.add(news)
         task = asyncio.current_task()
         assert task is not None
-        self._streams.add(task)
+        self._streams[task] = matched["plural"]
         try:
             told = 0
             while True:
@@ -304,7 +316,7 @@ class FakeCluster:
                 await news.wait()
         finally:
             self._news.discard(news)
-            self._streams.discard(task)
+            del self._streams[task]
 
 
 def _gv(group: str, version: str) -> dict[str, str]:
@@ -330,7 +342,7 @@ def _json_patch(body: dict[str, Any], operations: list[dict[str, Any]]) -> bool:
         *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
         at = body
         for part in way:
-            at = at[part]
+            at = at[int(part)] if isinstance(at, list) else at[part]
         if operation["op"] == "test" and at.get(last) != operation["value"]:
             return False
         if operation["op"] in {"add", "replace"}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ class StubHead:
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     tails: dict[str, str] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
+    causes: list[dict[str, Any]] = field(default_factory=list)
+    """Commands of the kind `cause`, by which nobody orders anything."""
     away: bool = False
     """PrimeMaster does not answer: 503."""
     down: bool = False
@@ -43,8 +46,11 @@ class StubHead:
     handlers: dict[str, Any] = field(default_factory=dict)
     """What a test answers instead, by method and path."""
 
+    submitted: Callable[[dict[str, Any]], None] = lambda _: None
+    """Told of each new submission."""
+
     def __post_init__(self) -> None:
-        self._news = asyncio.Event()
+        self._news: dict[str, asyncio.Event] = {}
         self.polled = asyncio.Event()
         """A long poll waits."""
 
@@ -52,8 +58,7 @@ class StubHead:
         """The job's state changes."""
         old = self.snapshots.get(uid, {"uid": uid, "version": 0, "phase": "Starting"})
         self.snapshots[uid] = {**old, "version": old["version"] + 1, **news}
-        self._news.set()
-        self._news = asyncio.Event()
+        self._news.pop(uid, asyncio.Event()).set()
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -105,6 +110,7 @@ class StubHead:
         self.posted.append(body)
         made = {"status": "PENDING", "message": "queued", "driver_exit_code": None, "metadata": body["metadata"]}
         self.jobs[body["submission_id"]] = made
+        self.submitted(body)
         return web.json_response({"submission_id": body["submission_id"], "job_id": body["submission_id"]})
 
     async def _package(self, request: web.Request) -> web.Response:
@@ -135,7 +141,8 @@ class StubHead:
         if self.snapshots[uid]["version"] <= after:
             self.polled.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), float(request.query.get("timeout", 0)))
+                news = self._news.setdefault(uid, asyncio.Event())
+                await asyncio.wait_for(news.wait(), float(request.query.get("timeout", 0)))
         return web.json_response({**self.snapshots[uid], "ranks": request.query.get("ranks")})
 
     async def _events(self, request: web.Request) -> web.Response:
@@ -157,7 +164,7 @@ class StubHead:
 
     async def _command(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if body["kind"] not in {"restart", "stop"}:
+        if body["kind"] not in {"cause", "restart", "scale", "stop", "suspend"}:
             return web.json_response({"error": f"unknown kind {body['kind']}"}, status=400)
-        self.commands.append(body)
+        (self.causes if body["kind"] == "cause" else self.commands).append(body)
         return web.json_response({}, status=202)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dljob.master import ledger
 from dljob.master.ledger import Account
 from dljob.master.ledger_rules import account_of, micros
+from dljob.master.state import RankPhase
 
 
 def check_ledger(state, now):
@@ -12,7 +13,9 @@ def check_ledger(state, now):
     book = state.ledger
     at = max(book.at, micros(state, now))
     counts = {}
-    for key in state.ranks:
+    present = [key for key, own in state.ranks.items() if own.phase is not RankPhase.ABSENT]
+    assert set(book.clocks) == set(present)
+    for key in present:
         account, since = book.clocks[key]
         assert account is account_of(state, key), key
         assert 0 <= since <= book.at
@@ -25,12 +28,13 @@ def check_ledger(state, now):
         sums = ledger.totals(book, role, at)
         assert all(total > 0 for total in sums.values()), sums
         spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
-        assert spent == at * facts.plan.replicas
+        assert spent == ledger.rank_time(book, facts.plan.name, facts.plan.replicas, at)
         for account, lacking in ledger.owed(book, role, at).items():
             assert lacking > 0
             assert account is not Account.SPARE
     productive = [entry for (_, account), entry in book.books.items() if account is Account.PRODUCTIVE]
     assert book.productive.upto(at) == sum(entry.upto(at) for entry in productive)
-    share = ledger.goodput(book, len(state.ranks), at)
+    whole = sum(ledger.rank_time(book, name, facts.plan.replicas, at) for name, facts in state.job.roles.items())
+    share = ledger.goodput(book, len(present), at, whole)
     for value in (share.overall, share.recent):
         assert value is None or 0 <= value <= 1

@@ -232,7 +232,7 @@ class World:
         free = {view.id: dict(view.free) for view in self.views}
         for unit, tokens in self.held.items():
             for token, node in tokens.items():
-                for name, amount in unit_of(self.plan, unit, self.granted[unit, token]).demand:
+                for name, amount in unit_of(self.plan.widest, unit, self.granted[unit, token]).demand:
                     free[node][name] -= amount
         return tuple(replace(v, free=tuple(sorted((k, a) for k, a in free[v.id].items() if a))) for v in self.views)
 
@@ -286,7 +286,7 @@ class World:
                 self._die(host, life)
 
     def _spawn_host(self, a):
-        assert len(self.held) == len(self.plan.units), "a host before the gang was admitted"
+        assert len(self.held) >= self.state.job.unit_count, "a host before the gang was admitted"
         old = [
             life
             for (h, life), p in self.hosts.items()
@@ -445,7 +445,8 @@ def check(world: World):
     state = world.state
     live = 0
     for name, role in state.roles.items():
-        phases = [state.ranks[name, r].phase for r in range(state.job.roles[name].plan.replicas)]
+        phases = [own.phase for (of, _), own in state.ranks.items() if of == name]
+        assert len(phases) - role.absent == state.job.roles[name].plan.replicas
         for phase in RankPhase:
             assert getattr(role, phase.value.lower()) == phases.count(phase), (name, phase)
         live += sum(phase.live for phase in phases)

@@ -8,13 +8,17 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 from master_kit import UID, World, job, nodes
 
 from dljob.errors import JournalError
 from dljob.master import codec
 from dljob.master import events as ev
+from dljob.master.changes import Written, changes
+from dljob.master.evolve import evolve
 from dljob.master.marks import Committed, Life, Mark
 from dljob.master.state import JobState
+from dljob.master.state import Mark as Failure
 from dljob.master.transition import initial
 from dljob.master.views import Clue, HostId, NodeView, Outcome, Reason
 
@@ -52,7 +56,7 @@ lives = st.builds(Life, st.integers(1, 3), st.integers(1, 3))
 saved = st.builds(Mark, lives, small)
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
 EVENTS = st.one_of(
-    st.builds(ev.MasterStarted, small, text),
+    st.builds(ev.MasterStarted, small, text, text, st.booleans()),
     st.builds(
         ev.Carried,
         small,
@@ -98,7 +102,7 @@ EVENTS = st.one_of(
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),
     st.builds(ev.CauseLearned, text, clues, small),
-    st.builds(ev.Commanded, text, text, text, text),
+    st.builds(ev.Commanded, text, text, text, text, small),
     st.builds(ev.Tick),
     st.builds(ev.Released),
 )
@@ -119,7 +123,7 @@ def test_any_event_at_any_time_gives_a_state_that_is_the_same_after_json(event):
 
 def a_busy_job():
     made = job(
-        {"name": "t", "type": "Elastic", "replicas": 2, "comm": {"preCheck": True}},
+        {"name": "t", "type": "Elastic", "replicas": 2, "minReplicas": 1, "comm": {"preCheck": True}},
         {"name": "w", "driver": False, "replicas": 3},
         faultTolerance={"spares": {"processesPerNode": 1}},
     )
@@ -191,3 +195,65 @@ def test_another_version_of_a_snapshot_is_refused_with_both_named():
 def test_an_event_of_another_version_is_refused():
     with pytest.raises(JournalError, match="unknown event 'Earthquake'"):
         codec.decode_event({"t": "Earthquake"})
+
+
+def laid(before, after):
+    """A state as somebody reads it who knows the one before it, and what changed."""
+    written = Written(json.loads(json.dumps(codec.encode_state(before))))
+    written.lay(json.loads(json.dumps(changes(before, after))))
+    return codec.decode_state(written.data(), after.job)
+
+
+@given(EVENTS)
+def test_what_any_event_changes_makes_the_state_of_the_one_before(event):
+    state = WORLDS[0].state
+    after = codec.transition(state, event, 2000.5).state
+    assert laid(state, after) == after
+    assert laid(after, state) == state
+
+
+def test_changes_one_after_another_make_the_state_of_a_busy_job():
+    world = a_busy_job()
+    state = initial(world.plan, world.spec, UID, world.start)
+    written = Written(codec.encode_state(state))
+    for record in world.journal:
+        after = codec.transition(state, codec.decode_event(record["e"]), record["at"]).state
+        written.lay(json.loads(json.dumps(changes(state, after))))
+        state = after
+    read = codec.decode_state(json.loads(json.dumps(written.data())), state.job)
+    assert (read, read.wake) == (world.state, world.state.wake)
+    assert changes(state, state) is None
+
+
+def test_a_change_is_small_where_little_changes():
+    """A job of 100 ranks tells of the one that ended, and not of the others."""
+    world = World(job({"name": "w", "replicas": 100}, name="big"), views=nodes(4)).boot()
+    before = world.state
+    after = codec.transition(before, ev.RankEnded("w", 7, 1, Outcome(ok=True)), world.now).state
+    assert len(json.dumps(changes(before, after))) < 1500
+
+
+def test_items_in_the_middle_of_an_array_change_alone():
+    state = WORLDS[0].state
+    marks = {"w": tuple(Failure(float(at)) for at in range(9))}
+    before = evolve(state, marks=Map(marks))
+    after = evolve(state, marks=Map({"w": (*marks["w"][:4], Failure(44.0), *marks["w"][5:])}))
+    assert changes(before, after) == ["d", {"marks": ["m", [["w", ["s", 4, 4, [{"at": 44.0, "node": ""}]]]], []]}]
+    assert laid(before, after) == after
+
+
+NO_CHANGES = (
+    ["w", 1],
+    [],
+    ["d", {"marks": ["s", 1, 2, []]}],
+    ["d", 7],
+    ["m", [], []],
+    ["m", 7],
+    ["d", {"attempt": ["d", {"a": ["v", 1]}]}],
+)
+
+
+@pytest.mark.parametrize("change", [*({"search": one} for one in NO_CHANGES), {"hosts": ["m", [7], []]}])
+def test_a_change_that_is_none_is_refused(change):
+    with pytest.raises(JournalError, match="a change does not fit"):
+        Written(codec.encode_state(WORLDS[0].state)).lay(["d", change])

@@ -63,6 +63,7 @@ def test_ordered_restarts_use_up_no_budget_and_wait_for_nothing():
         ("restart", "w/", "no target w/"),
         ("restart", "master", "no target master"),
         ("stop", "w", "only the job can be stopped, not w"),
+        ("suspend", "w", "only the job can be suspended, not w"),
         ("dance", "job", "no such command: dance"),
     ],
 )

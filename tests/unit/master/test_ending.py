@@ -88,6 +88,27 @@ def test_a_stop_is_graceful_and_not_a_success():
     assert world.finished == [act.Finish(ok=False, reason=reasons.STOPPED, message="stopped by ctrl-c")]
 
 
+def test_a_suspension_ends_the_attempt_and_is_no_end_of_the_job():
+    world = World(job({"name": "w"})).boot()
+    world.send(ev.Commanded("s", "suspend", by="spec.suspend"))
+    assert world.state.phase is Phase.STOPPING
+    world.end("w", 0)
+    world.settle()
+    assert world.of(act.StopRanks)[0].reason == reasons.SUSPENDED
+    assert world.finished == [act.Finish(ok=False, reason=reasons.SUSPENDED, message="suspended by spec.suspend")]
+    assert (world.state.phase, world.state.phase.final, world.state.phase.active) == (Phase.SUSPENDED, True, False)
+
+
+def test_a_job_that_is_over_is_not_suspended():
+    world = World(job({"name": "w"})).boot()
+    world.end("w", 0)
+    world.deliver()
+    world.send(ev.Commanded("s", "suspend"))
+    world.settle()
+    assert world.state.phase is Phase.SUCCEEDED
+    assert world.notes(reasons.COMMAND_REFUSED)[0].message == "suspend refused: the job is ending"
+
+
 def test_a_stop_before_anything_is_held_ends_as_every_ending_does():
     world = World(job({"name": "w"}))
     world.send(ev.Commanded("s", "stop"))

@@ -153,3 +153,41 @@ def test_a_rank_that_ends_before_its_ready_arrived_counts_as_started():
     assert world.state.roles["w"].succeeded == 1
     world.settle()
     assert world.state.phase is Phase.RUNNING
+
+
+# -- lives of a role whose ranks meet in no store
+
+
+def generations(world, since=0):
+    return [(a.ranks[0].rank, a.generation) for a in world.of(act.StartRanks, since)]
+
+
+def alone(**more):
+    return World(job({"name": "e", "type": "Elastic", "replicas": 2, "comm": {"backend": "None"}, **more})).boot()
+
+
+def test_an_elastic_role_without_a_store_counts_its_lives_too():
+    """Else what it saves in its second life would pass for the first one's."""
+    world = alone()
+    assert generations(world) == [(0, 1), (1, 1)]
+    for number, target in ((2, "e"), (3, "job")):
+        seen = len(world.all_actions)
+        world.send(ev.Commanded(target, "restart", target))
+        world.settle()
+        assert sorted(generations(world, seen)) == [(0, number), (1, number)]
+
+
+def test_a_rank_that_restarts_alone_goes_on_in_the_life_of_its_role():
+    world = alone(restartPolicy={"level": "Process"})
+    seen = len(world.all_actions)
+    world.kill("e", 1)
+    world.settle()
+    assert generations(world, seen) == [(1, 1)]
+
+
+def test_the_only_rank_of_a_role_begins_a_life_with_each_restart():
+    world = World(job({"name": "e", "type": "Elastic", "comm": {"backend": "None"}})).boot()
+    seen = len(world.all_actions)
+    world.kill("e", 0)
+    world.settle()
+    assert generations(world, seen) == [(0, 2)]

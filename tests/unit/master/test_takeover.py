@@ -102,6 +102,17 @@ def test_a_host_that_waits_out_a_backoff_is_killed_again_and_a_lost_unit_given_b
     )
 
 
+def test_what_was_given_back_is_given_back_although_it_is_wanted_anew():
+    """The last master may have died before it gave the old place back, and after it chose the new one."""
+    world = World(job({"name": "w"}), views=nodes(2, cpus=1)).boot()
+    world.send(ev.NodeFrozen(world.state.units["w/0"].node, 3.0))
+    assert act.Unreserve("w/0", 1) in reissue(world.state, world.now)
+    for phase in ("RESERVING", "HELD"):
+        assert (world.state.units["w/0"].phase.name, world.state.units["w/0"].token) == (phase, 2)
+        assert act.Unreserve("w/0", 1) in reissue(world.state, world.now)
+        world.settle()
+
+
 def test_spares_on_their_way_are_ordered_again_and_ready_ones_watched():
     world = World(job({"name": "w"}, faultTolerance={"spares": {"processesPerNode": 2}}), views=nodes(1)).boot()
     world.send(ev.SpareLost("w", "n0", 1, 1))

@@ -14,7 +14,7 @@ from dljob_operator.workqueue import Key, WorkQueue
 def served():
     """The operator's page after one of everything."""
     metrics, queue, cache = Metrics("0.1.0"), WorkQueue(), Cache()
-    metrics.observe(queue, cache)
+    metrics.observe(queue, cache, lambda: True)
     key = Key("ns", "job")
     cache.jobs.entries[key] = Entry("uid", 1, key, {"status": {"phase": "Running"}})
     metrics.reconciled("error", 0.02)

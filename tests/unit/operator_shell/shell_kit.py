@@ -95,6 +95,7 @@ async def shell(
     fake: FakeCluster | None = None,
     head: StubHead | None = None,
     decide: Callable[[Observed, Settings, float], Outcome] = reconcile,
+    pollers_of: Callable[[Heads, WorkQueue], Pollers] = Pollers,
 ) -> AsyncIterator[Shell]:
     """An operator's parts; a second one on the same cluster and head is its next life."""
     fake, head = fake or FakeCluster(), head or StubHead()
@@ -103,7 +104,7 @@ async def shell(
     key = TokenKey(b"k" * 32)
     heads = Heads(key, url=lambda _host, _port: str(port.make_url("")).rstrip("/"))
     cache, queue, metrics = Cache(), WorkQueue(), Metrics("0")
-    pollers = Pollers(heads, queue)
+    pollers = pollers_of(heads, queue)
     observer = Observer(cache, pollers, kube, References(kube, cache, heads, "sys/operator"))
     hands = Hands(kube, cache, heads)
     startup = Startup(metrics.stage)

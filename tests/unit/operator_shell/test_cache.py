@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dljob.control import patches
 from dljob_operator.cache import Cache, keys
 from dljob_operator.workqueue import Key
 
@@ -70,6 +71,17 @@ def test_a_cluster_is_digested_and_concerns_its_owner() -> None:
     assert kept["metadata"]["annotations"] == {"dljob.io/placement-plan-hash": "h"}
     assert "managedFields" not in kept["metadata"]
     assert cache.drop_cluster(Key("ns", "hello-1")) == JOB
+
+
+def test_of_a_cluster_that_nobody_edited_the_numbers_of_pods_are_kept() -> None:
+    cache, body = Cache(), cluster(1)
+    numbers = {"groupName": "cpu", "replicas": 2, "minReplicas": 1, "maxReplicas": 3}
+    body["spec"]["workerGroupSpecs"] = [{**numbers, "rayStartParams": {}, "template": {"spec": {}}}]
+    cache.put_cluster(body)
+    kept = cache.clusters.get(Key("ns", "hello-1"))
+    assert kept is not None
+    assert kept["spec"] == {"suspend": True, "workerGroupSpecs": [numbers]}
+    assert patches.away(kept) is None, "nobody knows which nodes its pods keep away from"
 
 
 def test_an_edited_cluster_keeps_its_spec() -> None:

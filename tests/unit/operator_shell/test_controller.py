@@ -12,7 +12,7 @@ from shell_kit import JOB, UID, Shell, cluster_of, dljob, run_head, shell
 from stub_head import StubHead
 
 from dljob.control.model import Annotate, Create, Event, Observed, Outcome, Settings, Submit, Trouble
-from dljob.control.names import job_uid
+from dljob.control.names import cluster_name, job_uid
 from dljob.kube.api import ApiError
 from dljob_operator import controller, poller
 from dljob_operator.controller import run_workers
@@ -41,13 +41,13 @@ def config_map(name: str) -> Create:
     return Create("ConfigMap", {"metadata": {"name": name}})
 
 
-async def test_actions_come_before_events_before_the_status() -> None:
+async def test_events_come_before_actions_before_the_status() -> None:
     event = Event("Normal", "Made", "it is made")
     decide, _ = deciding(Outcome("go", (config_map("a"), config_map("b")), (event,), {"phase": "Pending"}))
     async with shell(decide=decide) as it:
         it.fake.put("dljobs", dljob())
         assert await it.settle() == 2
-        assert [path.split("/")[-1] for _, path in it.fake.writes] == ["configmaps", "configmaps", "events", "status"]
+        assert [path.split("/")[-1] for _, path in it.fake.writes] == ["events", "configmaps", "configmaps", "status"]
         assert it.status() == {"phase": "Pending"}
 
 
@@ -93,6 +93,22 @@ async def test_a_stale_status_is_decided_again() -> None:
         assert it.queue.take() == JOB
         await it.controller.step(JOB)
         assert seen[1].job["spec"] == {"x": 1}
+
+
+async def test_what_was_decided_from_an_old_view_is_decided_again_and_is_no_trouble() -> None:
+    name = cluster_name("hello", UID, 1)
+    decide, seen = deciding(Outcome("go", (Create("RayCluster", {"metadata": {"name": name}}),)))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
+        it.sync()
+        it.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}, "status": {"attempt": 2}})
+        await it.controller.step(JOB)
+        await it.controller.step(JOB)
+        assert [(observed.job.get("status"), observed.troubles) for observed in seen] == [
+            (None, ()),
+            ({"attempt": 2}, ()),
+        ]
+        assert it.fake.names("rayclusters") == []
 
 
 async def test_a_job_that_is_gone_is_forgotten() -> None:

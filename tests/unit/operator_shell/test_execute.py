@@ -9,21 +9,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shell_kit import JOB, Shell, dljob, shell, token
+from shell_kit import JOB, UID, Shell, dljob, shell, token
 
-from dljob.control.model import Action, Annotate, Command, Create, CreateToken, Delete, SaveLogs, Submit
+from dljob.control import names
+from dljob.control.model import Action, Annotate, Command, Create, CreateToken, Delete, PatchCluster, SaveLogs, Submit
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
-from dljob_operator.execute import TakenError, difference, label
+from dljob_operator.execute import StaleError, TakenError, difference, label
 from dljob_operator.workqueue import Key
 
 LABELS = {"dljob.io/name": "hello"}
+C1 = names.cluster_name("hello", UID, 1)
 
 
 @pytest.fixture
 async def it() -> AsyncIterator[Shell]:
     async with shell() as made:
-        made.fake.put("dljobs", dljob())
+        made.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
         made.sync()
         yield made
 
@@ -33,7 +35,7 @@ def owner(it: Shell) -> dict[str, Any]:
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "hello", "uid": uid, "controller": True}
 
 
-def body(it: Shell, kind: str = "RayCluster", name: str = "c1") -> dict[str, Any]:
+def body(it: Shell, kind: str = "RayCluster", name: str = C1) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": name, "ownerReferences": [owner(it)]}, "spec": {}}
 
 
@@ -43,10 +45,10 @@ async def do(it: Shell, action: Action) -> None:
 
 async def test_a_created_cluster_is_known_at_once(it: Shell) -> None:
     await do(it, Create("RayCluster", body(it)))
-    assert it.cache.clusters.get(Key("default", "c1")) is not None
+    assert it.cache.clusters.get(Key("default", C1)) is not None
 
 
-@pytest.mark.parametrize("kind", ["RayCluster", "ConfigMap"])
+@pytest.mark.parametrize("kind", ["RayCluster", "ConfigMap", "NetworkPolicy"])
 async def test_what_is_there_and_ours_is_adopted(it: Shell, kind: Any) -> None:
     await do(it, Create(kind, body(it, kind)))
     await do(it, Create(kind, body(it, kind)))
@@ -55,21 +57,40 @@ async def test_what_is_there_and_ours_is_adopted(it: Shell, kind: Any) -> None:
 
 async def test_what_is_there_and_not_ours_is_refused(it: Shell) -> None:
     other = {"kind": "RayJob", "name": "x", "uid": "u", "controller": True}
-    it.fake.put("rayclusters", {"metadata": {"name": "c1", "ownerReferences": [other]}})
-    with pytest.raises(TakenError, match="RayCluster c1 exists already and belongs to RayJob x") as caught:
+    it.fake.put("rayclusters", {"metadata": {"name": C1, "ownerReferences": [other]}})
+    with pytest.raises(TakenError, match=f"RayCluster {C1} exists already and belongs to RayJob x") as caught:
         await do(it, Create("RayCluster", body(it)))
     assert caught.value.status == 409
-    it.fake.put("rayclusters", {"metadata": {"name": "c1"}})
+    it.fake.put("rayclusters", {"metadata": {"name": C1}})
     with pytest.raises(TakenError, match="belongs to nobody"):
         await do(it, Create("RayCluster", body(it)))
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"status": {"attempt": 2}},
+        {"status": {"completionTime": "2026-01-01T00:00:00Z"}},
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"metadata": {"uid": UID.replace("1", "2")}},
+    ],
+)
+async def test_no_machines_are_taken_for_what_only_an_old_view_wants(it: Shell, now: dict[str, Any]) -> None:
+    """As after a restart, when the API server that is asked lags."""
+    meta = {"name": "hello", "uid": UID, **now.get("metadata", {})}
+    it.fake.put("dljobs", {**dljob(), **now, "metadata": meta})
+    with pytest.raises(StaleError, match="not wanted any more"):
+        await do(it, Create("RayCluster", {**body(it), "metadata": {"name": C1}}))
+    assert it.fake.names("rayclusters") == []
+    assert it.cache.jobs.get(JOB) == it.fake.one("dljobs", "hello")
+
+
 async def test_the_token_is_derived_and_made_once(it: Shell) -> None:
-    action = CreateToken("c1-token", "c1", owner(it), LABELS)
+    action = CreateToken("c1-token", C1, owner(it), LABELS)
     await do(it, action)
     await do(it, action)
     made = it.fake.one("secrets", "c1-token")
-    assert base64.b64decode(made["data"]["auth_token"]).decode() == token(owner(it)["uid"], "c1")
+    assert base64.b64decode(made["data"]["auth_token"]).decode() == token(owner(it)["uid"], C1)
     assert made["metadata"]["ownerReferences"] == [owner(it)]
     assert made["metadata"]["labels"] == LABELS
     assert ("GET", "/api/v1/namespaces/default/secrets/c1-token") not in it.fake.calls  # no right to read Secrets
@@ -80,30 +101,73 @@ async def test_the_token_is_derived_and_made_once(it: Shell) -> None:
 
 async def test_a_deletion_names_the_uid(it: Shell) -> None:
     await do(it, Create("RayCluster", body(it)))
-    uid = it.fake.one("rayclusters", "c1")["metadata"]["uid"]
+    uid = it.fake.one("rayclusters", C1)["metadata"]["uid"]
     with pytest.raises(ApiError, match="UID"):
-        await do(it, Delete("RayCluster", "c1", "another"))
-    await do(it, Delete("RayCluster", "c1", uid))
+        await do(it, Delete("RayCluster", C1, "another"))
+    await do(it, Delete("RayCluster", C1, uid))
     assert it.fake.names("rayclusters") == []
-    assert it.cache.clusters.get(Key("default", "c1")) is None
-    await do(it, Delete("RayCluster", "c1", uid))  # gone already
+    assert it.cache.clusters.get(Key("default", C1)) is None
+    await do(it, Delete("RayCluster", C1, uid))  # gone already
 
 
 async def test_a_deletion_that_a_finalizer_holds_back_is_seen_as_leaving(
     it: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await do(it, Create("RayCluster", body(it)))
-    held = it.fake.one("rayclusters", "c1")
+    held = it.fake.one("rayclusters", C1)
     meta = {**held["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "999"}
 
     async def delete(*_: Any, **__: Any) -> dict[str, Any]:
         return {**held, "metadata": meta}
 
     monkeypatch.setattr(it.kube, "delete", delete)
-    await do(it, Delete("RayCluster", "c1", held["metadata"]["uid"]))
-    kept = it.cache.clusters.get(Key("default", "c1"))
+    await do(it, Delete("RayCluster", C1, held["metadata"]["uid"]))
+    kept = it.cache.clusters.get(Key("default", C1))
     assert kept is not None
     assert kept["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
+
+
+def pod(it: Shell, **meta: Any) -> dict[str, Any]:
+    return it.fake.put("pods", {"kind": "Pod", "metadata": {"name": "p1", **meta}, "spec": {}})
+
+
+async def test_a_pod_is_given_its_grace_and_known_to_be_leaving(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pod(it)
+    given: list[dict[str, Any]] = []
+    answers = [
+        {**made, "metadata": {**made["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z",
+                              "deletionGracePeriodSeconds": grace, "resourceVersion": str(90 + at)}}
+        for at, grace in enumerate((5, 0))
+    ]  # fmt: skip
+
+    async def call(_method: str, _path: str, options: dict[str, Any]) -> dict[str, Any]:
+        given.append(options)
+        return answers.pop(0)
+
+    monkeypatch.setattr(it.kube, "call", call)
+    it.cache.put_pod(made)
+    where = Key("default", "p1")
+    await do(it, Delete("Pod", "p1", made["metadata"]["uid"], grace=5))
+    known = it.cache.pods.get(where)
+    assert known is not None
+    assert known.pod.leaving
+    await do(it, Delete("Pod", "p1", made["metadata"]["uid"], grace=0))
+    assert it.cache.pods.get(where) is None, "it is gone, though the API server answers with it"
+    assert [(options["gracePeriodSeconds"], bool(options["preconditions"]["uid"])) for options in given] == [
+        (5, True),
+        (0, True),
+    ]
+
+
+async def test_a_pod_without_a_grace_has_its_own_and_another_of_its_name_is_left_alone(it: Shell) -> None:
+    made = pod(it)
+    with pytest.raises(ApiError, match="UID"):
+        await do(it, Delete("Pod", "p1", "another"))
+    it.cache.put_pod(made)
+    await do(it, Delete("Pod", "p1", made["metadata"]["uid"]))
+    await do(it, Delete("Pod", "p1", made["metadata"]["uid"]))  # gone already
+    assert it.fake.names("pods") == []
+    assert it.cache.pods.get(Key("default", "p1")) is None
 
 
 async def test_annotations_are_merged_and_removed(it: Shell) -> None:
@@ -121,6 +185,50 @@ async def test_a_pod_that_is_gone_needs_no_annotation(it: Shell) -> None:
         await do(it, Annotate("RayCluster", "gone", {"dljob.io/units": "a"}))
 
 
+def patchable(it: Shell) -> PatchCluster:
+    """A RayCluster with a group, and a change of it."""
+    group = {"groupName": "a", "template": {"spec": {"containers": []}}}
+    spec = {"headGroupSpec": {"template": {"spec": {}}}, "workerGroupSpecs": [group]}
+    it.fake.put("rayclusters", {**body(it), "spec": spec})
+    return PatchCluster(C1, it.fake.one("rayclusters", C1)["metadata"]["uid"], ("n1",))
+
+
+async def test_a_patch_is_made_once_and_known_at_once(it: Shell) -> None:
+    action = patchable(it)
+    await do(it, action)
+    await do(it, action)
+    assert [call for call in it.fake.writes if "rayclusters" in call[1]] == [
+        ("PATCH", f"/apis/ray.io/v1/namespaces/default/rayclusters/{C1}")
+    ]
+    kept = it.cache.clusters.get(Key("default", C1))
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {"dljob.io/excluded-nodes": "n1"}
+    assert "n1" in str(kept["spec"])  # an edited one is kept whole
+
+
+async def test_a_patch_whose_tests_fail_is_made_from_what_is_there_now(it: Shell) -> None:
+    """KubeRay writes to the status between the look and the patch."""
+    action = patchable(it)
+    it.fake.fail("PATCH", "rayclusters", 422, times=2)
+    await do(it, action)
+    assert "n1" in str(it.fake.one("rayclusters", C1)["spec"])
+    await do(it, PatchCluster(action.name, action.uid, ()))
+    it.fake.fail("PATCH", "rayclusters", 422, times=3)
+    with pytest.raises(ApiError):
+        await do(it, action)
+    it.fake.fail("PATCH", "rayclusters", 403)
+    with pytest.raises(ApiError):
+        await do(it, action)
+    assert it.fake.faults[-1].times == 0
+
+
+async def test_another_cluster_of_that_name_is_not_patched(it: Shell) -> None:
+    action = patchable(it)
+    with pytest.raises(ApiError):
+        await do(it, PatchCluster(action.name, "another", action.excluded))
+    assert "n1" not in str(it.fake.one("rayclusters", C1))
+
+
 def ordered(it: Shell, submission: str = "hello-1") -> str:
     """The status says so; gives the DLJob's uid."""
     job = it.fake.one("dljobs", "hello")
@@ -129,8 +237,8 @@ def ordered(it: Shell, submission: str = "hello-1") -> str:
 
 
 async def test_a_submission_that_another_operator_gave_up_is_not_made(it: Shell) -> None:
-    it.head.token = token(ordered(it), "c1")
-    submit = Submit("hello-1", "c1", "10.0.0.1", ("x",), {}, {})
+    it.head.token = token(ordered(it), C1)
+    submit = Submit("hello-1", C1, "10.0.0.1", ("x",), {}, {})
     ordered(it, "hello-2")
     with pytest.raises(HeadError, match="hello-1 is not ordered any more"):
         await do(it, submit)
@@ -142,12 +250,12 @@ async def test_a_submission_that_another_operator_gave_up_is_not_made(it: Shell)
 
 async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
     uid = ordered(it)
-    it.head.token = token(uid, "c1")
-    submit = Submit("hello-1", "c1", "10.0.0.1", ("python", "-m", "x"), {"a": 1}, {"k": "v"})
+    it.head.token = token(uid, C1)
+    submit = Submit("hello-1", C1, "10.0.0.1", ("python", "-m", "x"), {"a": 1}, {"k": "v"})
     await do(it, submit)
     await do(it, submit)
     assert [posted["submission_id"] for posted in it.head.posted] == ["hello-1"]
-    await do(it, Command("c-1", "c1", "10.0.0.1", "stop", "job", "me"))
+    await do(it, Command("c-1", C1, "10.0.0.1", "stop", "job", "me"))
     assert it.head.commands == [{"id": "c-1", "kind": "stop", "target": "job", "by": "me"}]
     assert it.memory().commands == ("c-1",)
     it.head.token = "other"
@@ -155,10 +263,23 @@ async def test_a_submission_and_a_command_reach_the_head(it: Shell) -> None:
         await do(it, submit)
 
 
+async def test_a_head_that_came_back_without_its_memory_gets_no_second_launcher(it: Shell) -> None:
+    """It would start a second PrimeMaster, while the ranks of the first may live."""
+    it.head.token = token(ordered(it, "hello-1-r1"), C1)
+    submit = Submit("hello-1-r1", C1, "10.0.0.1", ("x",), {}, {}, session="session_1")
+    it.head.session = "session_2"
+    with pytest.raises(HeadError, match="has lost its memory: Ray's session is session_2, not session_1"):
+        await do(it, submit)
+    assert it.head.posted == []
+    it.head.session = "session_1"
+    await do(it, submit)
+    assert [posted["submission_id"] for posted in it.head.posted] == ["hello-1-r1"]
+
+
 async def test_a_head_that_restarted_since_the_order_gets_nothing(it: Shell) -> None:
     """The watch may not have told yet; Ray's new session would take a known id once more."""
-    it.head.token = token(ordered(it), "c1")
-    submit = Submit("hello-1", "c1", "10.0.0.1", ("x",), {}, {}, ("c1-head", "containerd://a"), {"s.json": "{}"})
+    it.head.token = token(ordered(it), C1)
+    submit = Submit("hello-1", C1, "10.0.0.1", ("x",), {}, {}, ("c1-head", "containerd://a"), {"s.json": "{}"})
     pod = {"metadata": {"name": "c1-head"}, "spec": {"containers": [{"name": "ray-head"}]}}
     for restarted in ("containerd://b", ""):
         status = {"phase": "Running", "containerStatuses": [{"name": "ray-head", "containerID": restarted}]}
@@ -178,9 +299,9 @@ async def test_a_head_that_restarted_since_the_order_gets_nothing(it: Shell) -> 
 
 async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
     uid = owner(it)["uid"]
-    it.head.token = token(uid, "c1")
+    it.head.token = token(uid, C1)
     it.head.tails = {"actor/0": "last words\n", "critic/11": "bye\n"}
-    action = SaveLogs("hello-logs", "c1", "10.0.0.1", owner(it), LABELS)
+    action = SaveLogs("hello-logs", C1, "10.0.0.1", owner(it), LABELS)
     await do(it, action)
     await do(it, action)
     made = it.fake.one("configmaps", "hello-logs")
@@ -191,10 +312,10 @@ async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
 
 
 async def test_a_config_map_of_that_name_that_is_not_ours_is_left_alone(it: Shell) -> None:
-    it.head.token = token(owner(it)["uid"], "c1")
+    it.head.token = token(owner(it)["uid"], C1)
     it.head.tails = {"actor/0": "last words\n"}
     theirs = it.fake.put("configmaps", {"metadata": {"name": "hello-logs"}, "data": {"fluent.conf": "theirs"}})
-    action = SaveLogs("hello-logs", "c1", "10.0.0.1", owner(it), LABELS)
+    action = SaveLogs("hello-logs", C1, "10.0.0.1", owner(it), LABELS)
     with pytest.raises(TakenError, match="ConfigMap hello-logs exists already and belongs to nobody"):
         await do(it, action)
     assert it.fake.one("configmaps", "hello-logs") == theirs
@@ -272,4 +393,5 @@ def test_troubles_are_named_after_what_failed() -> None:
     assert label(CreateToken("a", "b", {}, {})) == "CreateToken"
     assert label(Delete("DLJob", "a", "b")) == "DeleteDLJob"
     assert label(Annotate("Pod", "a", {})) == "AnnotatePod"
+    assert label(PatchCluster("c", "u")) == "PatchCluster"
     assert label(Submit("i", "c", "a", (), {}, {})) == "Submit"

@@ -13,6 +13,7 @@ import pytest
 
 from dljob.errors import UsageError
 from dljob_operator import main as command
+from dljob_operator.app import App
 
 KEY = "k" * 32
 
@@ -110,20 +111,60 @@ def test_a_line_of_the_log_can_be_json(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_operator_that_must_begin_anew_replaces_itself(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced: list[list[str]] = []
 
-    class Again:
-        again = True
+    async def run(app: App) -> None:
+        app.again = True
 
-    async def run(arguments: object) -> Again:
-        return Again()
-
-    monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(App, "run", run)
     monkeypatch.setattr(command.os, "execv", lambda program, argv: replaced.append(argv))
     monkeypatch.setattr(command.logging, "shutdown", lambda: None)
     command.main([key])
     assert replaced[0][1:] == ["-m", "dljob_operator", key]
 
 
+def test_an_operator_in_which_something_hangs_ends_without_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class EndedError(Exception):
+        pass
+
+    async def run(app: App) -> None:
+        app.hangs = True
+
+    def end(code: int) -> None:
+        raise EndedError(code)
+
+    monkeypatch.setattr(App, "run", run)
+    monkeypatch.setattr(command.os, "_exit", end)
+    monkeypatch.setattr(command.logging, "shutdown", lambda: None)
+    with pytest.raises(EndedError, match="0"):
+        command.main([key])
+
+
 def test_the_operator_needs_neither_ray_nor_torch() -> None:
     block = "import sys; sys.modules.update(ray=None, torch=None); import dljob_operator.main"
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_one_of_several_replicas_acts_where_that_is_asked_for(key: str) -> None:
+    assert command.options(command.parser().parse_args([key])).elect is None
+    assert command.options(command.parser().parse_args([key, "--leader-elect=false"])).elect is None
+    short = command.options(command.parser().parse_args([key, "--leader-elect"])).elect
+    assert short is not None
+    assert (short.name, short.namespace, short.pace.duration, short.pace.retry) == ("dljob-operator", "", 8, 2.0)
+    flags = ["--leader-elect=true", "--leader-elect-lease-duration=15s", "--leader-elect-retry-period=2.5"]
+    more = ["--leader-elect-resource-name=ours", "--leader-elect-resource-namespace=sys"]
+    found = command.options(command.parser().parse_args([key, *flags, *more])).elect
+    assert found is not None
+    assert (found.name, found.namespace, found.pace.duration, found.pace.retry) == ("ours", "sys", 15, 2.5)
+
+
+def test_a_lease_must_last_three_renewals(key: str) -> None:
+    for flags in (["--leader-elect-retry-period=3s"], ["--leader-elect-retry-period=0.5s"]):
+        with pytest.raises(UsageError, match="at most a third of it"):
+            command.options(command.parser().parse_args([key, "--leader-elect", *flags]))
+
+
+@pytest.mark.parametrize("flag", ["=yes", "-lease-duration=2.5s", "-lease-duration=1m", "-retry-period=soon"])
+def test_flags_of_the_election_that_make_no_sense(key: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parser().parse_args([key, f"--leader-elect{flag}"])
+    assert "--leader-elect" in capsys.readouterr().err

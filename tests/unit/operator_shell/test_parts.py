@@ -38,7 +38,7 @@ def served(metrics: Metrics) -> dict[str, Any]:
 
 def test_what_is_served_is_the_catalogue() -> None:
     metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue()
-    metrics.observe(queue, cache)
+    metrics.observe(queue, cache, lambda: True)
     found = served(metrics)
     assert set(found) == {metric.name.removesuffix("_total") for metric in OPERATOR}
     for metric in OPERATOR:
@@ -61,7 +61,7 @@ def test_a_counter_is_there_before_it_first_counts() -> None:
 
 def test_numbers_land_where_they_belong() -> None:
     metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(lambda: 0.0)
-    metrics.observe(queue, cache)
+    metrics.observe(queue, cache, lambda: True)
     metrics.reconciled("success", 0.1)
     metrics.reconciled("error", 0.2)
     metrics.called("GET", 200)

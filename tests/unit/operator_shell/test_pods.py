@@ -45,6 +45,16 @@ def test_a_pod_that_was_just_made_has_no_trouble() -> None:
     assert pod({}, deletionTimestamp="2026-01-01T00:00:00Z").leaving
 
 
+def test_its_times_and_the_nodes_that_it_keeps_away_from() -> None:
+    found = pod({}, deletionTimestamp="2026-01-01T00:00:30Z", creationTimestamp="2026-01-01T00:00:00Z")
+    assert (found.made, found.ends) == (1767225600.0, 1767225630.0)
+    assert (pod({}).made, pod({}).ends, pod({}).away) == (0.0, None, ())
+    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    assert digest({"metadata": META, "spec": {**SPEC, "affinity": affinity}}).away == ("n1", "n2")
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "trouble"),
     [

@@ -25,6 +25,10 @@ FIELDS: dict[str, frozenset[str]] = {
         "spec.authOptions": "enableK8sTokenAuth mode secretName",
         "spec.upgradeStrategy": "type",
         "spec.headServiceAnnotations": "*",
+        "spec.gcsFaultToleranceOptions": "externalStorageNamespace redisAddress redisPassword redisUsername",
+        "spec.gcsFaultToleranceOptions.redisPassword": "value valueFrom",
+        "spec.gcsFaultToleranceOptions.redisPassword.valueFrom": "secretKeyRef",
+        "spec.gcsFaultToleranceOptions.redisPassword.valueFrom.secretKeyRef": "name key",
         "GROUP": "enableIngress groupName headService idleTimeoutSeconds labels maxReplicas minReplicas numOfHosts"
         " rayStartParams replicas resources scaleStrategy serviceType suspend template",
         "GROUP.labels": "*",
@@ -58,6 +62,9 @@ FIELDS: dict[str, frozenset[str]] = {
         "C.resources": "limits requests",
         "C.resources.limits": "*",
         "C.resources.requests": "*",
+        "C.lifecycle": "preStop",
+        "C.lifecycle.preStop": "exec",
+        "C.lifecycle.preStop.exec": "command",
         "C.readinessProbe": "exec failureThreshold httpGet initialDelaySeconds periodSeconds successThreshold"
         " timeoutSeconds",
         "C.readinessProbe.exec": "command",

@@ -100,7 +100,12 @@ def test_every_pod_has_dljob_and_no_right_in_kubernetes():
         assert init["command"] == ["python", "-m", "dljob.runtime.unpack"]
         assert init["volumeMounts"] == [{"name": "dljob", "mountPath": "/dljob"}]
         assert {"name": "dljob", "mountPath": "/dljob"} in container["volumeMounts"]
-        assert env(container) == {"DLJOB_HOME": "/dljob/home", "POD_NAME": None, "PYTHONPATH": "/dljob/lib"}
+        assert env(container) == {
+            "DLJOB_HOME": "/dljob/home",
+            "POD_NAME": None,
+            "PYTHONPATH": "/dljob/lib",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        }
         for one in (container, init):
             assert one["securityContext"]["allowPrivilegeEscalation"] is False
             assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]

@@ -104,6 +104,7 @@ def test_a_template_reaches_its_pod_and_nothing_is_lost():
         "POD_NAME": None,
         "PYTHONPATH": "/opt/mine:/dljob/lib",
         "NCCL_DEBUG": "INFO",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     assert ray["livenessProbe"] == {"exec": {"command": ["true"]}}
     assert ray["readinessProbe"] == was["readinessProbe"]
@@ -157,6 +158,10 @@ def test_user_code_comes_by_the_init_container_of_every_pod():
             assert all(mount["name"] != "dljob-code" for mount in pod["containers"][0]["volumeMounts"])
 
 
+OPEN = ("PYTHONPATH", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")
+"""Variables that a template may set."""
+
+
 def test_the_loader_keeps_what_the_pods_have():
     """`spec` may not import `plan`: what it refuses is held here against what the plan makes."""
     assert {**dict(pods.RAY_PORTS), pods.GATEWAY_PORT_NAME: pods.GATEWAY_PORT} == templates.PORTS
@@ -166,7 +171,7 @@ def test_the_loader_keeps_what_the_pods_have():
     for pod, group in ((head["spec"], None), (worker["spec"], "g")):
         ray = pod["containers"][0]
         platform = {
-            "containers": [{"name": ray["name"], "env": [e for e in ray["env"] if e["name"] != "PYTHONPATH"]}],
+            "containers": [{"name": ray["name"], "env": [e for e in ray["env"] if e["name"] not in OPEN]}],
             "initContainers": [{"name": pod["initContainers"][0]["name"]}],
             "volumes": [v for v in pod["volumes"] if v["name"] != "shm"],
         }
@@ -175,7 +180,7 @@ def test_the_loader_keeps_what_the_pods_have():
         if group:
             spec["nodeGroups"] = [{"name": "g", "template": {"spec": platform}}]
         found = list(templates.TEMPLATE_RULES[0](job(role("a"), **spec).spec))
-        taken = len(ray["env"]) - 1 + 1 + len(platform["volumes"])
+        taken = len(ray["env"]) - len(OPEN) + 1 + len(platform["volumes"])
         assert len(found) == taken, [f.message for f in found]
         platform["containers"][0]["volumeMounts"] = mounts
         assert len(list(templates.TEMPLATE_RULES[0](job(role("a"), **spec).spec))) == taken + len(mounts)

@@ -21,6 +21,7 @@ from dljob.runtime.checkpoint.book import FileBook
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.checkpoint.slot import check_room
+from dljob.runtime.checkpoint.wire import Wire
 
 torch = pytest.importorskip("torch")
 
@@ -81,15 +82,15 @@ def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_
 def test_what_a_rank_left_is_flushed_though_its_death_is_not_heard_of_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    real, heard = saver_module._readable, threading.Event()
+    real, heard = Wire.readable_from, threading.Event()
 
-    def late(wire: Any, process: int) -> bool:
+    def late(wire: Wire, process: int) -> bool:
         said = real(wire, process)
         if select.select([process], [], [], 0)[0]:
             assert heard.wait(60)
         return said
 
-    monkeypatch.setattr(saver_module, "_readable", late)
+    monkeypatch.setattr(Wire, "readable_from", late)
     with a_saver() as (saver, _):
         rank = Rank(place(saver, tmp_path), saves_and_stays(1, 2, 3, persist=False))
         assert rank.heard() == "saved"

@@ -86,6 +86,25 @@ def test_shards_are_cut_anew_for_another_world(tmp_path: Path, world: int, dim: 
         assert in_turn(saver, tmp_path, world, 2, lambda rank: load_as(rank, world, dim)) == ["loaded"] * world
 
 
+def test_another_number_of_ranks_is_told_what_it_got(tmp_path: Path):
+    def save(mine: Any, tell: Any) -> None:
+        mine.save(3, {"plain": 1}, persist=True)
+        mine.wait(20)
+        tell("saved")
+
+    def load(mine: Any, tell: Any) -> None:
+        log: list[str] = []
+        mine._say = log.append
+        assert mine.load() == (3, {"plain": 1})
+        tell(log[-1].partition("; ")[2])
+
+    with a_saver() as (saver, _):
+        assert in_turn(saver, tmp_path, 1, 1, lambda _: save) == ["saved"]
+        said = in_turn(saver, tmp_path, 2, 2, lambda _: load)
+    words = "1 ranks saved it and 2 load it: sharded tensors are put together anew, all else is what rank 0 saved"
+    assert said == [words, words]
+
+
 def test_shards_without_a_place_to_go_are_refused_in_words(tmp_path: Path):
     def body(mine: Any, tell: Any) -> None:
         try:

@@ -103,6 +103,11 @@ def test_a_job_that_failed_is_exit_code_1(world: World) -> None:
     assert world.drive() == 1
 
 
+def test_a_job_that_was_suspended_is_neither(world: World) -> None:
+    world.started = Job("Suspended")
+    assert world.drive() == 3
+
+
 def test_a_job_that_is_there_is_waited_for(world: World, capsys: Any) -> None:
     world.there = [Job()]
     assert world.drive(attempt=3) == 0

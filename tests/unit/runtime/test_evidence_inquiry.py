@@ -19,12 +19,16 @@ WHO = HostId("w", 1)
 BESIDE = ActorRef("w/0/1", None)
 
 
-class Asked:
-    """A backend whose actors answer `clues`, and `watch` from a list."""
+AGENT = "j/agent/n1"
+GONE = ActorLostError("gone too")
 
-    def __init__(self, answer=(), name="memory", reports=()):
+
+class Asked:
+    """A backend whose actors answer `clues`, each as `answers` says by its name, and `watch` from a list."""
+
+    def __init__(self, answers=None, name="memory", reports=()):
         self.name = name
-        self.answer = answer
+        self.answers = answers or {}
         self.reports = list(reports)
         self.calls = []
 
@@ -34,12 +38,13 @@ class Asked:
             if self.reports:
                 return self.reports.pop(0)
             raise ActorLostError("its worker process has died")
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        answer = self.answers[ref.name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def lookup(self, name):
-        return ActorRef(name, None)
+        return ActorRef(name, None) if name in self.answers else None
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def ask(backend, told, beside):
         async def offer(*events):
             told.extend(events)
 
-        inquiry = Inquiry(backend, offer)
+        inquiry = Inquiry(backend, offer, "j/agent/")
         inquiry.begin(WHO, "n1", 41, beside)
         await asyncio.gather(*inquiry._tasks)
         inquiry.close()
@@ -61,33 +66,45 @@ def ask(backend, told, beside):
     asyncio.run(run())
 
 
-def test_a_host_beside_it_is_asked(told):
-    backend = Asked((OOM,))
-    ask(backend, told, BESIDE)
-    assert backend.calls == [("w/0/1", "clues", 41)]
+@pytest.mark.parametrize(
+    ("beside", "answers", "asked"),
+    [
+        (BESIDE, {"w/0/1": (OOM,), AGENT: ()}, ["w/0/1"]),
+        (None, {AGENT: (OOM,)}, [AGENT]),
+        (BESIDE, {"w/0/1": GONE, AGENT: (OOM,)}, ["w/0/1", AGENT]),
+    ],
+    ids=["a host beside it", "the agent of its node", "the agent, when the host beside it died too"],
+)
+def test_whoever_lives_there_is_asked(told, beside, answers, asked):
+    backend = Asked(answers, "ray")
+    ask(backend, told, beside)
+    assert backend.calls == [(name, "clues", 41) for name in asked]
     assert told == [ev.CauseLearned("w/1", (OOM,))]
 
 
-def test_without_a_host_beside_it_the_node_is_asked(told, monkeypatch):
+@pytest.mark.parametrize("answers", [{}, {AGENT: GONE}], ids=["there is no agent", "it is gone too"])
+def test_where_nobody_lives_the_node_is_asked(told, monkeypatch, answers):
     async def on_node(node, function, pid):
         assert (node, function.__name__, pid) == ("n1", "of_the_dead", 41)
         return (OOM,)
 
     monkeypatch.setattr(tails, "on_node", on_node)
-    ask(Asked(name="ray"), told, None)
+    ask(Asked(answers, "ray"), told, None)
     assert told == [ev.CauseLearned("w/1", (OOM,))]
 
 
-@pytest.mark.parametrize("answer", [(), ActorLostError("gone too")])
-def test_whoever_knows_nothing_says_nothing(told, answer):
-    ask(Asked(answer), told, BESIDE)
-    ask(Asked(), told, None)
+def test_whoever_knows_nothing_says_nothing(told):
+    backend = Asked({"w/0/1": (), AGENT: (OOM,)})
+    ask(backend, told, BESIDE)
+    assert backend.calls == [("w/0/1", "clues", 41)], "who lives and knows nothing has seen no kill"
+    for answers in ({AGENT: ()}, {AGENT: GONE}, {AGENT: ValueError("of Ray's")}):
+        ask(Asked(answers), told, None)
     assert told == []
 
 
 def test_an_inquiry_that_nobody_waits_for_ends(told):
     async def run():
-        inquiry = Inquiry(Asked((OOM,)), None)
+        inquiry = Inquiry(Asked({AGENT: (OOM,)}), None, "j/agent/")
         inquiry.begin(WHO, "n1", 41, BESIDE)
         (task,) = inquiry._tasks
         inquiry.close()
@@ -116,8 +133,8 @@ def test_only_a_failure_that_blames_a_peer_waits_for_that_peers_own(monkeypatch,
         async def offer(*_):
             pass
 
-        backend = Asked(reports=[(Report(1, 0, 1, 7, outcome),)])
-        own = Hosts(backend, offer, lambda: 1, lambda: None)
+        backend = Asked({"w/0/1": ()}, reports=[(Report(1, 0, 1, 7, outcome),)])
+        own = Hosts(backend, offer, lambda: 1, lambda: None, "j/agent/")
         own.attach(HostId("w", 0), 1, "w/0/1")
         (watched,) = own._watched.values()
         await watched.task

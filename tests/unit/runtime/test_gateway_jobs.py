@@ -232,6 +232,8 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("restart", "a/1", ""),
         ("stop", "job", ""),
         ("stop", "a", "only the job can be stopped"),
+        ("suspend", "job", ""),
+        ("suspend", "a", "only the job can be suspended"),
         ("explode", "job", "no command 'explode'"),
         ("cause", "node/abc", "by says what is known"),
         ("cause", "a/0", "a cause is about node/"),
@@ -311,3 +313,20 @@ async def test_metrics_are_of_jobs_that_live_and_answer(cluster: Cluster, jobs: 
     assert step(await jobs.metrics()) == [3.0]
     cluster.end()
     assert step(await jobs.metrics()) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("e=3", ""),
+        ("w=3", "'w=3' cannot be scaled: it is written role=ranks, of e"),
+        ("e", "'e' cannot be scaled: it is written role=ranks, of e"),
+        ("e=3.5", "'e=3.5' cannot be scaled: it is written role=ranks, of e"),
+        ("e=1000000", "'e=1000000' cannot be scaled: it is written role=ranks, of e"),
+    ],
+)
+def test_only_a_role_with_bounds_is_scaled(target: str, why: str) -> None:
+    roles = [{"name": "w", "desired": 1}, {"name": "e", "desired": 2, "wanted": 2}]
+    assert wrong(Order("1", "scale", target, "spec"), {"roles": roles}) == why
+    none = wrong(Order("1", "scale", target, "spec"), {"roles": roles[:1]})
+    assert none.endswith("of no role of this job")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from life_kit import context, role_of
@@ -18,6 +19,7 @@ from dljob.runtime import preload, wire
 from dljob.runtime.context import Progress, Stopping, install
 from dljob.runtime.guard import Lease, asleep_together, boot_id, suspended
 from dljob.runtime.logfile import open_log, redirect_output
+from dljob.runtime.messages import JobInfo
 from dljob.runtime.reports import Reports
 from dljob.runtime.rpc import RpcMark, mark_of
 from dljob.runtime.serve import Callee
@@ -278,10 +280,14 @@ def test_public_names_all_resolve():
         _ = dljob.Wroker
 
 
+def info(folder: Path) -> JobInfo:
+    return JobInfo("0123456789abcdef" * 2, "j", str(folder), "dljob", "m", 30, 0.2, "", (("w", 1),), attempt=2)
+
+
 class TestLogFile:
     def test_incarnations_append_to_one_private_file(self, tmp_path):
         for incarnation, reason in ((1, ""), (2, "SIGKILL")):
-            fd, path = open_log(str(tmp_path), "w", RankStart(3, incarnation, 0, 1, 0, reason))
+            fd, path = open_log(info(tmp_path), "w", RankStart(3, incarnation, 0, 1, 0, reason))
             os.write(fd, b"said\n")
             os.close(fd)
         log = tmp_path / "logs" / "w-3.log"
@@ -294,7 +300,7 @@ class TestLogFile:
 
     def test_folder_that_cannot_be_written_to_is_said_and_changes_nothing(self, tmp_path, capsys):
         (tmp_path / "logs").write_text("a file where the folder should be")
-        fd, path = open_log(str(tmp_path), "w", RankStart(0, 1, 0, 1, 0))
+        fd, path = open_log(info(tmp_path), "w", RankStart(0, 1, 0, 1, 0))
         redirect_output(fd)
         assert (fd, path) == (-1, "")
         assert "the output stays in Ray's log" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +254,26 @@ def test_questions_and_answers_come_back_as_they_were_packed() -> None:
     told = Beacon("w", "job/w/1/1", 3, {7: (2, 10**20, {"loss": 0.5, "worst": float("inf")}), 8: (1, 3, {})}, 1.5)
     pulse = Pulse(4711, 42, (told, Beacon("w", "job/w/2/1", 3)))
     assert Pulse.unpacked(pulse.packed()) == pulse
+
+
+def test_who_ends_the_node_is_passed_on_and_told_what_prime_master_says(agent: NodeHosts, where: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.settimeout(60)
+        line.connect(where)
+
+        def said() -> dict[str, Any]:
+            line.send(b'{"leave": "pod p is told to end"}')
+            return json.loads(line.recv(4096))
+
+        assert not agent.news()
+        first = said()
+        assert (first["may_go"], first["asked_s"] > 1000) == ("", True), "nobody asked this agent yet"
+        assert agent.news()
+        assert agent.report(ask()).leaving == "pod p is told to end"
+        assert not agent.news(), "it was told"
+        assert agent.report(ask()).leaving == "pod p is told to end", "and is told on, as an answer may be lost"
+        agent.heard(replace(ask(), may_go="nobody lives there"))
+        then = said()
+        assert (then["may_go"], then["asked_s"] < 60) == ("nobody lives there", True)
+    assert Ask.unpacked(replace(ask(), may_go="x").packed()).may_go == "x"
+    assert Pulse.unpacked(agent.report(ask()).packed()).leaving == "pod p is told to end"

@@ -14,13 +14,13 @@ from memory_backend import MemoryBackend, MemoryHost
 from dljob.errors import UsageError
 from dljob.master import events as ev
 from dljob.master.actions import Note, RankStart, StartRanks
-from dljob.master.state import Exclusion
+from dljob.master.state import Exclusion, HostPhase
 from dljob.master.views import HostId, NodeView
 from dljob.runtime import node_watch
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
-from dljob.runtime.node_watch import SMALL, NodeWatch, wanted
+from dljob.runtime.node_watch import SMALL, NodeWatch, may_go, wanted
 from dljob.spec.policy import FaultTolerance
 
 INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 1),))
@@ -83,6 +83,7 @@ class Listener:
             units={"w/0": SimpleNamespace(node="n0")},
             hosts={HostId("w", 0): SimpleNamespace(node="n1"), HostId("w", 1): SimpleNamespace(node="n9")},
             exclusions={},
+            departures={},
             running_at=1.0,
             verdict=None,
             job=SimpleNamespace(own_nodes=False, fault_tolerance=FaultTolerance()),
@@ -400,3 +401,38 @@ async def test_many_nodes_are_asked_less_often(here: Listener, nodes: int, pause
     here.state.job.own_nodes = True
     await here.watch.turn(0.0)
     assert here.watch.pauses() == pauses
+
+
+async def test_that_a_node_is_to_go_is_told_once_and_its_agent_hears_whether_anybody_may_leave(
+    here: Listener,
+) -> None:
+    going = Pulse(1, 1, leaving="pod p is told to end")
+    await up(here)
+    for _ in range(3):
+        await here.beat("n0", answer=going)
+    told = [event for event in here.told if isinstance(event, ev.CauseLearned)]
+    assert [(event.target, event.clues[0].source, event.clues[0].text) for event in told] == [
+        ("node/n0", "notice", "pod p is told to end")
+    ]
+    agent: Any = here.backend.hosts[name_of("n0")]
+    assert agent.asked[-1].may_go == ""
+    here.state.departures["n0"] = SimpleNamespace(saved=True, stays="")
+    await here.beat("n0", answer=going)
+    assert agent.asked[-1].may_go == "nothing of the job runs there"
+    here.state.departures.clear()
+    here.watch.all_go = "the head goes"
+    await here.beat("n0", answer=going)
+    assert agent.asked[-1].may_go == "the head goes"
+
+
+def test_who_may_go_is_decided_once_copies_are_saved() -> None:
+    def said(host: HostPhase, **departure: Any) -> str:
+        hosts = {HostId("w", 0): SimpleNamespace(node="n0", phase=host)}
+        state: Any = SimpleNamespace(departures={"n0": SimpleNamespace(**departure)}, hosts=hosts)
+        assert may_go(state, "n1") == ""
+        return may_go(state, "n0")
+
+    assert said(HostPhase.READY, saved=False, stays="no room") == ""
+    assert said(HostPhase.READY, saved=True, stays="no room") == "no other node can have its ranks: no room"
+    assert said(HostPhase.READY, saved=True, stays="") == "", "they are on their way"
+    assert said(HostPhase.DOWN, saved=True, stays="") == "nothing of the job runs there"

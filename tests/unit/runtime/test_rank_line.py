@@ -11,7 +11,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from dljob import CallError, CallTimeoutError, RemoteError, RoleGroup, UnreachableError
+from dljob import CallError, CallTimeoutError, NotFoundError, RemoteError, RoleGroup, UnreachableError
+from dljob.calls.mark import Card, RpcMark
 from dljob.runtime import host_socket, wire
 from dljob.runtime.context import Outgoing, install
 from dljob.runtime.host_socket import HostSocket
@@ -41,6 +42,9 @@ class Line:
     def __init__(self) -> None:
         self.counters = StepCounters.made(2)
         self.sent: queue.Queue[tuple[Outgoing, Future[Reply]]] = queue.Queue()
+        self.sizes: dict[str, int] = {}
+        self.asked: queue.Queue[tuple] = queue.Queue()
+        self.deaf = False
         self.stopping = ""
         self.socket = HostSocket(self._facts, lambda _: (self.counters.fd, 1), lambda _: self)
 
@@ -48,6 +52,17 @@ class Line:
         if incarnation != 2:
             return None
         return {"facts": {**FACTS, "rank": rank}, "config": {"a": 1}, "peers": {"w": 4}, "stopping": self.stopping}
+
+    def ask(self, what, args, timeout_s) -> Future:
+        self.asked.put((what, args))
+        future: Future = Future()
+        if what == "status":
+            future.set_result({"phase": "Running", "ranks": ["w/0"]})
+        elif self.deaf:
+            future.set_exception(UnreachableError("PrimeMaster gave no answer"))
+        else:
+            future.set_result(None)
+        return future
 
     def send(self, call: Outgoing) -> Future[Reply]:
         future: Future[Reply] = Future()
@@ -64,6 +79,12 @@ def line(monkeypatch) -> Iterator[Line]:
     install(None)
     made.socket.close()
     made.counters.close()
+
+
+def known(worker):
+    """A rank that has asked role w for its card."""
+    worker.cards.learn("w", Card({"batch": RpcMark(dispatch="shard", collect="concat")}))
+    return worker
 
 
 def test_rank_learns_who_it_is(line):
@@ -117,7 +138,7 @@ def test_stopping_arrives_also_when_it_was_said_before(line):
 
 
 def test_calls_are_answered_out_of_order(line):
-    install(connect(line.socket.path))
+    install(known(connect(line.socket.path)))
     group = RoleGroup("w").options(timeout=5, idempotent=True)
     first, second = group[0].call("a", 1), group[1].call("b", x=2)
     sent = [line.sent.get(timeout=10) for _ in range(2)]
@@ -136,7 +157,7 @@ def test_calls_are_answered_out_of_order(line):
 
 
 def test_refusals_and_errors_keep_their_class_and_words(line):
-    install(connect(line.socket.path))
+    install(known(connect(line.socket.path)))
     refused, late = RoleGroup("w")[0].call("a"), RoleGroup("w")[0].call("b")
     line.sent.get(timeout=10)[1].set_result(
         Reply(error_type="CallError", message="w/0 has no such method", refused=Refusal.NO_METHOD)
@@ -149,13 +170,75 @@ def test_refusals_and_errors_keep_their_class_and_words(line):
 
 
 def test_calls_fail_when_the_host_goes(line):
-    install(connect(line.socket.path))
+    install(known(connect(line.socket.path)))
     call = RoleGroup("w")[0].call("a")
     line.sent.get(timeout=10)
     for frames in line.socket._lines[3]:
         frames.close()
     with pytest.raises(CallError, match="the host of this rank is gone"):
         call.result(timeout=10)
+
+
+def test_card_is_asked_for_once_and_arguments_are_those_of_the_call(line):
+    install(connect(line.socket.path))
+    batch = [1, 2, 3]
+    call = RoleGroup("w").call("batch", batch)
+    batch.clear()
+    asked, answer = line.sent.get(timeout=10)
+    assert (asked.rank, asked.method) == (0, ":card")
+    answer.set_result(Reply(payload=wire.dump(Card({"batch": RpcMark(dispatch="shard", collect="concat")}), "")))
+    sent = [line.sent.get(timeout=10) for _ in range(4)]
+    assert [wire.load(c.payload) for c, _ in sent] == [(([1],), {}), (([2],), {}), (([3],), {}), (([],), {})]
+    for each, reply in sent:
+        reply.set_result(Reply(payload=wire.dump(wire.load(each.payload)[0][0], "")))
+    assert call.result(timeout=10) == [1, 2, 3]
+    RoleGroup("w").call("batch", [0])
+    assert line.sent.get(timeout=10)[0].method == "batch"
+
+
+def test_what_is_large_and_the_same_for_all_shards_travels_apart_and_once(line):
+    install(known(connect(line.socket.path)))
+    weights = b"w" * 200_000
+    RoleGroup("w").call("batch", [1, 2, 3, 4], weights=weights)
+    sent = [line.sent.get(timeout=10)[0] for _ in range(4)]
+    assert all(len(c.payload) < 1000 for c in sent)
+    assert [wire.arguments(c.payload, c.common) for c in sent] == [(([n],), {"weights": weights}) for n in (1, 2, 3, 4)]
+
+
+def test_size_of_a_role_that_was_resized_is_heard_of(line):
+    install(known(connect(line.socket.path)))
+    group = RoleGroup("w")
+    call = group.call("batch", [1, 2])
+    assert [line.sent.get(timeout=10)[0].ranks for _ in range(3)] == [4, 4, 4]
+    _, answer = line.sent.get(timeout=10)
+    line.sizes["w"] = 2
+    answer.set_exception(CallError("w has 2 ranks now", role="w", rank=3))
+    with pytest.raises(CallError, match="2 ranks now"):
+        call.result(timeout=10)
+    assert len(group) == 2
+
+
+def test_job_is_asked_and_ordered_through_the_host(line):
+    worker = connect(line.socket.path)
+    assert worker.job.status() == {"phase": "Running", "ranks": ["w/0"]}
+    worker.job.restart(role="w", rank=1)
+    worker.job.stop()
+    assert line.asked.get(timeout=10) == ("status", [])
+    (what, (number, *order)), (_, (other, *end)) = line.asked.get(timeout=10), line.asked.get(timeout=10)
+    assert (what, order, end) == ("command", ["restart", "w/1", "w/3"], ["stop", "job", "w/3"])
+    assert number != other
+    line.deaf = True
+    with pytest.raises(UnreachableError, match="PrimeMaster gave no answer"):
+        worker.job.stop()
+
+
+def test_order_to_what_is_not_there_is_refused(line):
+    worker = connect(line.socket.path)
+    with pytest.raises(NotFoundError, match=r"no such role\n  roles: w \(4\)"):
+        worker.job.restart(role="v")
+    with pytest.raises(NotFoundError, match="no such rank"):
+        worker.job.restart(role="w", rank=4)
+    assert line.asked.empty()
 
 
 CHATTER = """

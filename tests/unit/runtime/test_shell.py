@@ -3,74 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from memory_backend import MemoryBackend, MemoryHost
+from master_shell_kit import FIRST, World, end_all, ended, running, until
+from memory_backend import MemoryHost
 
 from dljob.master import events as ev
 from dljob.master.state import Phase
 from dljob.master.views import Outcome
-from dljob.plan.plan import plan
 from dljob.runtime import shell as shell_module
 from dljob.runtime import timeline as timeline_module
-from dljob.runtime.messages import Beacon, JobInfo
-from dljob.runtime.setup import Setup
+from dljob.runtime.context import peers_of
+from dljob.runtime.messages import Beacon, StartOrder
 from dljob.runtime.shell import Shell
-from dljob.runtime.stores import FileStore, KeyValueStore
-from dljob.spec.model import DLJobManifest
-
-UID = "0123456789abcdef" * 2
-FIRST = "01234567/worker/0/1"
-HANG_S = 60
-"""No wait here takes so long, but where a busy disk takes seconds for a sync."""
-
-
-class World:
-    """A job's folder and backend, in which masters come and go."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.backend = MemoryBackend()
-        self.carried: ev.Carried | None = None
-        self.masters: list[tuple[Shell, asyncio.Task[None]]] = []
-
-    def setup(self, **spec: Any) -> Setup:
-        roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
-        document = {"metadata": {"name": "j"}, "spec": {"roles": roles, **spec}}
-        manifest = DLJobManifest.model_validate(document)
-        made = plan(manifest)
-        info = JobInfo(UID, "j", str(self.folder), "dljob", "01234567/master", 30, 0.2, "/code", (("worker", 2),))
-        return Setup(info, manifest.spec, made, carried=self.carried)
-
-    def master(self, *, kv: bool = False, **spec: Any) -> Shell:
-        store = KeyValueStore(self.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(self.folder / "journal")
-        made = Shell(self.setup(**spec), self.backend, store)
-        self.masters.append((made, asyncio.create_task(made.run())))
-        return made
-
-    async def die(self) -> None:
-        """The present master is gone from one moment to the next."""
-        made, task = self.masters[-1]
-        for doomed in (task, *made.executor._tasks, made.executor._pump):
-            doomed.cancel()
-        made.executor.hosts.close()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    def host(self, name: str = FIRST) -> MemoryHost:
-        return self.backend.hosts[name]
-
-    def close(self) -> None:
-        for made, task in self.masters:
-            task.cancel()
-            made.executor.close()
+from dljob.runtime.stores import FileStore
 
 
 @pytest.fixture
@@ -78,35 +31,6 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(shell_module, "PROGRESS_S", 0.01)
     yield (made := World(tmp_path))
     made.close()
-
-
-async def until(check: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(HANG_S):
-        while not (got := check()):  # noqa: ASYNC110 - the condition is somebody else's
-            await asyncio.sleep(0.005)
-        return got
-
-
-def running(shell: Shell) -> Callable[[], bool]:
-    return lambda: shell.state.phase is Phase.RUNNING
-
-
-def end_all(world: World, outcome: Outcome | None = None) -> None:
-    ranks = [(name, host) for name, host in world.backend.hosts.items() if "/agent/" not in name]
-    for name, host in ranks:
-        host.report(int(name.split("/")[2]), int(name.split("/")[3]), outcome or Outcome(ok=True, result="7"))
-
-
-async def ended(world: World) -> dict[str, Any]:
-    shell, task = world.masters[-1]
-    async with asyncio.timeout(HANG_S):
-        await task
-    assert shell.final is not None
-    assert world.backend.groups == {}
-    assert world.backend.hosts == {}
-    left = [key for key in world.backend.kv.values if UID in key]
-    assert left == []
-    return shell.final
 
 
 async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
@@ -183,13 +107,14 @@ async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> No
     assert (await ended(world))["phase"] == "Succeeded"
 
 
-@pytest.mark.parametrize("kv", [False, True])
-async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool) -> None:
-    """For each n: masters that each live for n more events bring the job to the same end."""
+@pytest.mark.parametrize(("kv", "upgraded"), [(False, False), (True, False), (False, True), (True, True)])
+async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool, upgraded: bool) -> None:
+    """For each n: masters that each live for n more events bring the job to the same end, each of other code, too."""
     for n in (1, 2, 3, 5, 8):
         world = World(tmp_path / str(n))
         world.carried = ev.Carried(1, restarts=(("Job", 3),))
         for _ in range(300):
+            world.core += "+" if upgraded else ""
             shell = world.master(kv=kv, master={"maxRestarts": 100})
             await until(lambda s=shell: s.recovered or s.final)
             start = shell.journal._lines
@@ -358,3 +283,21 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     await until(lambda: shell.version > version)
     assert shell.status()["progress"].items() >= {"step": 42, "metrics": {"loss": 0.5}}.items()
     assert not shell.heard(Beacon("worker", "01234567/worker/0/99", 1)).known
+
+
+async def test_who_starts_is_told_how_many_ranks_roles_have_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[StartOrder] = []
+
+    async def start(host: MemoryHost, order: StartOrder) -> None:
+        orders.append(order)
+        await MemoryHost_start(host, order)
+
+    MemoryHost_start = MemoryHost.start  # noqa: N806 - the real one
+    monkeypatch.setattr(MemoryHost, "start", start)
+    elastic = {"type": "Elastic", "minReplicas": 1, "maxReplicas": 4, "comm": {"backend": "None"}}
+    shell = world.master(roles=[{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2, **elastic}])
+    await until(running(shell))
+    assert {order.sizes for order in orders} == {(("worker", 2),)}
+    larger = dataclasses.replace(orders[0], sizes=(("worker", 3),))
+    info = dataclasses.replace(shell.setup.info, roles=(("worker", 2), ("other", 5)))
+    assert dict(peers_of(info, larger)) == {"worker": 3, "other": 5}

@@ -109,6 +109,14 @@ SITE = f"{LIB}/site-packages"
         ([f"{SITE}/torch/distributed/distributed_c10d.py", "train.py"], Where.COLLECTIVE),
         (["train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/rpc.py", "train.py"], Where.CALL),
+        (
+            [
+                f"{SITE}/ray/_private/worker.py",
+                *(f"{SITE}/dljob/runtime/{n}.py" for n in ("direct", "futures")),
+                "a.py",
+            ],
+            Where.CALL,
+        ),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/checkpoint/client.py", "train.py"], Where.CHECKPOINT),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/context.py", "train.py"], Where.ORDER),
         ([f"{LIB}/threading.py", "train.py"], Where.USER),

@@ -160,6 +160,19 @@ async def test_a_node_that_does_not_answer_in_time_costs_only_its_own_logs(
     assert got["logs"]["a/1"] == "[dljob] the log on node frozen cannot be had: no answer within 0.1 s\n"
 
 
+async def test_of_a_lost_node_there_is_what_the_volume_has(
+    nodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLJOB_CHECKPOINT", str(tmp_path / "ckpt"))
+    for name in ("attempt-1/a-2.10", "attempt-2/a-2.9", "attempt-2/a-2.10", "attempt-2/a-22.11"):
+        path = tmp_path / "ckpt" / nodes.name / "logs" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+    got = await tails.gather(nodes, {"ranks": [row("a", 2, node="dead"), row("a", 3, node="dead")]}, 10_000)
+    lost = "[dljob] the log on node dead cannot be had: the node is gone\n"
+    assert got["logs"] == {"a/2": f"attempt-2/a-2.10\n{lost}", "a/3": lost}
+
+
 async def test_ranks_without_room_are_named(nodes: Path) -> None:
     for rank in range(5):
         (nodes / "logs" / f"a-{rank}.log").write_text("x" * 10 if rank == 2 else "x" * 1000)

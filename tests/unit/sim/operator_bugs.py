@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dljob.control import annotate, attempts, children, finish, leaving, names, reconcile
+from dljob.control import annotate, attempts, children, finish, leaving, machines, names, reasons, reconcile, suspending
 from dljob.control import status as statuses
 from dljob.control.case import Case
 from dljob.control.model import Annotate
@@ -42,6 +42,13 @@ def counts_no_restart(patch):
             super().__init__(reason, message, counted=False, fault=fault)
 
     patch.setattr(attempts, "NewAttempt", Free)
+
+
+@bug
+def waits_for_dead_kubelets(patch):
+    """A pod that is over on a node that is lost is waited for."""
+    instead(patch, machines.force, lambda case: None)
+    patch.setattr(machines, "force", lambda case: None)
 
 
 @bug
@@ -101,3 +108,26 @@ def replace_cluster(case: Case) -> Case:
 def hears_no_verdict(patch):
     """What PrimeMaster says of the end is not heard."""
     instead(patch, finish.verdict, lambda case: None)
+
+
+@bug
+def suspends_without_waiting(patch):
+    """A job is called suspended while its RayCluster is still there."""
+    patch.setattr(attempts, "leftover", lambda case: None)
+    patch.setattr(statuses, "clearing", lambda case: None)
+
+
+@bug
+def counts_a_suspension(patch):
+    """Being suspended uses up maxClusterRestarts."""
+
+    def counted(reason, message, **_):
+        return attempts.NewAttempt(reasons.HEAD_LOST, message)
+
+    patch.setattr(suspending, "NewAttempt", counted)
+
+
+@bug
+def never_resumes(patch):
+    """A job that is suspended stays so."""
+    patch.setattr(suspending, "_rest", lambda case: Step("the job is suspended"))

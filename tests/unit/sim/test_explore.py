@@ -174,7 +174,7 @@ LEFT_OUT = {
 LOOKED_AT = {
     *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
     *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake", "checks"),
-    *("departures", "grants"),
+    *("departures", "grants", "sizes"),
 }
 
 

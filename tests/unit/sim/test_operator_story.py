@@ -16,6 +16,7 @@ from dljob.sim.shrink import fewest
 FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "forgets_the_last_cluster": (("head restarts", "head deleted"), {"two clusters"}),
     "counts_no_restart": (("head restarts", "head deleted"), {"budget"}),
+    "waits_for_dead_kubelets": (("node lost for ever",), {"stuck", "no end", "left"}),
     "never_lets_go": ((), {"held"}),
     "lets_go_too_early": (("deleted",), {"left running"}),
     "annotates_again_and_again": ((), {"restless", "storm"}),
@@ -23,6 +24,9 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "keeps_the_cluster": ((), {"left"}),
     "forgets_what_it_made": ((), {"restless", "storm"}),
     "hears_no_verdict": ((), {"no end"}),
+    "suspends_without_waiting": (("job suspended",), {"not gone"}),
+    "counts_a_suspension": (("job suspended",), {"budget"}),
+    "never_resumes": (("job suspended",), {"no end"}),
 }
 """Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
 SEEDS = 120

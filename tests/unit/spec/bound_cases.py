@@ -69,11 +69,18 @@ WHOLE: Json = {
         "maxRestarts": 1,
         "createTimeoutSeconds": 60,
         "journal": {"path": "/journal", "claimName": "journal"},
+        "placement": "Head",
+    },
+    "gcsFaultTolerance": {
+        "backend": "Redis",
+        "redisAddress": "redis:6379",
+        "redisPasswordSecret": {"name": "s", "key": "password"},
     },
     "faultTolerance": {
         "backoff": {"initialSeconds": 0, "multiplier": 2, "maxSeconds": 86400},
         "spares": {"processesPerNode": 0, "nodes": 0},
         "node": {"freezeSeconds": 3},
+        "elastic": {"shrinkAfterSeconds": 30},
         "hang": {"action": "Restart"},
         "rules": [
             {
@@ -95,6 +102,7 @@ WHOLE: Json = {
         "peerCopy": False,
         "gracePeriodSeconds": 9,
     },
+    "networkPolicy": {"enabled": True},
     "scheduling": {"queueName": "q", "priorityClassName": "p", "labels": {"volcano.sh/queue-name": "q"}},
     "managedBy": "dljob.io/operator",
 }
@@ -111,6 +119,8 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),
     scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
+    scalars.KEY_PATTERN: (lambda n: "a" * n, "a/b"),
+    scalars.HOST_PORT_PATTERN: (lambda n: "a" * (n - 5) + ":6379", "redis"),
     quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),
     "": (lambda n: "a" * n, ""),
 }
@@ -126,7 +136,11 @@ SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].replicasPerGroup": ((".roles.0.replicas", 1024), (".nodeGroups.0.accelerator.count", 1024)),
     ".roles[].resources.memory": ((".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),),
     ".roles[].restartPolicy.outOfMemory.maxMemory": ((".roles.0.resources.memory", "0"),),
+    ".roles[].minReplicas": ((".roles.0.replicas", 100000),),
     ".roles[].replicas": ((".roles.0.replicasPerGroup", 1),),
+    ".gcsFaultTolerance.claimName": ((".gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),),
+    ".faultTolerance.elastic.shrinkAfterSeconds": ((".faultTolerance.node.pendingTimeoutSeconds", 86400),),
+    ".faultTolerance.node.pendingTimeoutSeconds": ((".faultTolerance.elastic", {}),),
     ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),
 }
 """What must change with a field for its bound to be the only thing that is touched."""
@@ -135,8 +149,9 @@ CROSS = {
     ".collocations[].roles", ".roles", ".nodeGroups[].name", ".faultTolerance.rules[].roles[]",
     ".faultTolerance.rules[].roles", ".roles[].accelerator.type", ".nodeGroups[].accelerator.type",
     ".roles[].annotations", ".roles[].type", ".roles[].comm.backend", ".collocations", ".collocations[].level",
-    ".nodeGroups",
-    ".master.journal.path", ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
+    ".nodeGroups", ".roles[].maxReplicas", ".nodeGroups[].minReplicas", ".nodeGroups[].maxReplicas",
+    ".master.journal.path", ".master.placement", ".gcsFaultTolerance.backend",
+    ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
@@ -234,7 +249,7 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
     """The whole job with one field changed, or without it; an entrypoint is of the role that has that kind."""
     spec = copy.deepcopy(ON_REF if path.startswith(".rayClusterRef") else WHOLE)
     for other, fit in SPECIAL.get(path, ()):
-        _set(spec, other, fit)
+        _set(spec, other, copy.deepcopy(fit))
     for kind, index in (("command", 1), ("class", 2)):
         path = path.replace(f".roles[].entrypoint.{kind}", f".roles.{index}.entrypoint.{kind}")
     path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")

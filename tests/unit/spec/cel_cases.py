@@ -35,17 +35,44 @@ class Case:
     accepted: Json
     refused: Json
     before: Json | None = None
+    status: Json | None = None
+    """What the operator had said before."""
 
 
-def case(rule: cel.Rule, accepted: Json, refused: Json, before: Json | None = None) -> Case:
-    return Case(rule.message, job(accepted), job(refused), before and job(before))
+def case(rule: cel.Rule, accepted: Json, refused: Json, before: Json | None = None, status: Json | None = None) -> Case:
+    return Case(rule.message, job(accepted), job(refused), before and job(before), status)
 
 
 PAIR = {"roles": [role("a"), role("b"), role("c")]}
+ELASTIC = role(type="Elastic", replicas=2, minReplicas=1, maxReplicas=4)
 ON_REF: Json = {"roles": [role()], "rayClusterRef": {"name": "shared"}}
 CLAIM: Json = {"checkpoint": {"path": "/c", "claimName": "ckpt"}}
 CHIP = {"type": "Custom", "resourceName": "example.com/chip", "rayResource": "chip"}
 
+RUNS: Json = {"phase": "Running", "submissionId": "j-1"}
+
+
+def groups(**more: Any) -> Json:
+    return {"roles": [role()], "nodeGroups": [{"name": "g", **more}]}
+
+
+def imaged(image: str, **more: Any) -> Json:
+    return {"roles": [role()], "image": image, **more}
+
+
+def runs(rule: cel.Rule, *cases: tuple[Json, Json, Json]) -> list[Case]:
+    """What may and may not change while a job runs: (accepted, refused, before)."""
+    return [case(rule, accepted, refused, before, RUNS) for accepted, refused, before in cases]
+
+
+OVER: Json = {**RUNS, "completionTime": "2027-01-15T08:00:00Z"}
+FREE: tuple[tuple[Json, Json | None], ...] = (
+    ({"suspend": True}, RUNS),
+    ({}, None),
+    ({}, {"phase": "Queued"}),
+    ({}, OVER),
+)
+"""(more of the spec, status): jobs that do not run, of which everything may change that may ever."""
 RULES: tuple[Case, ...] = (
     Case(cel.NAME.message, job({"roles": [role()]}, "a" * 47), job({"roles": [role()]}, "a" * 48)),
     Case(cel.NAME.message, job({"roles": [role()]}, "a-1"), job({"roles": [role()]}, "1-a")),
@@ -87,6 +114,72 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(type="Elastic", replicas=2)]},
         {"roles": [role()]},
     ),
+    *runs(
+        cel.ROLES_FIXED,
+        ({"roles": [role(args=["x"], resources={"cpu": "2"})]}, {"roles": [role(replicas=2)]}, {"roles": [role()]}),
+        ({"roles": [role(env=[])]}, {"roles": [role(), role("b")]}, {"roles": [role()]}),
+        ({"roles": [role("b"), role()]}, {"roles": [role(), role("c")]}, {"roles": [role(), role("b")]}),
+        ({"roles": [role()]}, {"roles": [role(entrypoint={"class": "app.B"})]}, {"roles": [role()]}),
+        ({"roles": [share("a", "1")]}, {"roles": [share("a", "2")]}, {"roles": [share("a", "1")]}),
+        ({"roles": [share("a", "1")]}, {"roles": [role()]}, {"roles": [share("a", "1")]}),
+        (
+            {"roles": [role(type="Elastic", replicas=4)]},
+            {"roles": [role(type="Elastic", replicas=4, entrypoint={"module": "b.py"})]},
+            {"roles": [role(type="Elastic", replicas=2)]},
+        ),
+    ),
+    *runs(
+        cel.GROUPS_FIXED,
+        *(
+            (groups(replicas=3), groups(**change), groups())
+            for change in ({"name": "h"}, {"cpu": "4"}, {"memory": "2Gi"}, {"sharedMemory": "2Gi"})
+        ),
+        (groups(memory="1Gi", replicas=2), groups(), groups(memory="1Gi")),
+        (
+            groups(labels={"a": "b"}, replicas=2),
+            groups(labels={"a": "c"}),
+            groups(labels={"a": "b"}),
+        ),
+        (
+            groups(accelerator={"type": "GPU", "count": 8}, replicas=2),
+            groups(accelerator={"type": "GPU", "count": 4}),
+            groups(accelerator={"type": "GPU", "count": 8}),
+        ),
+        (groups(replicas=2), {"roles": [role()]}, groups()),
+        ({"roles": [role(args=["x"])]}, groups(), {"roles": [role()]}),
+    ),
+    *runs(
+        cel.IMAGE_FIXED,
+        (imaged("example/x:1", config={"a": 1}), imaged("example/x:2"), imaged("example/x:1")),
+        (imaged("example/x:1", config={"a": 1}), {"roles": [role()]}, imaged("example/x:1")),
+    ),
+    *(
+        case(
+            cel.BOUNDS_ELASTIC,
+            {"roles": [role(type="Elastic", replicas=2, **{name: 2})]},
+            {"roles": [role(replicas=2, **{name: 2})]},
+        )
+        for name in ("minReplicas", "maxReplicas")
+    ),
+    *(
+        case(
+            cel.BOUNDS,
+            {"roles": [role(type="Elastic", replicas=4, replicasPerGroup=2, **{name: right})]},
+            {"roles": [role(type="Elastic", replicas=4, replicasPerGroup=2, **{name: wrong})]},
+        )
+        for name, right, wrong in (
+            *(("minReplicas", 2, 6), ("minReplicas", 4, 3)),
+            *(("maxReplicas", 6, 2), ("maxReplicas", 4, 5)),
+        )
+    ),
+    *(
+        case(
+            cel.MACHINE_BOUNDS,
+            {"roles": [ELASTIC], "nodeGroups": [{"name": "g", "replicas": 4, name: right}]},
+            {"roles": [ELASTIC], "nodeGroups": [{"name": "g", "replicas": 4, name: wrong}]},
+        )
+        for name, right, wrong in (("minReplicas", 2, 5), ("maxReplicas", 5, 3))
+    ),
     case(
         cel.MANAGED_BY,
         {"roles": [role(replicas=2)], "managedBy": "dljob.io/operator"},
@@ -114,6 +207,8 @@ RULES: tuple[Case, ...] = (
             ("imagePullSecrets", "imagePullSecrets", [{"name": "pull"}]),
             ("envFrom", "envFrom", [{"secretRef": {"name": "s"}}]),
             ("scheduling", "scheduling", {"queueName": "q"}),
+            ("networkPolicy", "networkPolicy", {"enabled": True}),
+            ("gcsFaultTolerance", "gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),
             ("code.configMap", "code", {"configMap": "code"}),
             ("checkpoint.claimName", "checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
             (
@@ -124,7 +219,9 @@ RULES: tuple[Case, ...] = (
         )
     ),
     case(cel.BESIDE_REF["checkpoint.claimName"], {**ON_REF, "checkpoint": {"path": "/c"}}, {**ON_REF, **CLAIM}),
+    case(cel.REF_SUSPEND, {**ON_REF, "suspend": False}, {**ON_REF, "suspend": True}),
     case(cel.REF_MASTER, {**ON_REF, "master": {"maxRestarts": 2}}, {**ON_REF, "master": {"cpu": "2"}}),
+    case(cel.REF_MASTER, {**ON_REF, "master": {"placement": "Head"}}, {**ON_REF, "master": {"placement": "Worker"}}),
     case(cel.REF_MASTER, {**ON_REF, "master": {"memory": "1Gi"}}, {**ON_REF, "master": {"memory": "2Gi"}}),
     case(
         cel.REF_SPARES,
@@ -191,6 +288,32 @@ RULES: tuple[Case, ...] = (
         {"roles": [role()], "envFrom": [{"secretRef": {"name": "s"}, "configMapRef": {"name": "c"}}]},
     ),
     case(cel.ENV_FROM, {"roles": [role()]}, {"roles": [role()], "envFrom": [{"prefix": "P_"}]}),
+    *(
+        case(
+            cel.GCS_BACKEND, {"roles": [role()], "gcsFaultTolerance": ok}, {"roles": [role()], "gcsFaultTolerance": bad}
+        )
+        for ok, bad in (
+            ({"backend": "Redis", "redisAddress": "r:6379"}, {"backend": "Redis"}),
+            (
+                {"backend": "Redis", "redisAddress": "r:6379", "redisPasswordSecret": {"name": "s", "key": "k"}},
+                {"backend": "Redis", "redisAddress": "r:6379", "claimName": "c"},
+            ),
+            ({"backend": "RocksDB", "claimName": "c"}, {"backend": "RocksDB"}),
+            (
+                {"backend": "RocksDB", "claimName": "c"},
+                {"backend": "RocksDB", "claimName": "c", "redisAddress": "r:6379"},
+            ),
+            (
+                {"backend": "RocksDB", "claimName": "c"},
+                {"backend": "RocksDB", "claimName": "c", "redisPasswordSecret": {"name": "s", "key": "k"}},
+            ),
+        )
+    ),
+    case(
+        cel.MASTER_JOURNAL,
+        {"roles": [role()], "master": {"placement": "Worker"}},
+        {"roles": [role()], "master": {"placement": "Worker", "journal": {"path": "/journal"}}},
+    ),
     case(
         cel.JOURNAL,
         {"roles": [role()], "master": {"journal": {"claimName": "c", "path": "/journal"}}},

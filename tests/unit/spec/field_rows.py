@@ -39,7 +39,10 @@ DERIVED: dict[str, Any] = {
 DECLARED: dict[str, Any] = {
     **DERIVED,
     "spec": {
-        "roles": [{"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": {"type": "Custom"}}],
+        "roles": [
+            {"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": {"type": "Custom"}},
+            {"name": "e", "type": "Elastic", "entrypoint": {"class": "app.A"}, "replicas": 2, "minReplicas": 1},
+        ],
         "nodeGroups": [
             {
                 "name": "one",
@@ -125,6 +128,8 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].config": Plan("spec.roles.0.config", {"lr": 1}),
     "spec.roles[].replicas": Plan("spec.roles.3.replicas", 2),
     "spec.roles[].replicasPerGroup": Plan("spec.roles.0.replicasPerGroup", 4),
+    "spec.roles[].minReplicas": Plan("spec.roles.0.minReplicas", 2),
+    "spec.roles[].maxReplicas": Plan("spec.roles.0.maxReplicas", 8),
     "spec.roles[].accelerator.type": Plan("spec.roles.1.accelerator.type", "NPU"),
     "spec.roles[].accelerator.count": Plan("spec.roles.1.accelerator.count", "0.5"),
     "spec.roles[].resources.cpu": Plan("spec.roles.0.resources", {"cpu": "500m"}),
@@ -156,6 +161,8 @@ ROWS: dict[str, Plan | Code] = {
     "spec.collocations[].level": Plan("spec.collocations.0.level", "Device"),
     "spec.nodeGroups[].name": Plan("spec.nodeGroups.1.name", "three", "declared"),
     "spec.nodeGroups[].replicas": Plan("spec.nodeGroups.0.replicas", 3, "declared"),
+    "spec.nodeGroups[].minReplicas": Plan("spec.nodeGroups.0.minReplicas", 1, "declared"),
+    "spec.nodeGroups[].maxReplicas": Plan("spec.nodeGroups.0.maxReplicas", 3, "declared"),
     "spec.nodeGroups[].cpu": Plan("spec.nodeGroups.0.cpu", "9", "declared"),
     "spec.nodeGroups[].memory": Plan("spec.nodeGroups.0.memory", "17Gi", "declared"),
     "spec.nodeGroups[].sharedMemory": Plan("spec.nodeGroups.0.sharedMemory", "2Gi", "declared"),
@@ -188,6 +195,9 @@ ROWS: dict[str, Plan | Code] = {
     "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "createTimeoutSeconds"),
     "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
     "spec.master.journal.claimName": Plan("spec.master", {"journal": {"path": "/journal", "claimName": "journal"}}),
+    "spec.master.placement": Code(
+        "dljob.runtime.launch", "placement", "tests/unit/runtime/test_standing.py::test_where_a_master_is_made"
+    ),
     "spec.faultTolerance.maxRestarts": Code(
         "dljob.master.budget",
         "fault_tolerance.max_restarts",
@@ -205,7 +215,7 @@ ROWS: dict[str, Plan | Code] = {
     ),
     "spec.faultTolerance.leaseSeconds": Code(
         "dljob.runtime.prime",
-        "fault_tolerance.lease_seconds",
+        "lease_seconds",
         "tests/ray/test_host_deaths.py::test_lease_that_runs_out_ends_the_process",
     ),
     "spec.faultTolerance.backoff.initialSeconds": Code(
@@ -253,6 +263,16 @@ ROWS: dict[str, Plan | Code] = {
         "dljob.master.admission",
         "node.pending_timeout_seconds",
         f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
+    ),
+    "spec.faultTolerance.elastic.shrinkAfterSeconds": Code(
+        "dljob.master.elastic",
+        "elastic.shrink_after_seconds",
+        "tests/unit/master/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
+    ),
+    "spec.faultTolerance.elastic.growAfterSeconds": Code(
+        "dljob.master.elastic",
+        "elastic.grow_after_seconds",
+        "tests/unit/master/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
     ),
     "spec.faultTolerance.hang.action": Code(
         "dljob.master.hanging",
@@ -310,6 +330,21 @@ ROWS: dict[str, Plan | Code] = {
     "spec.faultTolerance.causes[].reason": Code(
         "dljob.master.causes", "user.reason", f"{CAUSES}::test_users_name_causes_of_their_own"
     ),
+    "spec.gcsFaultTolerance.backend": Plan(
+        "spec.gcsFaultTolerance", {"backend": "Redis", "redisAddress": "redis:6379"}
+    ),
+    "spec.gcsFaultTolerance.redisAddress": Plan(
+        "spec.gcsFaultTolerance", {"backend": "Redis", "redisAddress": "other:6379"}
+    ),
+    "spec.gcsFaultTolerance.redisPasswordSecret.name": Plan(
+        "spec.gcsFaultTolerance",
+        {"backend": "Redis", "redisAddress": "r:6379", "redisPasswordSecret": {"name": "s", "key": "k"}},
+    ),
+    "spec.gcsFaultTolerance.redisPasswordSecret.key": Plan(
+        "spec.gcsFaultTolerance",
+        {"backend": "Redis", "redisAddress": "r:6379", "redisPasswordSecret": {"name": "s", "key": "other"}},
+    ),
+    "spec.gcsFaultTolerance.claimName": Plan("spec.gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),
     "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
     "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
     "spec.checkpoint.saveOnExit": Code(
@@ -330,6 +365,16 @@ ROWS: dict[str, Plan | Code] = {
     "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
     "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
     "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),
+    "spec.networkPolicy.enabled": Code(
+        "dljob.control.children",
+        "network_policy.enabled",
+        "tests/unit/control/test_network_policy.py::test_who_reaches_whom",
+    ),
+    "spec.suspend": Code(
+        "dljob.control.case",
+        "suspend",
+        "tests/unit/control/test_suspending.py::test_a_job_that_begins_suspended_makes_nothing",
+    ),
     "spec.managedBy": Code(
         "dljob.control.reconcile",
         "managedBy",

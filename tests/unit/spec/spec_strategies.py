@@ -65,9 +65,11 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
             "gracePeriodSeconds": 9,
         },
         "scheduling": {"queueName": "gold", "labels": {"volcano.sh/queue-name": "q"}},
+        "networkPolicy": {"enabled": True},
         "head": {"cpu": 2, "template": {"spec": {"nodeSelector": {"pool": "cpu"}}}},
         "rayClusterTemplate": {"metadata": {"labels": {"team": "rl"}}},
         "master": {"cpu": "250m", "journal": {"path": "/journal"}},
+        "gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"},
         "ttlSecondsAfterFinished": draw(st.integers(0, 9)),
         "runtimeEnv": {"env_vars": {"A": "1"}},
     }

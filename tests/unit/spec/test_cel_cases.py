@@ -22,7 +22,13 @@ from dljob.spec.model import DLJobManifest
 
 ROOT = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 BOUNDS = list(bounds())
-CHANGES = {cel.TYPE_IMMUTABLE.message, cel.MANAGED_BY.message, cel.REF_IMMUTABLE.message}
+CHANGES = {
+    rule.message
+    for rule in (
+        *(cel.TYPE_IMMUTABLE, cel.MANAGED_BY, cel.REF_IMMUTABLE),
+        *(cel.ROLES_FIXED, cel.GROUPS_FIXED, cel.IMAGE_FIXED),
+    )
+}
 """Rules about what a job was before, of which only the server knows."""
 
 

@@ -69,6 +69,8 @@ class DLJobBuilder(SpecSetters):
         name: str,
         *,
         replicas: int = 1,
+        min_replicas: int | None = None,
+        max_replicas: int | None = None,
         cpu: Number = 1,
         memory: str | None = None,
         shared_memory: str | None = None,
@@ -80,6 +82,8 @@ class DLJobBuilder(SpecSetters):
         group = {
             "name": name,
             "replicas": whole(replicas, f".node_group({name!r})"),
+            "minReplicas": min_replicas,
+            "maxReplicas": max_replicas,
             "cpu": cpus(cpu, f".node_group({name!r})"),
             "memory": memory,
             "sharedMemory": shared_memory,

@@ -114,11 +114,12 @@ def submit(
 
     Raises:
         UnreachableError: no Ray, or no right to write to DLJOB_HOME.
-        UsageError: the working directory is not there.
+        UsageError: the working directory is not there; the job is suspended.
     """
     from dljob.runtime.connect import connect
     from dljob.runtime.launch import launch, new_uid
 
+    check_wanted(manifest)
     check_code_dir(code_dir)
     reached = connect(address)
     uid, name = new_uid(), manifest.metadata.name
@@ -134,6 +135,19 @@ def submit(
         )
     )
     return JobHandle(entry, launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend))
+
+
+def check_wanted(manifest: DLJobManifest) -> None:
+    """Whether the job is to run: on a Ray nobody would come back to one that is to begin suspended.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if manifest.spec.suspend:
+        raise UsageError(
+            f"job {manifest.metadata.name} is suspended (spec.suspend), and only Kubernetes holds a job back",
+            hint="leave spec.suspend out to run it here",
+        )
 
 
 def check_code_dir(code_dir: Path) -> None:

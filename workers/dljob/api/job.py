@@ -38,6 +38,8 @@ class Workload:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     replicas: int = 1
     replicas_per_group: int = 1
+    min_replicas: int | None = None
+    max_replicas: int | None = None
     accelerator: str | None = None
     """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
     accelerator_type: str | None = None
@@ -91,6 +93,8 @@ class Workload:
             "config": self.config,
             "replicas": self.replicas,
             "replicasPerGroup": self.replicas_per_group,
+            "minReplicas": self.min_replicas,
+            "maxReplicas": self.max_replicas,
             "accelerator": accelerator,
             "resources": {"cpu": self.cpu, "memory": self.memory, "custom": self.custom},
             "nodeGroup": self.node_group,

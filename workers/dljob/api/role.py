@@ -94,6 +94,15 @@ class RoleBuilder(Generic[B_co]):
         """How many ranks a torch node has."""
         return self._torch("nproc_per_node", count)
 
+    def elastic(self, fewest: int | None = None, most: int | None = None) -> Self:
+        """How many ranks it may go on with when nodes are lost, and how many it may be given while it runs."""
+        self._workload.type = "Elastic"
+        if fewest is not None:
+            self._workload.min_replicas = whole(fewest, self._call("elastic"))
+        if most is not None:
+            self._workload.max_replicas = whole(most, self._call("elastic"))
+        return self
+
     # --- on what
 
     def resource(

@@ -78,6 +78,14 @@ class SpecSetters:
             "scheduling", queueName=queue, priorityClassName=priority_class, labels=labels and dict(labels)
         )
 
+    def network_policy(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
+        """Close the job's pods on Kubernetes to all but each other, the operator's ports and the metrics."""
+        return self._merge("networkPolicy", enabled=enabled)
+
+    def suspend(self, on: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
+        """Hold the job back on Kubernetes: it begins, or goes on, when it is resumed."""
+        return self._put("suspend", on)
+
     def managed_by(self, controller: str) -> Self:
         """Whose job it is on Kubernetes: dljob.io/operator or kueue.x-k8s.io/multikueue."""
         return self._put("managedBy", controller)
@@ -126,8 +134,9 @@ class SpecSetters:
         create_timeout_seconds: int | None = None,
         journal_path: str | None = None,
         journal_claim: str | None = None,
+        placement: str | None = None,
     ) -> Self:
-        """PrimeMaster's size, budget, patience, and where its journal lives, be it on a PersistentVolumeClaim."""
+        """PrimeMaster's size, budget, patience, where it lives, and its journal, be it on a PersistentVolumeClaim."""
         journal = {k: v for k, v in {"path": journal_path, "claimName": journal_claim}.items() if v is not None}
         return self._merge(
             "master",
@@ -136,7 +145,20 @@ class SpecSetters:
             maxRestarts=max_restarts,
             createTimeoutSeconds=create_timeout_seconds,
             journal=journal or None,
+            placement=placement,
         )
+
+    def gcs_fault_tolerance(
+        self,
+        *,
+        claim: str | None = None,
+        redis: str | None = None,
+        redis_password: tuple[str, str] | None = None,
+    ) -> Self:
+        """Keep what Ray's head knows: in RocksDB on a claim, or in Redis at host:port, password in (Secret, key)."""
+        secret = None if redis_password is None else dict(zip(("name", "key"), redis_password, strict=True))
+        kept = {"redisAddress": redis, "redisPasswordSecret": secret, "claimName": claim}
+        return self._put("gcsFaultTolerance", pruned({"backend": "Redis" if redis else "RocksDB", **kept}))
 
     def fault_tolerance(
         self,
@@ -185,6 +207,11 @@ class SpecSetters:
             "pendingTimeoutSeconds": pending_timeout_seconds,
         }
         return self._merge("faultTolerance", node=pruned(policy))
+
+    def resizing(self, *, shrink_after_seconds: int | None = None, grow_after_seconds: int | None = None) -> Self:
+        """How long elastic roles wait before they go on with fewer ranks, and before they grow back."""
+        policy = {"shrinkAfterSeconds": shrink_after_seconds, "growAfterSeconds": grow_after_seconds}
+        return self._merge("faultTolerance", elastic=pruned(policy))
 
     def hung_ranks(
         self, *, action: str | None = None, idle_seconds: int | None = None, busy_seconds: int | None = None

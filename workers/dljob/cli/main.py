@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
 
 DEBUG = "--debug"
+TORCHRUN = "torchrun"
+"""Its words are torchrun's, and those of a script: they are not ours to parse."""
 COMMANDS = {
     "run": "Run a job and watch it to its end: on this machine, or on Kubernetes.",
+    "torchrun": "Run a script of torchrun's, unchanged, as a job: here, on a Ray that runs, or on Kubernetes.",
     "submit": "Start a job on Kubernetes, or on a Ray that runs already, and return when it is in hand there.",
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
     "validate": "Check job files: unknown fields, wrong values, roles or a plan that do not fit together.",
@@ -27,6 +30,9 @@ COMMANDS = {
     "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
     "stack": "Show where the ranks of a running job are: the stacks of all their threads, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
+    "suspend": "Give a job's machines back on Kubernetes: what is in memory is saved, and nothing of it is left but "
+    "the DLJob.",
+    "resume": "Let a suspended job go on: on new machines, from its last checkpoint, with its spec as it is now.",
     "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
     "chaos": "Do the faults of a file to a running job of this machine, and tell what it did about each.",
     "doctor": "Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.",
@@ -35,7 +41,9 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> the first line of its docstring, said here so that the help imports no command."""
-ABOUT_JOBS = ("run", "submit", "status", "logs", "events", "stack", "restart", "stop", "chaos", "doctor")
+ABOUT_JOBS = (
+    *("run", "submit", "status", "logs", "events", "stack", "restart", "suspend", "resume", "stop", "chaos", "doctor"),
+)
 """Commands that can be about a cluster; under `kubectl dljob` they are."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.
@@ -65,7 +73,8 @@ def build(chosen: str = "") -> App:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = DEBUG in words
+    own = words.index(TORCHRUN) + 1 if TORCHRUN in words[:2] else len(words)
+    debug = DEBUG in words[:own]  # what comes later may be a script's
     if debug:
         words.remove(DEBUG)
     code = run(words, debug=debug)
@@ -83,6 +92,8 @@ def kubectl_main() -> NoReturn:
 
 def on_kubernetes(words: Sequence[str]) -> list[str]:
     """The words of a command with the flag that says that it is about a cluster."""
+    if words and words[0] == TORCHRUN:
+        return [TORCHRUN, "--to", "kubernetes", *words[1:]]
     at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
     if at is None or any(not word.startswith("-") for word in words[:at]):
         return list(words)
@@ -111,6 +122,10 @@ def run(words: Sequence[str], *, debug: bool = False) -> int:
 
 
 def _dispatch(words: Sequence[str]) -> int:
+    if words and words[0] == TORCHRUN:
+        from dljob.cli.commands.torchrun import torchrun
+
+        return torchrun(*words[1:])
     from cyclopts import CycloptsError
 
     app = build(words[0] if words else "")

@@ -10,18 +10,23 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.handle import check_code_dir
+from dljob.api.handle import check_code_dir, check_wanted
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
 from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.plan import plan
 from dljob.plan.targets import load_faults
-from dljob.spec.load import load_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from typing import Any
+
     from dljob.api.handle import JobHandle
+    from dljob.cli.live import Screen
     from dljob.runtime.embedded import EmbeddedRay
     from dljob.runtime.inflict import Inflictor
+    from dljob.spec.model import DLJobManifest
 
 STOP_S = 20.0
 """How long a job may take to stop after Ctrl-C before its Ray is ended under it."""
@@ -38,15 +43,24 @@ class RayDied(BaseException):
 class Runner:
     """One `dljob run`."""
 
-    def __init__(self, file: Path, faults: Path | None, pretend: tuple[str, ...], form: output.DataFormat) -> None:
+    def __init__(
+        self,
+        manifest: DLJobManifest,
+        code_dir: Path,
+        *,
+        faults: Path | None = None,
+        pretend: tuple[str, ...] = (),
+        form: output.DataFormat = "json",
+    ) -> None:
         from dljob.runtime.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
         self._form: output.DataFormat = form
-        self._manifest = load_file(file)
+        self._manifest = manifest
+        check_wanted(self._manifest)
         self._plan = plan(self._manifest)
         self._faults = load_faults(faults, self._plan) if faults else None
         self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
-        self._code_dir = file.resolve().parent / (self._manifest.spec.code.working_dir or "")
+        self._code_dir = code_dir
         check_code_dir(self._code_dir)
         self._deaths: list[str] = []
         self._handle: JobHandle | None = None
@@ -85,7 +99,7 @@ class Runner:
             record=self._registered,
         )
         inflictor = self._inflictor(handle)
-        with screen(handle.name) as shown:
+        with self.screen(handle) as shown:
             look = None if inflictor is None else chaos.Looking(inflictor, shown.say)
             try:
                 status = watch.watch(handle.connection, shown, look)
@@ -93,8 +107,15 @@ class Runner:
                 if inflictor is not None:
                     inflictor.close()
         extra = {} if inflictor is None else inflictor.finish(status)
-        code = watch.finish(handle, status, self._form, extra)
-        return code or chaos.verdict(extra)
+        return self.finish(handle, status, extra) or chaos.verdict(extra)
+
+    def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
+        """What shows the job."""
+        return screen(handle.name)
+
+    def finish(self, handle: JobHandle, status: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
+        """The last words; the exit code."""
+        return watch.finish(handle, status, self._form, extra)
 
     def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
         _listen()  # ray.init put a SIGTERM handler of its own in place of ours

@@ -22,14 +22,25 @@ from dljob.plan.dress import Dress, dressed, effective
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.words import resource_text
+from dljob.spec import standing
 from dljob.spec.load import parse
 from dljob.spec.model import DLJobManifest
 
 API_VERSION = "dljob.io/v1alpha1"
 QUEUE = "kueue.x-k8s.io/queue-name"
 """The label of a RayCluster that Kueue suspends until there is room."""
-LIVE_FIELDS = ("ttlSecondsAfterFinished", "cleanupPolicy", "activeDeadlineSeconds", "preRunningDeadlineSeconds")
+LIVE_FIELDS = (
+    *("ttlSecondsAfterFinished", "cleanupPolicy", "activeDeadlineSeconds", "preRunningDeadlineSeconds"),
+    "suspend",
+)
 """What the operator obeys itself, at once: a change of it does not wait for the next attempt."""
+
+GRACE_SECONDS = 120
+"""checkpoint.gracePeriodSeconds of a spec that says nothing of checkpoints."""
+
+MAX_SPEC = 1_000_000
+"""Bytes of the spec as the head mounts it: a ConfigMap holds 1 MiB, with what the last attempt hands on."""
+TOO_LARGE = f"and a ConfigMap of it holds {MAX_SPEC}: put large data into a file or a volume, and name that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,9 @@ class Terms:
     plan_hash: str
     max_cluster_restarts: int
     lease_seconds: int
+    grace_seconds: int
+    """How long what is in memory may take to come to disk."""
+    pending_timeout: int
     active_deadline: int | None
     pre_running_deadline: int | None
     ttl: int | None
@@ -92,6 +106,9 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
         return Refused(reasons.DOES_NOT_FIT, _in_a_line(error))
+    size = len(spec_text(made))
+    if size > MAX_SPEC:
+        return Refused(reasons.INVALID_SPEC, f"the spec has {size} bytes as JSON, {TOO_LARGE}")
     metadata, spec = made.manifest.metadata, made.manifest.spec
     cluster: Object = {}
     if spec.ray_cluster_ref is None:
@@ -107,13 +124,24 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         accelerators=_accelerators(made.plan),
         plan_hash=placement_plan(made.plan)[1],
         max_cluster_restarts=spec.fault_tolerance.max_cluster_restarts,
-        lease_seconds=spec.fault_tolerance.lease_seconds,
+        lease_seconds=standing.lease_seconds(
+            spec.fault_tolerance.lease_seconds, survives=spec.gcs_fault_tolerance is not None
+        ),
+        grace_seconds=spec.checkpoint.grace_period_seconds if spec.checkpoint else GRACE_SECONDS,
+        pending_timeout=spec.fault_tolerance.node.pending_timeout_seconds,
         active_deadline=spec.active_deadline_seconds,
         pre_running_deadline=spec.pre_running_deadline_seconds,
         ttl=spec.ttl_seconds_after_finished,
         queued=QUEUE in part(cluster, "metadata", "labels"),
         retain=spec.cleanup_policy == "Retain",
     )
+
+
+def spec_text(made: Blueprint) -> str:
+    """The effective spec as JSON, as the launcher takes it."""
+    data = made.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    whole = {"apiVersion": made.manifest.api_version, "kind": made.manifest.kind, **data}
+    return json.dumps(whole, separators=(",", ":"))
 
 
 @lru_cache(maxsize=64)
@@ -134,7 +162,16 @@ def blueprint(text: str, settings: Settings) -> Blueprint:
 def _hash(manifest: DLJobManifest) -> str:
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     kept = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
+    for key in ("roles", "nodeGroups"):
+        if key in kept:
+            kept[key] = [_without_count(one) for one in kept[key]]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_count(one: Object) -> Object:
+    """A role or node group as an attempt is made of it: where it has bounds, its number follows at once."""
+    bounded = "minReplicas" in one or "maxReplicas" in one
+    return {key: value for key, value in one.items() if key != "replicas"} if bounded else one
 
 
 def _in_a_line(error: Exception) -> str:

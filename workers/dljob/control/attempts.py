@@ -31,7 +31,7 @@ def lost(case: Case) -> Step | None:
     """A new attempt for one that is lost, within maxClusterRestarts."""
     if case.replaced or (case.ref and case.suspended):
         return None  # nothing runs, and none can be begun, until its owner resumes it
-    found = _changed(case) or _upgraded(case) or _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
+    found = _changed(case) or _upgraded(case) or broken(case)
     if found is None:
         return None
     # Without terms nothing is made either: the next attempt waits for a better spec.
@@ -41,6 +41,11 @@ def lost(case: Case) -> Step | None:
         verdict = Verdict(success=False, reason=reasons.CLUSTER_RESTARTS_EXHAUSTED, message=message, at=case.now)
         return Step(f"attempt {case.attempt} is lost, and was the last: {found.reason}", change=verdict)
     return Step(f"attempt {case.attempt} is lost: {found.reason}", change=found)
+
+
+def broken(case: Case) -> NewAttempt | None:
+    """What cost the attempt everything that it had in memory."""
+    return _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
 
 
 def patience(case: Case) -> float | None:
@@ -91,7 +96,8 @@ def _lost_at(case: Case) -> float:
     """
     fault, since = part(case.old, "lastFault"), case.since("MasterReady")
     told = seconds(text(fault, "detectedAt")) if text(fault, "level") == CLUSTER else None
-    grace = 0.0 if case.ref or text(fault, "reason") == reasons.HEAD_LOST else GRACE_SECONDS
+    lives = text(fault, "reason") == reasons.CLUSTER_GONE if case.ref else text(fault, "reason") != reasons.HEAD_LOST
+    grace = GRACE_SECONDS if lives else 0.0
     return since if told is None else max(since, told + grace)
 
 
@@ -120,8 +126,13 @@ def _unused(case: Case) -> bool:
 
 def outdated(case: Case) -> bool:
     """Whether the attempt's pods have the dljob of an operator whose launchers refuse this one's: another minor."""
-    made_by = text(case.cluster, "metadata", "annotations", names.MADE_BY)
-    return not case.ref and made_by != "" and _minor(made_by) != _minor(case.settings.version)
+    made = made_by(case)
+    return not case.ref and made != "" and _minor(made) != _minor(case.settings.version)
+
+
+def made_by(case: Case) -> str:
+    """The version of the operator that made the RayCluster; empty: none did."""
+    return text(case.cluster, "metadata", "annotations", names.MADE_BY)
 
 
 def _minor(version: str) -> list[str]:
@@ -148,11 +159,11 @@ def _cluster_lost(case: Case) -> NewAttempt | None:
 
 
 def _head_lost(case: Case) -> NewAttempt | None:
-    """Ray's head keeps its memory in its process: another process knows nothing of the job."""
+    """Ray's head keeps its memory in its process, unless it was told to keep it elsewhere: then its session tells."""
     if not case.submitted:
         return None
     uid = case.recorded.get("headPodUID")
-    if uid and case.head is not None and case.head.uid != uid:
+    if uid and case.head is not None and case.head.uid != uid and not case.kept:
         message = f"head pod {case.recorded.get('headPod')} was replaced by {case.head.name}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
@@ -160,7 +171,7 @@ def _head_lost(case: Case) -> NewAttempt | None:
         message = f"the head restarted: Ray's session is {case.ray_job.session} now{_why(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     container = case.recorded.get("headContainer")
-    if container and case.head is not None and case.head.container not in ("", container):
+    if container and case.head is not None and case.head.container not in ("", container) and not case.kept:
         message = f"the head restarted: the container of pod {case.head.name} is another one now{_why(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     return None
@@ -183,8 +194,8 @@ def _submission_lost(case: Case) -> NewAttempt | None:
     trouble, view = case.trouble("Submit"), case.ray_job
     if trouble is not None and trouble.count >= TOO_OFTEN and not case.told:
         return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
-    if view is None:
-        return None
+    if view is None or (case.kept and (case.head is None or case.moved or not case.head_ready)):
+        return None  # what is known of it is of a head that is gone, and the job may well live
     if view.status in ENDED:
         said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
         if not case.told and view.status != "SUCCEEDED" and view.exit_code != 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dljob.control import accept, names, reasons
 from dljob.control.accept import Refused, Terms
-from dljob.control.fields import items, number, part, text
+from dljob.control.fields import field, items, number, part, text
 from dljob.control.model import Object, Observed, Pod, RayJobView, Settings, Trouble
 
 PATIENCE_SECONDS = 10.0
@@ -109,6 +109,21 @@ class Case:
         """Whether our finalizer holds the DLJob."""
         return names.FINALIZER in (self.meta.get("finalizers") or ())
 
+    # -- suspension
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the job is to run, as spec.suspend says; a RayCluster that is there is not given back."""
+        return bool(self.ref) or field(self.observed.job, "spec", "suspend") is not True
+
+    @property
+    def halt(self) -> str:
+        """How far a suspension is: Suspending, JobSuspended, or empty without one."""
+        if self.holds("Suspended"):
+            return reasons.JOB_SUSPENDED
+        held = self.conditions.get("Suspended")
+        return reasons.SUSPENDING if held is not None and held.reason == reasons.SUSPENDING else ""
+
     # -- the attempt
 
     @property
@@ -124,7 +139,14 @@ class Case:
     @cached_property
     def submission(self) -> str:
         """The id of this attempt at Ray's Job API."""
-        return names.submission_id(self.name, self.uid, self.attempt)
+        return names.submission_id(self.name, self.uid, self.attempt, self.again)
+
+    @cached_property
+    def again(self) -> int:
+        """How often the launcher of this attempt was lost with its head, and ordered again."""
+        first = names.submission_id(self.name, self.uid, self.attempt)
+        count = text(self.old, "submissionId").removeprefix(f"{first}-r")
+        return int(count) if count.isascii() and count.isdigit() else 0
 
     @property
     def submitted(self) -> bool:
@@ -213,6 +235,21 @@ class Case:
         """The head's IP address; empty while it has none."""
         return text(self.cluster, "status", "head", "podIP")
 
+    @property
+    def kept(self) -> bool:
+        """Whether what Ray knows outlives its head, and the session is known by which that is seen."""
+        kept = text(self.cluster, "metadata", "annotations", names.SURVIVES)
+        return bool(kept and self.recorded.get("sessionName"))
+
+    @property
+    def moved(self) -> bool:
+        """Whether the head is another process than the one that the submission was made to."""
+        head, known = self.head, self.recorded
+        if head is None:
+            return False
+        another = bool(known.get("headContainer")) and head.container not in ("", known.get("headContainer"))
+        return another or known.get("headPodUID", head.uid) != head.uid
+
     @cached_property
     def head(self) -> Pod | None:
         """The head's pod, unless it is leaving."""
@@ -241,7 +278,8 @@ class Case:
     @property
     def taken(self) -> bool:
         """Whether this attempt's submission runs, as far as PrimeMaster or Ray has said."""
-        return self.told or (self.ray_job is not None and self.ray_job.status not in ("", "MISSING"))
+        known = self.ray_job is not None and self.ray_job.status not in ("", "MISSING")
+        return known or (self.told and not self.again)
 
     @property
     def silent(self) -> bool:

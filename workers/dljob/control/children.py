@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from dljob.control import accept, handover, names
+from dljob.control import accept, exclusions, handover, names, patches
 from dljob.control.accept import Blueprint, Refused
 from dljob.control.case import Case
 from dljob.control.larger import larger
@@ -13,7 +13,10 @@ from dljob.control.model import Create, CreateToken, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step
 from dljob.plan.dress import Dress, dressed
-from dljob.plan.pods import CARRIED_KEY, SPEC_KEY
+from dljob.plan.pods import CARRIED_KEY, GATEWAY_PORT, RAY_PORTS, SPEC_KEY
+
+OPEN_PORTS = (dict(RAY_PORTS)["dashboard"], GATEWAY_PORT, dict(RAY_PORTS)["metrics"])
+"""Where the operator, `dljob` and Prometheus come from outside; the first two answer nobody without the token."""
 
 
 def missing(case: Case) -> Step | None:
@@ -31,6 +34,7 @@ def missing(case: Case) -> Step | None:
         actions=(
             CreateToken(names.token_secret(case.cluster_name), case.cluster_name, case.owner, labels(case)),
             Create("ConfigMap", spec_map(case, made)),
+            *network_policies(case, made),
             Create("RayCluster", cluster),
         ),
     )
@@ -54,15 +58,35 @@ def spec_map(case: Case, made: Blueprint) -> Object:
             "ownerReferences": [case.owner],
         },
         "immutable": True,
-        "data": {SPEC_KEY: spec_text(made), **({CARRIED_KEY: carried} if carried else {})},
+        "data": {SPEC_KEY: accept.spec_text(made), **({CARRIED_KEY: carried} if carried else {})},
     }
 
 
-def spec_text(made: Blueprint) -> str:
-    """The effective spec as JSON, as the launcher takes it."""
-    data = made.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    whole = {"apiVersion": made.manifest.api_version, "kind": made.manifest.kind, **data}
-    return json.dumps(whole, separators=(",", ":"))
+def network_policies(case: Case, made: Blueprint) -> tuple[Create, ...]:
+    """The NetworkPolicy of the attempt's pods, if one is wanted.
+
+    The API server's own way to a pod, which `dljob logs` takes, comes from no pod: the open ports are open to all.
+    """
+    if not made.manifest.spec.network_policy.enabled:
+        return ()
+    pods = {"matchLabels": {"ray.io/cluster": case.cluster_name}}
+    ports = [{"port": port, "protocol": "TCP"} for port in OPEN_PORTS]
+    body = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": names.network_policy(case.cluster_name),
+            "namespace": case.meta["namespace"],
+            "labels": labels(case),
+            "ownerReferences": [case.owner],
+        },
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}],
+        },
+    }
+    return (Create("NetworkPolicy", body),)
 
 
 def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
@@ -80,7 +104,7 @@ def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
     )
     body = dressed(larger(made, handover.memory(case)), made.manifest, dress)
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
-    return body
+    return patches.excluding(body, exclusions.avoided(exclusions.entries(case)))
 
 
 def made_hash(cluster: Object) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dljob.control import names, reasons
 from dljob.control.accept import Refused
-from dljob.control.case import Case, seconds
+from dljob.control.case import Case, seconds, stamp
 from dljob.control.edits import edits
 from dljob.control.fields import items, number, part, text
 from dljob.control.hints import advised
-from dljob.control.model import Object
+from dljob.control.model import Object, Pod
 from dljob.control.steps import Said
 
 MISSING = "the API server serves no RayCluster (ray.io/v1): install the KubeRay operator, 1.6 or newer"
@@ -22,6 +22,8 @@ KUBERAY = {
     "old": (reasons.KUBERAY_TOO_OLD, f"{OLD}; {GOES_ON}"),
 }
 PREFIX = "ClusterReady"
+STUCK_SECONDS = 60.0
+"""A pod that is not gone so long after its grace is told of: by then it was taken away by force, where that is sure."""
 SILENT_SECONDS = 30.0
 """KubeRay writes to a RayCluster a second after it was made, unless it has many to look at."""
 
@@ -120,6 +122,9 @@ def _pending(case: Case) -> tuple[str, str] | None:
         return first.trouble_reason or fallback, advised(first.trouble_reason, words)
     if not status and not case.observed.pods:
         return _ignored(case)
+    late = [pod for pod in case.observed.pods if pod.ends is not None and pod.ends + STUCK_SECONDS <= case.now]
+    if late:
+        return reasons.POD_STUCK, _stuck(case, late[0])
     if not case.head_ready:
         head = case.head
         state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
@@ -147,6 +152,13 @@ def _ignored(case: Case) -> tuple[str, str]:
     if silence(case) is not None:
         return reasons.HEAD_PENDING, "there is no head pod yet"
     return reasons.KUBERAY_SILENT, f"KubeRay has done nothing about RayCluster {case.cluster_name}: {SILENT}; {GOES_ON}"
+
+
+def _stuck(case: Case, pod: Pod) -> str:
+    """A pod that nothing replaces, as KubeRay counts it."""
+    since, where = stamp(pod.ends or 0.0), case.meta["namespace"]
+    force = f"kubectl delete pod {pod.name} -n {where} --grace-period=0 --force"
+    return f"pod {pod.name} was to be gone at {since}; if Kubernetes node {pod.node} is lost: {force}"
 
 
 def _refused(failure: Object, counted: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import cast
 
-from dljob.control import accept, children, names
+from dljob.control import accept, children, names, patches
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import number, text
@@ -20,7 +20,7 @@ SHOWN = 3
 def edits(case: Case) -> str:
     """How the RayCluster differs from what was made, as long as that is known; empty: not at all.
 
-    What others add (a queue's nodeSelector, the server's defaults) is no difference, nor is `suspend`.
+    What others add (a queue's nodeSelector, the server's defaults) is no difference, nor is `suspend`, nor what we did.
     """
     cluster = case.cluster
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
@@ -28,7 +28,11 @@ def edits(case: Case) -> str:
     digest, made = _made(case.source, case.uid, case.attempt, case.settings)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
         return ""  # another spec, or another version of the operator, made it
-    return "; ".join(islice(_differences(json.loads(made), cluster["spec"], "spec"), SHOWN))
+    ours = json.loads(made)
+    away = patches.excluded(cluster)
+    ours = patches.kept_away(ours, away) if away else ours
+    ours = patches.scaled(ours, cluster)
+    return "; ".join(islice(_differences(ours, cluster["spec"], "spec"), SHOWN))
 
 
 @lru_cache(maxsize=1024)

@@ -27,16 +27,15 @@ def verdict(case: Case) -> Step | None:
 
 def after(case: Case) -> Step:
     """What a job that is over still needs, one thing a pass."""
-    return _logs(case) or _cluster(case) or _ttl(case)
+    return logs(case, _learned(case)) or _cluster(case) or _ttl(case)
 
 
 def _masters(case: Case) -> Verdict | None:
-    phase = case.snapshot.get("phase")
-    if phase not in ("Succeeded", "Failed"):
+    phase, stopped = case.snapshot.get("phase"), case.conditions.get("Failed")
+    if phase not in ("Succeeded", "Failed") and not (phase == "Suspended" and stopped is not None):
         return None
     success = phase == "Succeeded"
     at = seconds(text(case.snapshot, "completionTime")) or case.now
-    stopped = case.conditions.get("Failed")
     if stopped is not None and not success:
         return Verdict(success, stopped.reason, stopped.message, at)
     reason = text(case.snapshot, "reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
@@ -73,19 +72,20 @@ def _launchers(case: Case) -> Verdict | None:
     return None
 
 
-def _logs(case: Case) -> Step | None:
-    """The tails of the ranks' logs, while the head can give them."""
+def logs(case: Case, since: float) -> Step | None:
+    """Keep the tails of the ranks' logs, while the head can give them. `since`: when that could begin."""
     if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
-    left = _learned(case) + LOGS_SECONDS - case.now
+    left = since + LOGS_SECONDS - case.now
     if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
         return None
     if not case.head_ready:
-        return Step("the head is not ready to give the ended job's logs", requeue=left)
+        return Step("the head is not ready to give the logs", requeue=left)
     name = names.logs_map(case.name)
-    action = SaveLogs(name, case.cluster_name, case.address, case.owner, labels(case))
-    return Step("the ended job's logs are to be kept", (action,), requeue=left)
+    marks = {**labels(case), names.ATTEMPT: str(case.attempt)}
+    action = SaveLogs(name, case.cluster_name, case.address, case.owner, marks)
+    return Step("the logs are to be kept", (action,), requeue=left)
 
 
 def _cluster(case: Case) -> Step | None:
@@ -96,11 +96,12 @@ def _cluster(case: Case) -> Step | None:
     if meta.get("deletionTimestamp"):
         return Step("the ended job's RayCluster is leaving")
     action = Delete("RayCluster", meta["name"], meta["uid"])
-    events = (_word_on_logs(case),) if case.told else ()
+    events = (word_on_logs(case),) if case.told else ()
     return Step("the ended job's RayCluster gives its machines back", (action,), events=events)
 
 
-def _word_on_logs(case: Case) -> Event:
+def word_on_logs(case: Case) -> Event:
+    """Whether the logs were kept, before their RayCluster goes."""
     if case.observed.logs_saved:
         message = f"ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
         return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")

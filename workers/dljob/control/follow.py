@@ -63,7 +63,7 @@ def ready_text(roles: list[Pieces]) -> str:
 
 
 def significant(old: Object, new: Object) -> bool:
-    """Whether a snapshot says more than progress: a state, a restart, a fault, a role or unit that came or went."""
+    """Whether a snapshot says more than progress: a state, a restart, a fault, who came or went, what is wanted."""
     return _state(old) != _state(new)
 
 
@@ -77,6 +77,8 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         snapshot.get("lastFault"),
         roles_state(items(snapshot, "roles")),
         placement_state(part(snapshot, "placement")),
+        [(text(node, "name"), text(node, "reason")) for node in items(snapshot, "nodes", "excluded")],
+        part(snapshot, "nodes").get("wanted"),
     )
 
 
@@ -100,6 +102,15 @@ def placement_state(placement: Object) -> object:
     return placement.get("units"), placement.get("ready") == placement.get("units")
 
 
+def exclusions(snapshot: Object) -> list[Pieces]:
+    """The nodes that PrimeMaster does not use for now, the newest last."""
+    return [
+        {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
+        for node in items(snapshot, "nodes", "excluded")[-MAX_EXCLUDED:]
+        if text(node, "name")
+    ]
+
+
 def _fault(fault: Object) -> Pieces:
     words: Pieces = {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
     return {**words, "lostSteps": fault["lostSteps"]} if isinstance(fault.get("lostSteps"), int) else words
@@ -118,11 +129,7 @@ def _progress(progress: Object, at: str) -> Pieces:
 
 def _nodes(nodes: Object) -> Pieces:
     """What only PrimeMaster knows of the machines: which it left, and which it does not use for now."""
-    excluded = [
-        {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
-        for node in items(nodes, "excluded")[-MAX_EXCLUDED:]
-    ]
-    return {"replaced": number(nodes, "replaced"), "excluded": excluded}
+    return {"replaced": number(nodes, "replaced"), "excluded": exclusions({"nodes": nodes})}
 
 
 def _is_number(value: object) -> bool:

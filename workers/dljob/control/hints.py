@@ -15,6 +15,15 @@ ANEW = "the job then begins anew by itself"
 ROOM = f"make room, or ask for less; {AGAIN}"
 
 OF_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+RESTRICTED = (
+    "an image whose user is no root may say so in head.template and nodeGroups[].template:"
+    f" {{spec: {{securityContext: {{runAsNonRoot: true, runAsUser: 1000}}}}}}; {ANEW}"
+)
+ANOTHER_KEY = (
+    "the Secret of its token was made with another key of the operator's, or by somebody else: restore that key, or"
+    " delete the RayCluster, and the next attempt has a Secret of its own"
+)
+
 BY_REASON = {
     **dict.fromkeys(OF_IMAGES, IMAGE),
     "ErrImageNeverPull": "bring the image to the node, or let it be pulled: imagePullPolicy",
@@ -38,6 +47,8 @@ BY_WORDS = (
     ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),
     ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
     ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
+    ("violates PodSecurity", RESTRICTED),
+    ("the head does not take the token", ANOTHER_KEY),
     ("service account", f"create the service account; {KUBERAY_AGAIN}"),
     ("exceeded quota", "raise the quota or give something back; it is tried again by itself"),
 )

@@ -53,6 +53,15 @@ class Pod:
     restarts: int = 0
     leaving: bool = False
     """It has a deletionTimestamp."""
+    ends: float | None = None
+    """Which is so many unix seconds: its grace is over then."""
+    made: float = 0.0
+    """When it was made, in unix seconds."""
+    away: tuple[str, ...] = ()
+    """The Kubernetes nodes that it keeps away from."""
+    machine: str = ""
+    """What the API server says of its Kubernetes node, when it is to be gone and is not: Ready, NotReady, Gone, or
+    Unknown to one who may not look; empty: not asked."""
     trouble: str = ""
     """The kubelet's or scheduler's own words when it does not get on: reason and message."""
     trouble_reason: str = ""
@@ -144,7 +153,7 @@ class Observed:
 class Create:
     """POST an object; one that is there already is fine when its owner is the job, else the action fails."""
 
-    kind: Literal["RayCluster", "ConfigMap"]
+    kind: Literal["RayCluster", "ConfigMap", "NetworkPolicy"]
     body: Object
 
 
@@ -162,9 +171,34 @@ class CreateToken:
 class Delete:
     """DELETE a child, by name and uid, in the background; gone already is fine."""
 
-    kind: Literal["RayCluster", "DLJob"]
+    kind: Literal["RayCluster", "DLJob", "Pod"]
     name: str
     uid: str
+    grace: int | None = None
+    """Seconds that a pod's containers may take; 0: nobody is waited for. None: as the pod says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Another number of pods of a worker group; fewer means those that are named."""
+
+    group: str
+    replicas: int
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchCluster:
+    """Change the RayCluster of this name and uid where it is not so already; what others put there stays.
+
+    By JSON Patch, with tests of what it was decided from (`control.patches`).
+    """
+
+    name: str
+    uid: str
+    excluded: tuple[str, ...] | None = None
+    """Kubernetes nodes that its new pods keep away from; None: as it is."""
+    scales: tuple[Scale, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +232,8 @@ class Submit:
     """(pod, container) that it is meant for: another one gets nothing. An unknown container: whichever answers."""
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
     """What Ray keeps for the launcher: name -> text. A RayCluster of the job's own has it in a volume."""
+    session: str = ""
+    """Ray's session that it is meant for: a head without that memory gets nothing. Empty: whichever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +243,7 @@ class Command:
     id: str
     cluster: str
     address: str
-    kind: Literal["restart", "stop", "cause"]
+    kind: Literal["restart", "scale", "stop", "suspend", "cause"]
     target: str
     by: str
     """Who orders it; of a cause, what is known."""
@@ -224,7 +260,7 @@ class SaveLogs:
     labels: Mapping[str, str]
 
 
-Action: TypeAlias = Create | CreateToken | Delete | Annotate | Finalize | Submit | Command | SaveLogs
+Action: TypeAlias = Create | CreateToken | Delete | PatchCluster | Annotate | Finalize | Submit | Command | SaveLogs
 
 
 @dataclass(frozen=True, slots=True)

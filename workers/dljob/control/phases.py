@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dljob.control import cluster, reasons
+from dljob.control import cluster, reasons, suspending
 from dljob.control.accept import Refused
 from dljob.control.case import Case
 from dljob.control.fields import text
-from dljob.control.steps import Change, Intent, NewAttempt, Order, Said, Verdict
+from dljob.control.steps import Change, Halt, Intent, NewAttempt, Order, Said, Verdict
 
 OF_MASTER = {
     "Pending": "Scheduling",
@@ -18,6 +18,13 @@ OF_MASTER = {
     "Stopping": "Stopping",
 }
 """PrimeMaster's phase -> the job's; its end becomes ours by a verdict."""
+
+OF_HALT = {
+    reasons.SUSPENDING: "Suspending",
+    reasons.JOB_SUSPENDED: "Suspended",
+    reasons.JOB_RESUMED: "Provisioning",
+}
+"""Reason of the condition Suspended -> the job's phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +44,16 @@ def place(case: Case, change: Change | None) -> Place:
     match change:
         case Verdict():
             return Place("Succeeded" if change.success else "Failed", change.reason, change.message)
+        case NewAttempt(reason=reasons.SUSPENDING):
+            return Place("Suspending", change.reason, change.message)
+        case Halt():
+            return Place(OF_HALT[change.reason], change.reason, change.message)
         case NewAttempt():
             return Place("Recovering" if _ran(case) else "Provisioning", change.reason, change.message)
         case Intent():
             return Place("Stopping", change.reason, change.message)
+        case Order() if case.submitted:
+            return _as_it_was(case)
         case Order():
             return replace(STARTING, phase="Recovering") if _ran(case) else STARTING
         case _:
@@ -51,6 +64,8 @@ def _standing(case: Case) -> Place:
     failing = case.conditions.get("Failed")
     if failing is not None:
         return Place("Stopping", failing.reason, failing.message)
+    if case.halt:
+        return Place(OF_HALT[case.halt], case.halt, suspending.words(case))
     if case.snapshot:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
         stuck = _stuck(case) if phase == "Scheduling" else None

@@ -12,6 +12,7 @@ INVALID_SPEC = "InvalidSpec"  # the loader refuses the spec; its words are the m
 DOES_NOT_FIT = "DoesNotFit"  # the roles cannot be placed on the node groups, whatever the cluster has
 FORBIDDEN_POD = "ForbiddenPod"  # a template asks for a privileged container, or for the operator's own service account
 CHANGE_WAITS = "ChangeWaits"  # the spec was changed after the running attempt began, which goes on with the old one
+PLAN_SKEW = "PlanSkew"  # another minor version of dljob runs the attempt than the operator has; it goes on as it is
 
 # QuotaReserved.
 QUOTA_RESERVED = "QuotaReserved"  # the queue let the RayCluster in
@@ -28,6 +29,7 @@ KUBERAY_SILENT = "KubeRaySilent"  # the RayCluster is there, and KubeRay has wri
 NAME_TAKEN = "NameTaken"  # an object of a child's name belongs to somebody else; it is left alone
 CREATION_REFUSED = "CreationRefused"  # the API server refuses a child; its words are the message
 HEAD_PENDING = "HeadPending"  # the head pod is not ready
+POD_STUCK = "PodStuck"  # a pod that should be gone is not, and nothing takes its place meanwhile
 WORKERS_PENDING = "WorkersPending"  # the head is ready, not all worker pods are
 CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
 CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
@@ -38,9 +40,20 @@ CLUSTER_KEPT = "ClusterKept"  # the job ended; cleanupPolicy keeps its RayCluste
 
 CLUSTER_CREATED = "ClusterCreated"  # an Event: an attempt has its RayCluster
 
+# Suspended.
+SUSPENDING = "Suspending"  # the job is being suspended: what is in memory is saved, then the attempt ends
+JOB_SUSPENDED = "JobSuspended"  # spec.suspend: nothing of the job is left but the DLJob
+JOB_RESUMED = "JobResumed"  # spec.suspend is false again: the next attempt begins
+
+# Kubernetes nodes, in Events.
+NODE_EXCLUDED = "NodeExcluded"  # a pod leaves a Kubernetes node that is bad, or that somebody excluded
+NODE_READMITTED = "NodeReadmitted"  # new pods may go to a Kubernetes node again
+POD_FORCED = "PodForced"  # a pod that should be gone is on a node that does not answer, and is deleted by force
+
 # A new attempt; also counted in restarts.cluster.
 CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
 HEAD_LOST = "HeadLost"  # the head came back without its memory
+HEAD_REPLACED = "HeadReplaced"  # an Event: another head has the memory of the lost one, and nothing else restarted
 PREEMPTED = "Preempted"  # the queue took the machines back; this one is not counted
 SPEC_CHANGED = "SpecChanged"  # the spec was changed before anything ran: the next attempt has it; not counted, no fault
 OPERATOR_UPGRADED = "OperatorUpgraded"  # the operator became another version before anything ran; not counted, no fault
@@ -88,8 +101,8 @@ STARTING = "Starting"  # PrimeMaster is being started
 
 WARNINGS = frozenset(
     {
-        *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, NAME_TAKEN),
-        *(KUBERAY_MISSING, KUBERAY_TOO_OLD, KUBERAY_SILENT),
+        *(INVALID_SPEC, DOES_NOT_FIT, FORBIDDEN_POD, CHANGE_WAITS, NAME_TAKEN, PLAN_SKEW),
+        *(KUBERAY_MISSING, KUBERAY_TOO_OLD, KUBERAY_SILENT, POD_STUCK),
         *(
             CREATION_REFUSED,
             RAY_CLUSTER_NOT_FOUND,
@@ -98,6 +111,7 @@ WARNINGS = frozenset(
             CLUSTER_EDITED,
             CLUSTER_GONE,
             HEAD_LOST,
+            HEAD_REPLACED,
             PREEMPTED,
             SUBMISSION_FAILED,
             MASTER_LOST,

@@ -14,11 +14,14 @@ from dljob.control import (
     children,
     cluster,
     commands,
+    elastic,
     evidence,
     finish,
     leaving,
+    machines,
     names,
     stopping,
+    suspending,
     telling,
 )
 from dljob.control import status as statuses
@@ -36,13 +39,18 @@ LOOK_SECONDS, WAIT_SECONDS = 30.0, 5.0
 POLICIES: tuple[Policy, ...] = (
     finish.verdict,
     stopping.stop,
+    suspending.suspend,
     attempts.lost,
     attempts.leftover,
+    machines.force,
     children.missing,
     leaving.hold,
     submission,
     commands.restart,
+    elastic.scale,
     evidence.tell,
+    machines.exclude,
+    elastic.machines,
     annotate.pods,
 )
 """Asked in this order; one step a pass."""
@@ -58,7 +66,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
         return Outcome(f"{manager} manages this job")
     if case.annotations.get(names.PAUSE) == "true":
         return Outcome(f"annotation {names.PAUSE} says hands off")
-    step = (leaving.release(case) or finish.after(case)) if case.finished else _step(case)
+    step = (leaving.release(case) or machines.force(case) or finish.after(case)) if case.finished else _step(case)
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
     if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
@@ -89,8 +97,8 @@ def _step(case: Case) -> Step:
 def _waits(case: Case) -> tuple[float | None, ...]:
     """Seconds until something is to be looked at again for no other reason than that time passes."""
     if case.finished:
-        return ()
-    return stopping.wait(case), attempts.patience(case), cluster.silence(case), _look(case)
+        return (machines.wait(case),)
+    return stopping.wait(case), attempts.patience(case), cluster.silence(case), machines.wait(case), _look(case)
 
 
 def _look(case: Case) -> float | None:

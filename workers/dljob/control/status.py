@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.control import conditions, handover, names, phases
-from dljob.control.accept import Refused
+from dljob.control import conditions, exclusions, handover, names, phases, reasons
+from dljob.control.accept import Refused, Terms
 from dljob.control.attempts import CLUSTER, clearing
 from dljob.control.case import Case, bounded, seconds, stamp
 from dljob.control.fields import items, number, part, text
 from dljob.control.follow import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
 from dljob.control.model import Object
-from dljob.control.steps import Change, Intent, NewAttempt, Noted, Order, Verdict
+from dljob.control.steps import Change, Halt, Intent, NewAttempt, Noted, Order, Verdict
 
 KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
 """What outlives an attempt."""
@@ -25,6 +25,8 @@ OF_ATTEMPT = (
     *("restarts", "restartsTotal", "progress", "nodes"),
 )
 """What is told anew in each attempt."""
+UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
+"""What a suspended job has none of: deadlines stand still, and the spec may change."""
 MAX_COMMANDS = 10
 CONDITION = ("type", "status", "reason", "observedGeneration")
 """The part of a condition whose change is one of state."""
@@ -48,6 +50,7 @@ def status(case: Case, change: Change | None) -> dict[str, Any]:
     made |= _beginning(case)
     made |= _cluster(case)
     made |= _spoken(case)
+    made |= _excluded(case, made)
     made |= _changed(case, change)
     if case.queued and case.suspended and not case.submitted:
         made.pop("startTime", None)
@@ -81,7 +84,8 @@ def _state(status: Object) -> tuple[object, ...]:
         if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions")
     }
     told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
-    return rest, told, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
+    nodes = exclusions.state(part(status, "nodes"))
+    return rest, told, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
 
 
 def _finished(case: Case) -> dict[str, Any]:
@@ -98,6 +102,8 @@ def _beginning(case: Case) -> dict[str, Any]:
     if isinstance(case.terms, Refused):
         return {}
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
+    if case.halt and not case.told:
+        return found | _nobody(case.terms)
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
@@ -106,10 +112,15 @@ def _beginning(case: Case) -> dict[str, Any]:
         usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
         found["effective"] = part(case.old, "effective") or usual
     if not case.told:
-        roles = [_blank(name, desired) for name, desired in case.terms.roles]
-        found |= {"roles": roles, "rolesReady": ready_text(roles)}
+        found |= _nobody(case.terms)
         found["restartsTotal"] = sum(handover.restarts(case, {}).values())
     return found
+
+
+def _nobody(terms: Terms) -> dict[str, Any]:
+    """The roles while none of their ranks is known to live."""
+    roles = [_blank(name, desired) for name, desired in terms.roles]
+    return {"roles": roles, "rolesReady": ready_text(roles)}
 
 
 def _made_of(case: Case, wanted: str) -> str:
@@ -130,6 +141,8 @@ def _cluster(case: Case) -> dict[str, Any]:
     """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
     if clearing(case) is not None or (case.cluster is None and isinstance(case.terms, Refused)):
         return {}
+    if case.halt and (case.replaced or case.cluster is None):
+        return {}  # nothing is made for the next attempt yet, and the last one's pods are still looked for
     found: dict[str, str] = {} if case.replaced else dict(case.recorded)
     found["name"] = case.cluster_name
     if case.cluster is not None:
@@ -160,6 +173,12 @@ def _spoken(case: Case) -> dict[str, Any]:
     return {**found, **_faults(case, found), "carried": handover.kept(case)}
 
 
+def _excluded(case: Case, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The machines, with the Kubernetes nodes of those that are excluded."""
+    nodes, found = part(made, "nodes"), exclusions.entries(case)
+    return {"nodes": {**nodes, "excluded": found}} if found or "excluded" in nodes else {}
+
+
 def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
     """PrimeMaster's faults and those before it, which are over when the job runs again."""
     back = case.snapshot.get("phase") == "Running"
@@ -174,6 +193,9 @@ def _faults(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed(case: Case, change: Change | None) -> dict[str, Any]:
     match change:
+        case Order() if case.submitted:
+            again = names.submission_id(case.name, case.uid, case.attempt, case.again + 1)
+            return {"submissionId": again, **_whom(case)}
         case Order():
             return {"submissionId": case.submission, "master": None, **_whom(case)}
         case Verdict():
@@ -181,6 +203,8 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
         case Noted() | Intent():
             commands = [*items(case.old, "lastCommands"), *change.commands]
             return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
+        case Halt():
+            return {} if change.reason == reasons.SUSPENDING else dict.fromkeys(UNTIL_IT_RUNS)
         case NewAttempt():
             return _next_attempt(case, change)
         case _:
@@ -189,21 +213,31 @@ def _changed(case: Case, change: Change | None) -> dict[str, Any]:
 
 def _whom(case: Case) -> dict[str, Any]:
     """The head that the submission is meant for, to its process tree."""
-    cluster = _cluster(case)["rayCluster"]
-    container = case.head.container if case.head is not None else ""
-    return {"rayCluster": {**cluster, **({"headContainer": container} if container else {})}}
+    head = case.head
+    whom = ("", "", "") if head is None else (head.name, head.uid, head.container)
+    found = {
+        **part(_cluster(case), "rayCluster"),
+        **dict(zip(("headPod", "headPodUID", "headContainer"), whom, strict=True)),
+    }
+    return {"rayCluster": {key: value for key, value in found.items() if value}}
 
 
 def _next_attempt(case: Case, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
     gone = dict.fromkeys(OF_ATTEMPT)
+    if change.reason == reasons.SUSPENDING:
+        gone.pop("progress")  # how far it has come is still of interest
     kept = () if case.ref else ("name", "uid")
+    # PrimeMaster's last word may have come with what ended the attempt.
+    said: dict[str, int] = pieces(case.snapshot, clusters=clusters, at="")["restarts"]
+    heard = {level: count for level, count in said.items() if count or level == "cluster"}
     made = {
         **gone,
         "attempt": case.attempt + 1,
         "rayCluster": {key: case.recorded[key] for key in kept if key in case.recorded},
-        **handover.written(handover.restarts(case, {"cluster": clusters})),
+        **handover.written(handover.restarts(case, heard)),
         "carried": handover.closed(case),
+        "nodes": exclusions.next_attempt(case),
     }
     if not change.fault:
         return made

@@ -57,13 +57,21 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
+class Halt:
+    """How far the suspension of the job is now."""
+
+    reason: Literal["Suspending", "JobSuspended", "JobResumed"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """Commands that are settled, and need not be looked at again."""
 
     commands: tuple[Object, ...]
 
 
-Change: TypeAlias = Verdict | NewAttempt | Order | Intent | Noted
+Change: TypeAlias = Verdict | NewAttempt | Order | Intent | Halt | Noted
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def _overdue(case: Case) -> Intent | None:
 def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
     """(unix seconds, what happens then)."""
     start = seconds(text(case.old, "startTime"))
-    if start is None or isinstance(case.terms, Refused):
+    if start is None or isinstance(case.terms, Refused) or case.halt or not case.wanted:
         return
     active, before = case.terms.active_deadline, case.terms.pre_running_deadline
     if active is not None:

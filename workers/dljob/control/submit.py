@@ -3,13 +3,17 @@
 The id goes into the status first, with the head's pod and container; the POST comes in a later pass, and again until
 Ray knows the id. Ray refuses an id that it has, and the shell adopts it; a head that restarted meanwhile knows none,
 but is another container. So one attempt is one submission, wherever the operator dies and whatever the head does.
+
+Where Ray's memory outlives its head the launcher is posted once more, under an id of its own, to each head that comes
+with that memory: it finds the job, and waits for it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
-from dljob.control import accept, children, handover, names
+from dljob.control import accept, handover, names
 from dljob.control.accept import Refused, Terms
 from dljob.control.attempts import outdated
 from dljob.control.case import Case
@@ -28,8 +32,12 @@ def submission(case: Case) -> Step | None:
         return Step("the head is ready, and its pod is not seen so yet")
     if not case.submitted:
         return Step("the head is ready: the submission is ordered", change=Order())
+    if case.kept and case.moved:
+        return _again(case)
     if case.taken:
         return None
+    if case.again:
+        return _posted_again(case)
     if isinstance(case.terms, Refused):
         return Step(f"waits for a better spec: {case.terms.reason}")
     if not case.ref and text(case.old, "attemptSpecHash") != case.terms.hash:
@@ -38,6 +46,21 @@ def submission(case: Case) -> Step | None:
     if outdated(case):
         return Step("the operator was upgraded since the submission was ordered: Ray is asked whether it has taken it")
     return Step("the submission is ordered and Ray does not know it", actions=(launcher(case, case.terms),))
+
+
+def _again(case: Case) -> Step | None:
+    """Order the launcher once more: it went with its head, and the job did not."""
+    if outdated(case):
+        return None  # it would refuse the image's older dljob; the job goes on without it
+    return Step("the head is another one with the memory of the last: the launcher is ordered again", change=Order())
+
+
+def _posted_again(case: Case) -> Step | None:
+    """Post what was ordered once more; whatever the spec is by now, the pods have what the attempt was made of."""
+    if isinstance(case.terms, Refused) or outdated(case):
+        return None
+    made_of = replace(case.terms, hash=text(case.old, "attemptSpecHash"))
+    return Step("the launcher is ordered again and Ray does not know it", actions=(launcher(case, made_of),))
 
 
 def launcher(case: Case, terms: Terms) -> Submit:
@@ -57,7 +80,8 @@ def launcher(case: Case, terms: Terms) -> Submit:
         names.SPEC_HASH: terms.hash,
     }
     head = (case.recorded.get("headPod", ""), case.recorded.get("headContainer", ""))
-    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, head, packages)
+    session = case.recorded.get("sessionName", "") if case.again else ""
+    return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, head, packages, session)
 
 
 def _mounted(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -68,7 +92,7 @@ def _mounted(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:
 
 def _packed(case: Case) -> tuple[tuple[str, ...], dict[str, str]]:
     """The same for pods that mount nothing of ours: Ray keeps it, under names that say what is in it."""
-    texts = {"--spec": children.spec_text(accept.blueprint(case.source, case.settings))}
+    texts = {"--spec": accept.spec_text(accept.blueprint(case.source, case.settings))}
     if carried := handover.handed(case):
         texts["--carried"] = carried
     packages: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.control import reasons
+from dljob.control import exclusions, reasons
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Event, Object
 
@@ -16,22 +16,63 @@ FATAL = "Fail"
 """The level of a fault that ends the job."""
 ORDERED = "Requested"
 """PrimeMaster's reason of a restart that somebody ordered: no fault."""
+RESIZED = "Resized"
+"""PrimeMaster's reason of a restart with more ranks, or with as many as somebody asked for: no fault either."""
 
 
 def events(old: Object, new: Object) -> tuple[Event, ...]:
     """An Event for each condition whose status or reason is another one now, and for a new fault."""
-    return (*_faults(old, new), *_new_attempt(old, new), *_cluster(old, new), *_conditions(old, new))
+    children = (*_cluster(old, new), *_head(old, new), *_nodes(old, new))
+    return (*_faults(old, new), *_sizes(old, new), *_new_attempt(old, new), *children, *_conditions(old, new))
+
+
+def _nodes(old: Object, new: Object) -> Iterator[Event]:
+    """A Kubernetes node that is excluded, or no longer."""
+    for kind, reason, message in exclusions.news(part(old, "nodes"), part(new, "nodes")):
+        yield Event("Warning" if kind == "Warning" else "Normal", reason, message, "ExcludeNode")
 
 
 def _faults(old: Object, new: Object) -> Iterator[Event]:
-    known = {_key(fault) for fault in items(old, "recentFaults")}
+    for fault in _fresh(old, new):
+        then = "the job ends" if text(fault, "level") == FATAL else f"restarted at level {text(fault, 'level')}"
+        kind = "Normal" if text(fault, "reason") in (ORDERED, RESIZED) else "Warning"
+        yield Event(kind, text(fault, "reason"), f"{_cause(fault)}; {then}", "Recovering")
+    yield from _known_later(old, new)
+
+
+def _known_later(old: Object, new: Object) -> Iterator[Event]:
+    """Faults whose cause is another one now: the kernel's or the pod's word came when the restart was under way."""
+    before: dict[tuple[str, str], list[str]] = {}
+    for fault in items(old, "recentFaults"):
+        before.setdefault(_key(fault), []).append(text(fault, "reason"))
     for fault in items(new, "recentFaults"):
-        if _key(fault) not in known:
-            level = text(fault, "level")
-            then = "the job ends" if level == FATAL else f"restarted at level {level}"
-            message = f"{text(fault, 'target')}: {text(fault, 'firstCause')}; {then}"
-            kind = "Normal" if text(fault, "reason") == ORDERED else "Warning"
-            yield Event(kind, text(fault, "reason"), message, "Recovering")
+        told = before.get(_key(fault))
+        if told and text(fault, "reason") not in told:
+            message = f"{_cause(fault)}; this was told as {told[0]} before"
+            yield Event("Warning", text(fault, "reason"), message, "Recovering")
+
+
+def _cause(fault: Object) -> str:
+    """Whom it is about, and why; PrimeMaster's words mostly begin with the former."""
+    target, cause = text(fault, "target"), text(fault, "firstCause")
+    return cause if cause.startswith(f"{target}: ") else f"{target}: {cause}"
+
+
+def _fresh(old: Object, new: Object) -> Iterator[Object]:
+    known = {_key(fault) for fault in items(old, "recentFaults")}
+    return (fault for fault in items(new, "recentFaults") if _key(fault) not in known)
+
+
+def _sizes(old: Object, new: Object) -> Iterator[Event]:
+    """A role that has another number of ranks, and no restart of its own that says so: it had lost some."""
+    told = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
+    if told or number(old, "attempt") != number(new, "attempt"):
+        return
+    before = {text(role, "name"): number(role, "desired") for role in items(old, "roles")}
+    for role in items(new, "roles"):
+        name, have = text(role, "name"), number(role, "desired")
+        if have != (had := before.get(name, have)):
+            yield Event("Normal", RESIZED, f"{name} has {have} ranks instead of {had}", "Resize")
 
 
 def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
@@ -46,6 +87,16 @@ def _cluster(old: Object, new: Object) -> Iterator[Event]:
     if uid and uid != text(old, "rayCluster", "uid"):
         message = f"attempt {number(new, 'attempt')} has RayCluster {text(new, 'rayCluster', 'name')}"
         yield Event("Normal", reasons.CLUSTER_CREATED, message, "CreateCluster")
+
+
+def _head(old: Object, new: Object) -> Iterator[Event]:
+    """A head that has the memory of the one before it."""
+    before, sent = text(old, "submissionId"), text(new, "submissionId")
+    if before and sent.startswith(f"{before.rpartition('-r')[0] or before}-r") and sent != before:
+        lost, back = text(old, "rayCluster", "headPod"), text(new, "rayCluster", "headPod")
+        which = f"head pod {lost} was replaced by {back}" if lost != back else f"the head restarted in pod {back}"
+        message = f"{which}, which has its memory: the job goes on; a launcher is ordered again as {sent}"
+        yield Event("Warning", reasons.HEAD_REPLACED, message, "Submit")
 
 
 def _begins(old: Object, new: Object) -> bool:
@@ -63,6 +114,8 @@ def _conditions(old: Object, new: Object) -> Iterator[Event]:
         was = part(before, one["type"])
         if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
             continue
+        if one["reason"] == reasons.JOB_SUSPENDED and one["type"] != "Suspended":
+            continue  # it says so itself
         # A fault's own Event says why something is recovering, or why the attempt is lost.
         if (one["type"], one["status"]) == ("Recovering", "True") or (lost and one["reason"] == new["reason"]):
             continue

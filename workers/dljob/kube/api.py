@@ -140,6 +140,11 @@ class Kube:
         query = _some(fieldManager=self.manager)
         return await self.call("POST", self._path(resource, namespace), body, query=query)
 
+    async def replace(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Json:
+        """PUT an object. Raises ApiError (409) when it is not any more at the resourceVersion that the body carries."""
+        path = self._path(resource, namespace, str(body["metadata"]["name"]))
+        return await self.call("PUT", path, body, query=_some(fieldManager=self.manager))
+
     async def apply(
         self,
         resource: Resource,
@@ -177,15 +182,20 @@ class Kube:
         namespace: str | None = None,
         *,
         uid: str = "",
+        grace: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
     ) -> Json:
         """DELETE an object; with `uid`, only that one (409 when it is another). Raises NotThereError when gone.
+
+        `grace`: seconds that a pod may take; 0 waits for no kubelet.
 
         Returns the object when something holds it back, which has a deletionTimestamp then; else a Status.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         return await self.call("DELETE", self._path(resource, namespace, name), options)
 
     async def watch(

@@ -17,6 +17,8 @@ from dljob.kube.transport import AnyJson, Query, Reply
 HEADER = "x-ray-authorization"
 """Ray takes its token from this header too; `Authorization` does not get through the API server's proxy."""
 
+TOKEN_REFUSED = "the head does not take the token"  # noqa: S105 - no token, but words
+"""What is said of 401, and of 403: Ray (2.60) answers that to a wrong token, and 401 to none."""
 
 MOST = 32 * 1024 * 1024
 """Bytes of an answer: whoever runs a head may not fill the operator's memory."""
@@ -151,4 +153,5 @@ def refused(reply: Reply, what: str) -> HeadError:
         pass
     kind = {404: UnknownError, 503: AwayError}.get(reply.status, HeadError)
     said = said or f"HTTP {reply.status}"
-    return kind(reply.status, f"{what}: {said}", said)
+    refused = f"{TOKEN_REFUSED} (HTTP {reply.status}): " if reply.status in (401, 403) else ""
+    return kind(reply.status, f"{what}: {refused}{said}", said)

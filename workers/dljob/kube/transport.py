@@ -52,6 +52,8 @@ class Transport:
         self.server: str = way.configuration.host
         self.on_call: Callable[[str, int], None] = lambda _method, _status: None
         """Told of every call's method and HTTP status (0: no answer), for metrics."""
+        self.fence: Callable[[str], None] = lambda _method: None
+        """Asked right before each call is sent, with its method; what it raises keeps the call from being made."""
         self._refresh = way.refresh
         # With trust_env aiohttp (3.14) looks for proxies and netrc files anew, in a thread, before every call.
         way.configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
@@ -100,6 +102,7 @@ class Transport:
         prepared = await self._client.param_serialize(
             method, url, header_params=dict(headers), auth_settings=["BearerToken"]
         )
+        self.fence(method)
         call = self._client.call_api(prepared[0], prepared[1], prepared[2], body, _request_timeout=limit)
         answer: aiohttp.ClientResponse = (await self._guard(method, call)).response
         self.on_call(method, answer.status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from dljob.master import checks, ending, failover, grants, limits
+from dljob.master import checks, ending, failover, grants, limits, resizing
 from dljob.master.actions import Unreserve
 from dljob.master.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
@@ -19,6 +19,8 @@ from dljob.master.starting import ensure_host, start_roles
 from dljob.master.state import Phase, Search, UnitPhase, UnitState
 from dljob.master.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
+
+_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
 
 
 def nodes_seen(d: Draft, event: NodesSeen) -> None:
@@ -117,7 +119,8 @@ def _no_room(d: Draft, refusal: Refusal) -> None:
     # Nodes may still be joining: that these cannot hold the job is final only a little later.
     final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
     if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
-        ending.fail(d, reasons.NEVER_FITS, refusal.why)
+        if not d.sizes or not resizing.start_with_fewer(d, refusal.why):
+            ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return
     why = refusal.why + checks.words(d)
     if why != d.search.why:
@@ -148,7 +151,7 @@ def reserved(d: Draft, event: UnitReserved) -> None:
     unit = d.units.get(event.unit)
     if unit is None or event.token > unit.token:
         return
-    if event.token < unit.token or unit.phase in (UnitPhase.UNPLACED, UnitPhase.LOST):
+    if event.token < unit.token or unit.phase in _NOWHERE:
         d.do(Unreserve(event.unit, event.token))
         return
     if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:
@@ -200,8 +203,9 @@ def _with_less(d: Draft, event: UnitRefused) -> None:
 def _give_all_back(d: Draft) -> None:
     """All units are reserved or held now: none of them stays so."""
     for name, unit in sorted(d.units.items()):
-        d.do(Unreserve(name, unit.token))
-        d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
+        if unit.phase is not UnitPhase.ABSENT:
+            d.do(Unreserve(name, unit.token))
+            d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
     d.phase = Phase.PENDING
 
 
@@ -263,7 +267,7 @@ def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:
 
 def needed(d: Draft) -> bool:
     """Whether a rank that has yet to end lives in a unit that has no place."""
-    homeless = (name for name, unit in d.units.items() if unit.phase is not UnitPhase.HELD)
+    homeless = (name for name, unit in d.units.items() if unit.phase not in (UnitPhase.HELD, UnitPhase.ABSENT))
     return any(
         ending.unfinished(d.ranks[role, rank])
         for name in homeless

@@ -28,7 +28,7 @@ from dljob.telemetry.records import VERSION, Record
 CHUNK = 65536
 """Characters of a snapshot in one record."""
 
-_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_record(event: Event, at: float) -> Record:
@@ -40,7 +40,8 @@ def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
     """A whole state, as journal records of bounded size."""
     text = json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
     chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
-    return tuple({"k": "snapshot", "at": at, "i": i, "of": len(chunks), "d": chunk} for i, chunk in enumerate(chunks))
+    head = {"k": "snapshot", "at": at, "plan": state.job.plan.digest, "of": len(chunks)}
+    return tuple({**head, "i": i, "d": chunk} for i, chunk in enumerate(chunks))
 
 
 def replay(
@@ -65,7 +66,7 @@ def replay(
 
 def encode_event(event: Event) -> dict[str, Any]:
     """An event as JSON-able data."""
-    return {"t": type(event).__name__, **_encoder(type(event))(event)}
+    return {"t": type(event).__name__, **encoder(type(event))(event)}
 
 
 def decode_event(data: Mapping[str, Any]) -> Event:
@@ -74,15 +75,15 @@ def decode_event(data: Mapping[str, Any]) -> Event:
     Raises:
         JournalError: There is no such event in this version.
     """
-    kind = _EVENTS.get(data["t"])
+    kind = EVENTS.get(data["t"])
     if kind is None:
         raise JournalError(f"unknown event {data['t']!r}", offset=0, hint="use the dljob that wrote the journal")
-    return cast("Event", _decoder(kind)({key: value for key, value in data.items() if key != "t"}))
+    return cast("Event", decoder(kind)({key: value for key, value in data.items() if key != "t"}))
 
 
 def encode_state(state: JobState) -> dict[str, Any]:
     """A state as JSON-able data, without what never changes."""
-    return {"v": VERSION, **_encoder(JobState)(state)}
+    return {"v": VERSION, **encoder(JobState)(state)}
 
 
 def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
@@ -94,23 +95,25 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     if data["v"] != VERSION:
         message = f"a snapshot of version {data['v']}; this dljob reads version {VERSION}"
         raise JournalError(message, offset=0, hint="use the dljob that wrote it")
-    return JobState(job=job, **_read(JobState, {key: value for key, value in data.items() if key != "v"}))
+    read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
+    sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
+    return JobState(job=job.sized(sizes), **read)
 
 
 Convert: TypeAlias = Callable[[Any], Any]
 
 
 @cache
-def _encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
+def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
     """How a value of a type is written."""
     origin = get_origin(kind)
     if origin is tuple:
-        return _sequence(get_args(kind), _encoder)
+        return _sequence(get_args(kind), encoder)
     if origin is Map:
-        key, value = (_encoder(part) for part in get_args(kind))
+        key, value = (encoder(part) for part in get_args(kind))
         return lambda v: _sorted([key(k), value(x)] for k, x in v.items())
     if origin in (UnionType, Union):
-        inner = _encoder(_optional(kind))
+        inner = encoder(optional(kind))
         return lambda v: None if v is None else inner(v)
     if is_dataclass(kind):
         made = cast("type", kind)
@@ -135,26 +138,26 @@ def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
 
 
 def _write(kind: type, value: Any) -> dict[str, Any]:  # noqa: ANN401 - an instance of that type
-    return {name: _encoder(part)(getattr(value, name)) for name, part in _parts(kind).items()}
+    return {name: encoder(part)(getattr(value, name)) for name, part in parts(kind).items()}
 
 
 def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    parts = _parts(kind)
-    return {name: _decoder(parts[name])(value) for name, value in data.items()}
+    own = parts(kind)
+    return {name: decoder(own[name])(value) for name, value in data.items()}
 
 
 @cache
-def _decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
+def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
     """How a value of a type is read."""
     origin = get_origin(kind)
     if origin is tuple:
-        items = _sequence(get_args(kind), _decoder)
+        items = _sequence(get_args(kind), decoder)
         return lambda v: tuple(items(v))
     if origin is Map:
-        key, value = (_decoder(part) for part in get_args(kind))
+        key, value = (decoder(part) for part in get_args(kind))
         return lambda v: Map({key(k): value(x) for k, x in v})
     if origin in (UnionType, Union):
-        inner = _decoder(_optional(kind))
+        inner = decoder(optional(kind))
         return lambda v: None if v is None else inner(v)
     if is_dataclass(kind):
         made = cast("type", kind)
@@ -164,13 +167,14 @@ def _decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones inc
     return lambda v: v
 
 
-def _optional(kind: Any) -> Any:  # noqa: ANN401 - a union with None, the only kind of union in use
+def optional(kind: Any) -> Any:  # noqa: ANN401 - a union with None, the only kind of union in use
+    """The type that a value has which is there."""
     (inner,) = (part for part in get_args(kind) if part is not NoneType)
     return inner
 
 
 @cache
-def _parts(kind: type) -> dict[str, Any]:
+def parts(kind: type) -> dict[str, Any]:
     """Name and type of each field that is written."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind) if hints[f.name] is not Job}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dljob.master import ending
 from dljob.master.draft import Draft
 from dljob.master.events import Commanded
+from dljob.master.evolve import evolve
 from dljob.master.policy import lift
 from dljob.master.restart import Order, begin
 from dljob.master.state import Phase, Verdict
-from dljob.master.views import Level
+from dljob.master.views import ENDS, Level
 from dljob.telemetry import reasons
 
 
@@ -22,26 +23,45 @@ def commanded(d: Draft, event: Commanded) -> None:
         d.note(reasons.COMMAND_REFUSED, event.target, f"{event.kind} refused: {why}")
         return
     d.note(reasons.COMMAND_ACCEPTED, event.target, f"{event.kind}{f' by {event.by}' if event.by else ''}")
+    by = f" by {event.by}" if event.by else ""
     if event.kind == "stop":
-        message = f"stopped{f' by {event.by}' if event.by else ''}"
-        ending.end(d, Verdict(ok=False, reason=reasons.STOPPED, message=message, at=d.now))
+        ending.end(d, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=d.now))
+    elif event.kind == "suspend":
+        verdict = Verdict(ok=False, reason=reasons.SUSPENDED, message=f"suspended{by}", at=d.now, suspends=True)
+        ending.end(d, verdict)
+    elif event.kind == "scale":
+        d.sizes = d.sizes.set(event.target, evolve(d.sizes[event.target], want=event.count))
     else:
         begin(d, _order(d, event))
 
 
 def _refusal(d: Draft, event: Commanded) -> str:
     """Why a command cannot be done; empty when it can."""
-    if event.kind not in ("restart", "stop"):
-        return f"no such command: {event.kind}; there are restart and stop"
+    if event.kind not in ("restart", "scale", *ENDS):
+        return f"no such command: {event.kind}; there are restart, scale, stop and suspend"
     if d.phase is Phase.STOPPING:
         return "the job is ending"
-    if event.kind == "stop":
-        return "" if event.target == "job" else f"only the job can be stopped, not {event.target}"
+    if event.kind in ENDS:
+        return "" if event.target == "job" else f"only the job can be {ENDS[event.kind]}, not {event.target}"
     if event.target != "job" and not _known(d, event.target):
         roles = ", ".join(d.job.roles)
         return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(d.job.roles))}/0"
+    if event.kind == "scale":
+        return _unscalable(d, event)
     if not d.seats:
         return "the job has not started yet"
+    return ""
+
+
+def _unscalable(d: Draft, event: Commanded) -> str:
+    """Why a role cannot have so many ranks."""
+    if event.target not in d.sizes:
+        able = ", ".join(sorted(d.sizes)) or "none of this job"
+        return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
+    own = d.facts(event.target).plan
+    if not own.min_replicas <= event.count <= own.max_replicas or event.count % own.group_size:
+        groups = f" in whole groups of {own.group_size}" if own.group_size > 1 else ""
+        return f"{event.target} has {own.min_replicas} to {own.max_replicas} ranks{groups}, not {event.count}"
     return ""
 
 

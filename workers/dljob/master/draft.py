@@ -16,6 +16,7 @@ from dljob.master.job import RoleFacts
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
 from dljob.master.pairing import RoleCheck
+from dljob.master.sizing import Sizing
 from dljob.master.state import (
     ErrorMemory,
     Exclusion,
@@ -47,12 +48,13 @@ _COUNTER = {
     RankPhase.SUCCEEDED: "succeeded",
     RankPhase.FAILED: "failed",
     RankPhase.STOPPED: "stopped",
+    RankPhase.ABSENT: "absent",
 }
 _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
-    "departures", "grants",
+    "departures", "grants", "sizes",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -125,6 +127,7 @@ class Draft:
         self.feeds: Map[str, Feed] = state.feeds
         self.departures: Map[str, Departure] = state.departures
         self.grants: Grants = state.grants
+        self.sizes: Map[str, Sizing] = state.sizes
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -171,6 +174,7 @@ class Draft:
             feeds=self.feeds,
             departures=self.departures,
             grants=self.grants,
+            sizes=self.sizes,
         )
 
     def _changed(self) -> bool:

@@ -116,7 +116,8 @@ def released(d: Draft) -> None:
     for key, rank in d.ranks.items():
         if rank.phase.live:
             d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))
-    d.phase = Phase.SUCCEEDED if verdict.ok else Phase.FAILED
+    badly = Phase.SUSPENDED if verdict.suspends else Phase.FAILED
+    d.phase = Phase.SUCCEEDED if verdict.ok else badly
     d.ended_at, d.wake = d.now, None
     d.note(reasons.RELEASED, "job", "nothing of the job is left", seconds=d.now - verdict.release_at)
     d.do(Finish(verdict.ok, verdict.reason, verdict.message))

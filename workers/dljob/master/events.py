@@ -21,6 +21,10 @@ class MasterStarted:
 
     epoch: int
     cause: str = ""
+    journal: str = ""
+    """What is to be said of a journal that another version of dljob wrote; empty: this one wrote it."""
+    anew: bool = False
+    """Whether the state in it could not be taken over, so that all ranks start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +267,11 @@ class Commanded:
 
     id: str
     kind: str
-    """restart | stop."""
+    """restart | stop | scale."""
     target: str = "job"
     by: str = ""
+    count: int = 0
+    """Of scale: how many ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dljob.master import grants, limits
 from dljob.master.actions import Reserve
 from dljob.master.assign import Held
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.state import Phase, UnitPhase, UnitState
-from dljob.master.views import HostId
+from dljob.master.views import HostId, NodeView
+from dljob.plan.model import Unit, add_up
 
 
 def taken(d: Draft, *, every: bool = True) -> list[Held]:
@@ -33,6 +36,13 @@ def reserve(d: Draft, nodes: dict[str, str]) -> None:
         token = d.units[name].token + 1
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
         d.do(Reserve(name, token, node, limits.RESERVE_S, grants.given(d.grants, name)))
+
+
+def left(node: NodeView, unit: Unit) -> NodeView:
+    """A node as it will be when it holds a unit no more."""
+    total = dict(node.total)
+    free = add_up(node.free, unit.demand)
+    return replace(node, free=tuple((name, min(amount, total[name])) for name, amount in free if name in total))
 
 
 def unit_hosts(d: Draft, unit: str) -> tuple[HostId, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dljob.master.views import HostId
@@ -94,6 +94,11 @@ class Job:
             )
             for name, role in plans.items()
         }
+
+    def sized(self, sizes: Mapping[str, int]) -> Job:
+        """The same with these numbers of ranks."""
+        plan = self.plan.sized(sizes)
+        return self if plan is self.plan else replace(self, plan=plan)
 
     @cached_property
     def drivers(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 from immutables import Map
 
+from dljob.master.evolve import evolve
+
 RankKey: TypeAlias = tuple[str, int]
 Clock: TypeAlias = "tuple[Account, int]"
 """The account that a rank is in, and since when."""
@@ -71,6 +73,8 @@ class Ledger:
     books: Map[BookKey, Entry] = field(default_factory=Map[BookKey, Entry])
     floors: Map[BookKey, int] = field(default_factory=Map[BookKey, int])
     """What an account was seen to hold before time was moved out of it: what counts up shows no less."""
+    ranks: Map[str, Entry] = field(default_factory=Map[str, Entry])
+    """Role -> the time of all its ranks, of roles whose number of ranks has changed."""
     productive: Entry = Entry()
     """That account of all roles together."""
     marks: tuple[tuple[int, int], ...] = ((0, 0),)
@@ -89,7 +93,8 @@ class Move(NamedTuple):
     """A rank goes to another account; `lost` is when it gave its last sign of life, if that was before."""
 
     key: RankKey
-    account: Account
+    account: Account | None
+    """None: its role has it no more."""
     lost: int | None = None
 
 
@@ -113,10 +118,25 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
                 floors = floors.set((role, was[0]), max(page.shown(role, was[0]), floors.get((role, was[0]), 0)))
                 line[0] -= amount
                 page.line(role, Account.DETECT)[0] += amount
+        if move.account is None:
+            clocks = clocks.delete(move.key)
+            continue
         page.line(role, move.account)[1] += 1
         clocks = clocks.set(move.key, (move.account, at))
     productive, marks = _total(ledger, page, at)
-    return Ledger(at, clocks, page.filed(), floors, productive, marks)
+    return Ledger(at, clocks, page.filed(), floors, ledger.ranks, productive, marks)
+
+
+def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
+    """The ledger of a job of which a role has another number of ranks from now on."""
+    at = max(now, ledger.at)
+    old = ledger.ranks.get(role, Entry(0, before))
+    return evolve(ledger, ranks=ledger.ranks.set(role, Entry(old.upto(at), after, at)))
+
+
+def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
+    """The time of all ranks of a role, which has so many now."""
+    return ledger.ranks.get(role, Entry(0, ranks)).upto(max(now, ledger.at))
 
 
 class _Page:
@@ -194,14 +214,15 @@ class Goodput:
     """Over the last ten minutes, or since the job's start."""
 
 
-def goodput(ledger: Ledger, ranks: int, now: int) -> Goodput:
-    """How much of the ranks' time was productive."""
+def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> Goodput:
+    """How much of the ranks' time was productive. `spent`: that time, where there were not always as many as now."""
     at = max(now, ledger.at)
     if not at or not ranks:
         return Goodput(None, None)
+    spent = ranks * at if spent is None else spent
     total, begin = ledger.productive.upto(at), max(0, at - WINDOW_US)
     recent = (total - _productive_at(ledger, begin)) / (ranks * (at - begin))
-    return Goodput(total / (ranks * at), min(max(recent, 0.0), 1.0))
+    return Goodput(total / spent, min(max(recent, 0.0), 1.0))
 
 
 def _productive_at(ledger: Ledger, at: int) -> int:

@@ -16,10 +16,12 @@ Signs = dict[HostId | str, float]
 """Host, or node -> when it gave its last sign of life (unix seconds)."""
 
 
-def account_of(s: JobState | Draft, key: RankKey) -> Account:
-    """The account that a rank is in."""
+def account_of(s: JobState | Draft, key: RankKey) -> Account | None:
+    """The account that a rank is in; None: its role has it no more."""
     own, facts = s.ranks[key], s.job.roles[key[0]]
     phase = own.phase
+    if phase is RankPhase.ABSENT:
+        return None
     if s.verdict is not None:
         return Account.IDLE
     if phase is RankPhase.READY:
@@ -87,7 +89,7 @@ def settle(d: Draft, event: Event) -> None:
     moves: list[Move] = []
     for key in _keys(d):
         account, was = account_of(d, key), clocks.get(key)
-        if was is None or was[0] is not account:
+        if (was and was[0]) is not account:
             moves.append(Move(key, account, _lost(d, key, signs) if signs else None))
     if moves or spares:
         d.ledger = ledger.booked(d.ledger, moves, spares, micros(d, d.now))
@@ -151,6 +153,8 @@ def _signs(d: Draft, event: Event) -> Signs:
 
 def _lost(d: Draft, key: RankKey, signs: Signs) -> int | None:
     """When a rank whose host or node is lost by this event was last known to live."""
-    host = d.job.roles[key[0]].host_of(key[1])
+    host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
+    if before is None or not before.phase.live:
+        return None
     sign = signs.get(host, signs.get(d.base.hosts[host].node))
-    return None if sign is None or not d.base.ranks[key].phase.live else micros(d, sign)
+    return None if sign is None else micros(d, sign)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.master.ledger import Account, goodput, owed, totals
+from dljob.master.ledger import Account, Goodput, goodput, owed, rank_time, totals
 from dljob.master.ledger_rules import micros
 from dljob.master.state import JobState
 
@@ -25,10 +25,10 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
         row = {"name": role, "accounts": _seconds(own)}
         lacking = owed(state.ledger, role, at)
         rows.append({**row, "owed": _seconds(lacking)} if lacking else row)
-    share = goodput(state.ledger, len(state.ranks), at)
+    share = _goodput(state, at)
     return {
         "seconds": at / 1e6,
-        "processes": len(state.ranks),
+        "processes": _ranks(state),
         "goodput": _rounded(share.overall),
         "recentGoodput": _rounded(share.recent),
         "accounts": _seconds({account: total for account, total in whole.items() if total}),
@@ -38,8 +38,17 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
 
 def permille(state: JobState, now: float) -> int | None:
     """The job's goodput in thousandths; None before any time has passed."""
-    share = goodput(state.ledger, len(state.ranks), _until(state, now)).overall
+    share = _goodput(state, _until(state, now)).overall
     return None if share is None else int(share * 1000)
+
+
+def _ranks(state: JobState) -> int:
+    return len(state.ranks) - sum(role.absent for role in state.roles.values())
+
+
+def _goodput(state: JobState, at: int) -> Goodput:
+    spent = (rank_time(state.ledger, name, own.plan.replicas, at) for name, own in state.job.roles.items())
+    return goodput(state.ledger, _ranks(state), at, sum(spent))
 
 
 def _until(state: JobState, now: float) -> int:

@@ -26,6 +26,16 @@ DEPART_S = 30.0
 """So long a node that is to be taken away is still there, where nobody says how long: Kubernetes' and Ray's default."""
 PARTING_S = 5.0
 """How much of that time is left to its ranks to go, once what they copied is on disk."""
+SHRINK_S = 30.0
+"""So long, unless the spec says how long, a lost unit of an elastic role looks for a place before the role goes on
+without it, where somebody makes nodes for the job: about twice what KubeRay takes to replace a pod."""
+SHRINK_BARE_S = 3.0
+"""The same where nobody does."""
+SETTLE_S = 5.0
+"""So long after the last change nodes that join are waited for before a role grows."""
+VAIN_S = 600.0
+"""A growth that is lost again within this time was in vain: the role waits twice as long before the next one."""
+GROW_DOUBLINGS = 6
 LEARN_S = 60.0
 """So long after a failure what becomes known of its node is put down as its cause."""
 ADMIT_BACKOFF_S = 1.0

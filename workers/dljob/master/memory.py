@@ -7,7 +7,6 @@ exception tells of, of a device's memory or the machine's, no larger reservation
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dljob.master import causes, ending, grants, limits
 from dljob.master.actions import Unreserve
@@ -16,12 +15,12 @@ from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.faults import Fault, Heard
 from dljob.master.grants import Given
-from dljob.master.holding import reserve, taken, unit_hosts
+from dljob.master.holding import left, reserve, taken, unit_hosts
 from dljob.master.policy import lift, own_level
 from dljob.master.restart import Order, begin, kill
 from dljob.master.state import RankPhase, UnitPhase, UnitState
-from dljob.master.views import NodeView, Outcome, Reason
-from dljob.plan.model import GRAIN, Amount, Unit, add_up
+from dljob.master.views import Outcome, Reason
+from dljob.plan.model import GRAIN, Amount, Unit
 from dljob.spec.model import OutOfMemory
 from dljob.spec.quantity import parse_factor, parse_memory, show_memory
 from dljob.telemetry import reasons
@@ -122,20 +121,13 @@ def _place(d: Draft, name: str, wanted: Unit) -> Assignment | Refusal:
     own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
     holds = grants.unit_of(d.job.plan, name, grants.given(d.grants, name))
     rooms = [
-        _left(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
+        left(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
         for node in d.nodes
         if node.id not in barred
     ]
     others = [held for held in taken(d) if held.unit.name != name]
     here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
     return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
-
-
-def _left(node: NodeView, unit: Unit) -> NodeView:
-    """A node as it will be when it holds a unit no more."""
-    total = dict(node.total)
-    free = add_up(node.free, unit.demand)
-    return replace(node, free=tuple((name, min(amount, total[name])) for name, amount in free if name in total))
 
 
 def _renew(d: Draft, name: str, given: Given, found: Assignment) -> Ended:

@@ -86,7 +86,7 @@ def leave_bad(d: Draft, bad: Mapping[str, str]) -> None:
 
 def _exclude(d: Draft, name: str, reason: str, *, silent: bool, check: str = "") -> None:
     policy = d.job.fault_tolerance
-    fence = d.now + policy.lease_seconds if silent else None  # a node that answers ends what it is told to end
+    fence = d.now + policy.lease if silent else None  # a node that answers ends what it is told to end
     old = d.exclusions.get(name)
     check = check or (old.check if old else "")
     least = limits.BAD_NODE_S if check else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.master import checks, departures, grants, limits, starting
+from dljob.master import checks, departures, elastic, grants, limits, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -55,6 +55,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         ),
         *checks.again(d),
         *departures.orders(state, now),
+        *elastic.orders(state, now),
     )
 
 
@@ -80,6 +81,8 @@ def _kills(host: HostId, own: HostState) -> Iterator[Action]:
 
 def _units(state: JobState) -> Iterator[Action]:
     for name, unit in sorted(state.units.items()):
+        if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
+            yield Unreserve(name, unit.token - 1)  # it may be wanted anew since it was to be given back
         if unit.phase is UnitPhase.RESERVING:
             yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, grants.given(state.grants, name))
         elif unit.phase is not UnitPhase.HELD and unit.token:

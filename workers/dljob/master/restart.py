@@ -31,6 +31,10 @@ class Order:
     """Replace hosts whose process lives as well."""
     heard: Heard | None = None
     """The failure that it is for."""
+    leaving: tuple[RankKey, ...] = ()
+    """Ranks that the role has no more."""
+    anew: bool = False
+    """It is the restart that is under way, with others in it: no new fault, and counted already."""
 
 
 def begin(d: Draft, order: Order) -> None:
@@ -39,12 +43,14 @@ def begin(d: Draft, order: Order) -> None:
     fresh = order.fresh or order.level is Level.JOB
     number = d.next_serial()
     target = _target(d, order)
-    fault = d.add_fault(order.level, order.reason, target, order.cause)
-    follows = causes_first.enter(d, fault, order.heard)
+    fault = () if order.anew else (d.add_fault(order.level, order.reason, target, order.cause),)
+    follows = causes_first.enter(d, fault[0], order.heard) if fault else ""
     later = _later_ranks(d) if order.level is Level.JOB else ()
-    inherited = _take_over(d, (*members, *later))
+    inherited = _take_over(d, (*members, *later, *order.leaving))
     if order.level is Level.JOB:
         _reset_roles(d, later)
+    elif len(members) == d.facts(order.role).plan.replicas:
+        starting.new_life(d, order.role)
     due = d.now + order.wait
     d.incidents = d.incidents.set(
         number,
@@ -59,10 +65,11 @@ def begin(d: Draft, order: Order) -> None:
             due=due,
             deadline=due + limits.RESTART_S,
             fresh=fresh,
-            faults=(*inherited, fault),
+            faults=(*inherited, *fault),
         ),
     )
-    d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
+    if not order.anew:
+        d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
     wait = f" in {order.wait:g} s" if order.wait else ""
     d.note(
         reasons.RESTARTING, target, f"{order.cause}{follows}; restarting {len(members)}{wait}", level=order.level.value

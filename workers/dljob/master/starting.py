@@ -41,9 +41,20 @@ def start_roles(d: Draft) -> None:
         for name in d.job.roles:
             if not d.roles[name].spawned and _may_spawn(d, name):
                 d.set_role(name, evolve(d.roles[name], spawned=True))
+                new_life(d, name)
                 again = True
                 for host in d.facts(name).hosts():
                     ensure_host(d, host)
+
+
+def new_life(d: Draft, role: str) -> None:
+    """Count that all of an Elastic role starts: its checkpoints are of that life.
+
+    A torch world counts when it starts, as a whole; where ranks meet in no store, each starts when it can.
+    """
+    facts = d.facts(role)
+    if facts.plan.elastic and not facts.world:
+        d.set_role(role, evolve(d.roles[role], generation=d.roles[role].generation + 1))
 
 
 def on_hold(d: Draft, rank: RankState) -> bool:

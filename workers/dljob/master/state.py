@@ -20,6 +20,7 @@ from dljob.master.job import Job
 from dljob.master.ledger import Ledger
 from dljob.master.marks import Saves
 from dljob.master.pairing import RoleCheck
+from dljob.master.sizing import Sizing
 from dljob.master.views import HostId, Level, NodeView
 
 RankKey: TypeAlias = tuple[str, int]
@@ -29,7 +30,7 @@ SpareKey: TypeAlias = tuple[str, str, int]
 
 
 class Phase(StrEnum):
-    """Where the job stands; the last two are final."""
+    """Where the job stands; the last three are final."""
 
     PENDING = "Pending"
     """Nothing is reserved yet."""
@@ -42,11 +43,13 @@ class Phase(StrEnum):
     """The verdict is known; processes and reservations go."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    SUSPENDED = "Suspended"
+    """Nothing of this attempt is left; whoever suspended the job makes the next one."""
 
     @property
     def final(self) -> bool:
-        """Whether the job is over."""
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
+        """Whether the job is over, here at least."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
 
     @property
     def active(self) -> bool:
@@ -69,6 +72,7 @@ class RankPhase(StrEnum):
     """It ended badly and a rule says to leave it so."""
     STOPPED = "Stopped"
     """It was ended because the job ends."""
+    ABSENT = "Absent"  # its role has fewer ranks now
 
     @property
     def live(self) -> bool:
@@ -92,6 +96,7 @@ class UnitPhase(StrEnum):
     HELD = "Held"
     LOST = "Lost"
     """Its node is gone; it moves when a node can take it."""
+    ABSENT = "Absent"  # its role has fewer ranks now, none of them in it
 
 
 class SparePhase(StrEnum):
@@ -177,6 +182,7 @@ class RoleState:
     succeeded: int = 0
     failed: int = 0
     stopped: int = 0
+    absent: int = 0
     hosts_ready: int = 0
     """Hosts that can start ranks; the store is not one of them."""
     spawned: bool = False
@@ -256,6 +262,8 @@ class Verdict:
     reason: str
     message: str
     at: float
+    suspends: bool = False
+    """Whether only the attempt ends: the job is to go on in the next one."""
     kill_at: float | None = None
     """When ranks that were asked to leave are ended."""
     release_at: float | None = None
@@ -298,18 +306,13 @@ class JobState:
     hosts: Map[HostId, HostState]
     units: Map[str, UnitState]
     spares: Map[SpareKey, SpareState] = field(default_factory=Map[SpareKey, SpareState])
-    seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])
-    """Per role, by group."""
+    seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])  # per role, by group
     nodes: tuple[NodeView, ...] = ()
     nodes_seen: bool = False
-    exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])
-    """By node id."""
-    replaced: int = 0
-    """Nodes that units were moved away from."""
-    held: int = 0
-    """Units held."""
-    live: int = 0
-    """Ranks with a process."""
+    exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])  # by node id
+    replaced: int = 0  # nodes that units were moved away from
+    held: int = 0  # units held
+    live: int = 0  # ranks with a process
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
     marks: Map[str, tuple[Mark, ...]] = field(default_factory=Map[str, tuple[Mark, ...]])  # for budgets, by key
     errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
@@ -318,12 +321,9 @@ class JobState:
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
     notices: Map[str, Notice] = field(default_factory=Map[str, Notice])
     """By node id, or by rank as role/rank."""
-    faults: tuple[Fault, ...] = ()
-    """The last few, oldest first."""
-    serial: int = 0
-    """Numbers incidents and faults."""
-    carried: bool = False
-    """Whether it was told what the last attempt handed on."""
+    faults: tuple[Fault, ...] = ()  # the last few, oldest first
+    serial: int = 0  # numbers incidents and faults
+    carried: bool = False  # whether it was told what the last attempt handed on
     verdict: Verdict | None = None
     running_at: float | None = None
     ended_at: float | None = None
@@ -332,13 +332,13 @@ class JobState:
     version: int = 0
     wake: float | None = None
     """No timer is due before this; None: there is no timer."""
-    ledger: Ledger = field(default_factory=Ledger)
-    """Where the time of all ranks went."""
+    ledger: Ledger = field(default_factory=Ledger)  # where the time of all ranks went
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # of nodes, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     feeds: Map[str, Feed] = field(default_factory=Map[str, Feed])  # data sets, by name
     grants: Grants = field(default_factory=Grants)  # more memory
+    sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # of roles that may have another number of ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dljob.master.causes_first import root_of
 from dljob.master.faults import Fault
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level, Reason
+from dljob.plan.elastic import machines
 from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
 
@@ -218,7 +219,7 @@ def _reason(state: JobState) -> str:
 
 def _message(state: JobState) -> str:
     if state.search.why:
-        return state.search.why
+        return state.search.why + _least(state)
     if state.incidents:
         return "; ".join(
             f"{i.target}: {i.reason}, level {i.level.value}" for _, i in sorted(state.incidents.items())[:3]
@@ -227,6 +228,15 @@ def _message(state: JobState) -> str:
         ready = sum(role.ready + role.succeeded for role in state.roles.values())
         return f"{state.held} of {state.job.unit_count} units held, {ready} of {len(state.ranks)} ranks ready"
     return ""
+
+
+def _least(state: JobState) -> str:
+    """The elastic roles that would go on without what has no place, if they were allowed to."""
+    waiting = sorted(role for role, own in state.sizes.items() if own.shrink_at is not None)
+    plans = {role: state.job.roles[role].plan for role in waiting}
+    return "".join(
+        f"; {role} goes on with at least {own.min_replicas} of {own.replicas} ranks" for role, own in plans.items()
+    )
 
 
 def _role(state: JobState, name: str) -> dict[str, Any]:
@@ -239,6 +249,7 @@ def _role(state: JobState, name: str) -> dict[str, Any]:
         "succeeded": own.succeeded,
         "failed": own.failed,
         "restarts": own.restarts,
+        **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
     }
 
 
@@ -263,13 +274,15 @@ def nodes(state: JobState) -> dict[str, Any]:
     """The job's machines: wanted, fit for units now, those that units were moved away from, and the excluded ones."""
     barred = {*state.exclusions, *state.departures}
     ready = sum(not node.head and node.id not in barred for node in state.nodes)
-    planned = sum(group.replicas for group in state.job.plan.node_groups.values())
+    wanted = wanted_machines(state)
+    planned = sum(wanted.values())
     out = [(own.since, name, own.reason, own.until, own.check) for name, own in state.exclusions.items()]
     out += [(own.since, name, Reason.PREEMPTED.value, own.by, own.why) for name, own in state.departures.items()]
     return {
         "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
         "ready": ready,
         "replaced": state.replaced,
+        **({"wanted": wanted} if state.sizes and state.job.spec.ray_cluster_ref is None else {}),
         "excluded": [
             {
                 "name": name,
@@ -281,6 +294,12 @@ def nodes(state: JobState) -> dict[str, Any]:
             for since, name, reason, until, why in sorted(out)[-EXCLUDED:]
         ],
     }
+
+
+def wanted_machines(state: JobState) -> dict[str, int]:
+    """Node group -> how many of its machines the job wants."""
+    first = {role.name: role.replicas for role in state.job.spec.roles}
+    return machines(state.job.plan, first, {role: own.want for role, own in state.sizes.items()})
 
 
 def _fault(state: JobState, fault: Fault) -> dict[str, Any]:

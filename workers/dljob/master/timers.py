@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.master import admission, departures, ending, failover, limits, nodes, restart
+from dljob.master import admission, departures, elastic, ending, failover, limits, nodes, restart
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.state import JobState, UnitPhase, Verdict
@@ -27,7 +27,7 @@ def _times(state: JobState | Draft) -> list[float | None]:
         times.append(started + spec.active_deadline_seconds)
     if spec.pre_running_deadline_seconds is not None and state.running_at is None:
         times.append(started + spec.pre_running_deadline_seconds)
-    times.extend((*nodes.timers(state), *departures.timers(state)))
+    times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state)))
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
@@ -40,7 +40,7 @@ def tick(d: Draft) -> None:
     if verdict is not None:
         _end_of_grace(d, verdict)
     else:
-        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, _search):
+        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, _search):
             if not d.ending:
                 rule(d)
     d.wake = earliest(d)

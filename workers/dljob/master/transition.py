@@ -20,6 +20,7 @@ from dljob.master import (
     checkpoints,
     commands,
     departures,
+    elastic,
     ending,
     failover,
     hanging,
@@ -94,6 +95,7 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
         ranks=Map({(name, rank): RankState() for name, role in plan.roles.items() for rank in range(role.replicas)}),
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
         units=Map({name: UnitState() for name in plan.units}),
+        sizes=elastic.opened(plan),
         ledger=opened({name: role.replicas for name, role in plan.roles.items()}),
     )
     return evolve(state, wake=timers.earliest(state))
@@ -113,7 +115,9 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     nodes.leave_by_rule(d)
     memory.learned(d)
     if d.running_at is not None and d.phase.active:
-        d.phase = Phase.RECOVERING if d.incidents else Phase.RUNNING
+        well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
+        d.phase = Phase.RUNNING if well else Phase.RECOVERING
+    elastic.follow(d)
     standby.keep(d)
     shards.left(d)
     ledger_rules.settle(d, event)
@@ -134,11 +138,29 @@ def _master_started(d: Draft, event: MasterStarted) -> None:
     d.recover_faults((d.add_fault(Level.MASTER, "Unknown", "master", cause),))
     message = f"{cause}; epoch {event.epoch}, {d.live} ranks live on"
     d.note(reasons.MASTER_RESTARTED, "master", message, level=Level.MASTER.value)
+    if event.journal:
+        _other_version(d, event)
     if count > most:
         window = d.job.fault_tolerance.window_seconds
         ending.fail(
             d, reasons.MASTER_BUDGET, f"PrimeMaster restarted {count} times within {window} s, {most} are allowed"
         )
+
+
+def _other_version(d: Draft, event: MasterStarted) -> None:
+    """The journal is of other code: say so, and what became of it. What that costs is charged to no budget."""
+    if not event.anew:
+        d.note(reasons.JOURNAL_TAKEN_OVER, "master", event.journal)
+        return
+    d.note(reasons.JOURNAL_NOT_TAKEN_OVER, "master", event.journal)
+    if not d.ending:
+        d.count_restart(Level.JOB)
+        d.add_fault(Level.JOB, "Unknown", "job", event.journal)
+
+
+def _first_wave_was_ready(d: Draft) -> bool:
+    """False only where a job that ran before had to begin anew."""
+    return all(d.roles[name].was_ready for name, facts in d.job.roles.items() if facts.first_wave)
 
 
 def _host_ready(d: Draft, event: HostReady) -> None:
@@ -256,6 +278,11 @@ def _rank_ended(d: Draft, event: RankEnded) -> None:
         failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
+def _copies_saved(d: Draft, event: CopiesSaved) -> None:
+    departures.saved(d, event)
+    elastic.saved(d)
+
+
 def _released(d: Draft, _event: Released) -> None:
     ending.released(d)
 
@@ -270,7 +297,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     NodesSeen: nodes.seen,
     NodeFrozen: nodes.frozen,
     NodeThawed: nodes.thawed,
-    CopiesSaved: departures.saved,
+    CopiesSaved: _copies_saved,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
     HostReady: _host_ready,

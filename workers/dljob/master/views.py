@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from dljob.plan.model import Resources
 
+ENDS = {"stop": "stopped", "suspend": "suspended"}
+"""Commands that end the job here, and how it then is; a suspended one goes on in its next attempt."""
+
 
 class Level(StrEnum):
     """What is restarted, from least to most."""

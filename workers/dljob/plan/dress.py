@@ -8,7 +8,9 @@ from typing import Any
 
 from dljob.plan.model import JobPlan, NodeGroup
 from dljob.plan.overlay import Object, laid_over
-from dljob.plan.podspec import head_pod, told_resources, with_library, worker_pod
+from dljob.plan.podspec import head_pod, told_resources, with_library, with_parting, worker_pod
+from dljob.plan.survival import ANNOTATION, keep
+from dljob.plan.taints import with_patience
 from dljob.spec.model import DLJobManifest, DLJobSpec
 
 DEFAULT_RAY_VERSION = "2.60.0"
@@ -84,9 +86,11 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, NodeGroup], dress:
             "workerGroupSpecs": [_workers(spec, group, dress) for _, group in sorted(groups.items())],
         },
     }
+    keep(whole, spec.gcs_fault_tolerance)
     made = laid_over(whole, spec.ray_cluster_template)
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
-        group["template"]["spec"] = with_library(group["template"]["spec"])
+        pod = with_parting(with_library(group["template"]["spec"]), spec)
+        group["template"]["spec"] = with_patience(pod, spec.fault_tolerance.node)
     return made
 
 
@@ -94,10 +98,15 @@ def _metadata(manifest: DLJobManifest, dress: Dress) -> Object:
     optional: Object = {
         "namespace": dress.namespace,
         "ownerReferences": [dict(dress.owner)] if dress.owner else [],
-        "annotations": dict(dress.annotations),
+        "annotations": {**dress.annotations, **_survival(manifest.spec)},
     }
     found = {key: value for key, value in optional.items() if value}
     return {"name": dress.name, **found, "labels": {**queue_labels(manifest), **dress.labels}}
+
+
+def _survival(spec: DLJobSpec) -> dict[str, str]:
+    kept = spec.gcs_fault_tolerance
+    return {ANNOTATION: kept.backend} if kept else {}
 
 
 def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
@@ -121,14 +130,15 @@ def _head(spec: DLJobSpec, dress: Dress) -> Object:
 
 
 def _workers(spec: DLJobSpec, group: NodeGroup, dress: Dress) -> Object:
-    """A worker group. minReplicas equals replicas, or an autoscaled gang would shrink to the head."""
+    """A worker group. minReplicas equals replicas where no role has bounds, or a gang could shrink to the head."""
+    low, high = group.bounds or (group.replicas, group.replicas)
     pod = worker_pod(spec, group, init_image=dress.init_image)
     template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})
     workers: Object = {
         "groupName": group.name,
         "replicas": group.replicas,
-        "minReplicas": group.replicas,
-        "maxReplicas": group.replicas,
+        "minReplicas": low,
+        "maxReplicas": high,
         "numOfHosts": 1,
         "rayStartParams": {},
         "labels": dict(group.labels),

@@ -35,7 +35,7 @@ def rank_env(
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
         "DLJOB_RANK": str(rank),
-        "DLJOB_REPLICAS": str(role.replicas),
+        "DLJOB_REPLICAS": str(world_size if role.elastic else role.replicas),
         "DLJOB_LOCAL_RANK": str(local_rank),
         "DLJOB_DIR": job_dir,
         "DLJOB_INCARNATION": str(incarnation),
@@ -53,7 +53,7 @@ def rank_env(
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
             "ROLE_NAME": role.name,
-            "TORCHELASTIC_RESTART_COUNT": str(generation),
+            "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # lives count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
             "TORCHELASTIC_RUN_ID": uid,
         }

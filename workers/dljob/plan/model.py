@@ -7,7 +7,7 @@ plan of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -77,6 +77,15 @@ class RolePlan:
     """Ray label selectors that its nodes must satisfy, beside that of its node group."""
     pre_check: bool = False
     """Whether its nodes are checked before its ranks start."""
+    min_replicas: int = 0
+    """The fewest ranks that it goes on with; 0: it always has as many."""
+    max_replicas: int = 0
+    """The most ranks that it may be given; 0: it always has as many."""
+
+    @property
+    def resizes(self) -> bool:
+        """Whether it may have another number of ranks while it runs."""
+        return self.min_replicas < self.max_replicas
 
     @property
     def groups(self) -> int:
@@ -132,7 +141,7 @@ class NodeGroup:
 
     name: str
     replicas: int
-    """How many machines, spares included."""
+    """How many machines, spares included, at first."""
     resources: Resources
     """Of one machine. Without `memory` its memory is not known here, and not counted."""
     labels: tuple[tuple[str, str], ...]
@@ -144,6 +153,8 @@ class NodeGroup:
     """(Ray resource, Kubernetes resource) of its accelerator."""
     shared_memory: Amount = 0
     """Size of /dev/shm in bytes x 10_000; 0 leaves it as it is."""
+    bounds: tuple[int, int] | None = None
+    """The fewest and the most machines, spares included; None: always as many as replicas."""
 
 
 class Place(NamedTuple):
@@ -273,6 +284,17 @@ class UnitTable(Mapping[str, Unit]):
     def __len__(self) -> int:
         return sum(series.count for series in self.series)
 
+    def sized(self, groups: Mapping[str, int]) -> UnitTable:
+        """The same with other numbers of groups of these roles, none of which shares its units."""
+        return UnitTable(
+            tuple(
+                replace(own, members=(replace(own.members[0], groups=groups[own.members[0].role]),))
+                if own.members[0].role in groups
+                else own
+                for own in self.series
+            )
+        )
+
     def of_role(self, role: str) -> Series:
         """The series that a role's groups are in."""
         return self._by_role[role]
@@ -293,6 +315,22 @@ class JobPlan:
     manifest: Mapping[str, Any] = field(repr=False)
     """The RayCluster that would carry the job."""
     digest: str
+
+    def sized(self, sizes: Mapping[str, int]) -> JobPlan:
+        """The same with these numbers of ranks. Group k is in unit k, however many there are."""
+        changed = {name: size for name, size in sizes.items() if self.roles[name].replicas != size}
+        if not changed:
+            return self
+        roles = {
+            name: replace(role, replicas=changed[name]) if name in changed else role
+            for name, role in self.roles.items()
+        }
+        return replace(self, roles=roles, units=self.units.sized({name: roles[name].groups for name in changed}))
+
+    @property
+    def widest(self) -> JobPlan:
+        """The same with the most ranks that each role may come to have."""
+        return self.sized({name: own.max_replicas for name, own in self.roles.items() if own.resizes})
 
     def place(self, role: str, rank: int) -> Place:
         """Where a rank sits; arithmetic, so that 100,000 ranks need no table."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dljob.errors import PlacementError
 from dljob.plan.conflict import conflict_of
 from dljob.plan.derive import derive
 from dljob.plan.devices import DEVICES
-from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, UnitTable, add_up
+from dljob.plan.elastic import counted
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, RolePlan, UnitTable, add_up
 from dljob.plan.packing import Batch, Packing, machines_of, pack, runs_of
 from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
@@ -17,7 +18,7 @@ from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_cpu, parse_memory
 
 
-def build_node_groups(spec: DLJobSpec, units: UnitTable) -> dict[str, NodeGroup]:
+def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, RolePlan]) -> dict[str, NodeGroup]:
     """The job's machines by name of their group, spares added.
 
     Raises:
@@ -28,10 +29,38 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable) -> dict[str, NodeGroup]
     if spec.node_groups:
         groups = [_declared(group) for group in spec.node_groups]
         check_fit(batches, groups)
+        _check_bounds(groups, units, roles)
     else:
-        groups = derive(batches)
+        groups = _bounded(derive(batches), units, roles)
     ordered = sorted(groups, key=lambda group: group.name)
-    return {g.name: replace(g, replicas=g.replicas + spares, spares=spares) for g in ordered}
+    return {g.name: _with_spares(g, spares) for g in ordered}
+
+
+def _with_spares(group: NodeGroup, spares: int) -> NodeGroup:
+    bounds = group.bounds and (group.bounds[0] + spares, group.bounds[1] + spares)
+    return replace(group, replicas=group.replicas + spares, spares=spares, bounds=bounds)
+
+
+def _sizes(roles: Mapping[str, RolePlan]) -> dict[str, tuple[int, int, int]]:
+    """The fewest, the first and the most ranks of roles that may have different numbers."""
+    return {name: (own.min_replicas, own.replicas, own.max_replicas) for name, own in roles.items() if own.resizes}
+
+
+def _bounded(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> list[NodeGroup]:
+    """Derived groups with as many machines more and fewer as elastic roles may come to want."""
+    sizes = _sizes(roles)
+    first = {name: own[1] for name, own in sizes.items()}
+    low, high = (counted(groups, units, roles, first, {name: own[at] for name, own in sizes.items()}) for at in (0, 2))
+    return [replace(g, bounds=(max(1, low[g.name]), high[g.name])) if low[g.name] < high[g.name] else g for g in groups]
+
+
+def _check_bounds(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> None:
+    """Whether elastic roles fit with the fewest ranks on the fewest machines, and with the most on the most."""
+    sizes = _sizes(roles)
+    for at, end, field in ((0, 0, "minReplicas"), (2, 1, "maxReplicas")) if sizes else ():
+        counts = {name: own[at] // roles[name].group_size for name, own in sizes.items()}
+        machines = [replace(group, replicas=group.bounds[end] if group.bounds else group.replicas) for group in groups]
+        check_fit(batches_of(units.sized(counts)), machines, f" with the {field} of both roles and nodeGroups")
 
 
 def batches_of(units: UnitTable) -> tuple[Batch, ...]:
@@ -44,7 +73,7 @@ def batches_of(units: UnitTable) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
-def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup]) -> None:
+def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup], when: str = "") -> None:
     """Whether the units fit on empty machines of these groups.
 
     Raises:
@@ -56,7 +85,7 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup]) -> None:
         conflict = conflict_of(batches, runs, proven=packing.proven)
         sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
         raise PlacementError(
-            f"the job does not fit on its nodeGroups: {conflict.why}{sure}",
+            f"the job does not fit on its nodeGroups{when}: {conflict.why}{sure}",
             hint="add replicas or larger machines to nodeGroups, or ask for less; `dljob plan` shows who takes what",
         )
 
@@ -78,4 +107,10 @@ def _declared(group: spec_model.NodeGroup) -> NodeGroup:
         labels=tuple(sorted({**group.labels, NODE_GROUP_LABEL: group.name}.items())),
         device=device,
         shared_memory=parse_memory(group.shared_memory) if group.shared_memory else 0,
+        bounds=_bounds(group),
     )
+
+
+def _bounds(group: spec_model.NodeGroup) -> tuple[int, int] | None:
+    low, high = group.min_replicas or group.replicas, group.max_replicas or group.replicas
+    return (low, high) if low < high else None

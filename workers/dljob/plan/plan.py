@@ -16,6 +16,7 @@ from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
 
 DIGEST_LENGTH = 16
+_BOUNDS = ("min_replicas", "max_replicas", "bounds")
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
@@ -27,7 +28,7 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     spec = spoken(manifest.spec)
     roles = {role.name: resolve_role(spec, role) for role in spec.roles}
     units = build_units(spec, roles)
-    groups = build_node_groups(spec, units)
+    groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)
     return JobPlan(manifest.metadata.name, roles, units, groups, undressed(manifest, groups), digest)
 
@@ -44,9 +45,14 @@ def _digest(
     """
     whole = {
         "name": name,
-        "roles": {role.name: asdict(role) for role in roles.values()},
+        "roles": {role.name: _told(role) for role in roles.values()},
         "units": [asdict(series) for series in units.series],
-        "nodeGroups": {group.name: asdict(group) for group in groups.values()},
+        "nodeGroups": {group.name: _told(group) for group in groups.values()},
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def _told(of: RolePlan | NodeGroup) -> dict[str, object]:
+    """Its fields; bounds only where there are some, so that a job without any keeps its digest."""
+    return {key: value for key, value in asdict(of).items() if value or key not in _BOUNDS}

@@ -17,6 +17,16 @@ ALIVE = {**HEALTH, "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSecon
 """Two minutes of silence; KubeRay waits for ten. Less would kill a host that is merely busy."""
 
 
+TERMINATION_S = 30
+"""What Kubernetes gives a pod to end, where nobody says otherwise."""
+PARTING_S = 30
+"""How much longer than its checkpoints' grace a pod gets: for its ranks to leave, and for Ray to end."""
+ENDING_S = 10
+"""How much of a pod's time is left to Ray, when what runs before SIGTERM is over."""
+DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+"""How long Ray, on SIGTERM, waits for what runs on its node; 30 s by itself. Source: ray 2.60, ray_constants.py."""
+
+
 def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
     """The pod spec of the head: ranks never live there, PrimeMaster and the gateway do.
 
@@ -176,6 +186,30 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
     if read_only:
         mount["readOnly"] = True
     container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_parting(pod: Object, spec: DLJobSpec) -> Object:
+    """A pod whose Ray container saves what is in memory before it is told to end, and then ends at once.
+
+    Its ranks have left by then, or have nowhere to go: there is nothing for Ray to wait for. A template that says
+    itself what happens before the end has its way, and Ray its own half minute.
+    """
+    ray, *others = pod["containers"]
+    if "lifecycle" in ray:
+        return pod
+    checkpoint = spec.checkpoint
+    wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
+    seconds = int(pod.get("terminationGracePeriodSeconds", wanted))
+    command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"
+    env: list[Object] = ray["env"]
+    if not any(entry["name"] == DRAIN for entry in env):
+        env = [*env, {"name": DRAIN, "value": "0"}]
+    hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}
+    return {
+        **pod,
+        "terminationGracePeriodSeconds": seconds,
+        "containers": [{**ray, "env": env, "lifecycle": hook}, *others],
+    }
 
 
 def with_library(pod: Object) -> Object:

@@ -8,6 +8,7 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import Amount, HostKind, Resources, RolePlan, add_up
 from dljob.spec.annotations import selector_of
+from dljob.spec.elastic_rules import bounded, bounds
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 
@@ -26,6 +27,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
     accelerator = _accelerator(spec, role)
     elastic = role.type == "Elastic"
     comm = _comm_backend(role, accelerator) if elastic else None
+    low, high = bounds(role) if bounded(role) else (0, 0)
     return RolePlan(
         name=role.name,
         elastic=elastic,
@@ -48,6 +50,8 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         init_process_group=role.comm.init_process_group and comm is not None,
         selector=selector_of(role),
         pre_check=_pre_check(role, comm),
+        min_replicas=low,
+        max_replicas=high,
     )
 
 
@@ -62,7 +66,7 @@ def _entrypoint(entrypoint: Entrypoint) -> tuple[str, ...]:
 def _restart_level(role: Role) -> str:
     if role.type != "Elastic":
         return "Process"
-    return "RoleGroup" if role.replicas == role.replicas_per_group else "Role"
+    return "RoleGroup" if bounds(role)[1] == role.replicas_per_group else "Role"
 
 
 def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | None:

@@ -60,6 +60,8 @@ class ActorSpec:
     """Pins an actor that is in no reservation."""
     prefer: str | None = None
     """A node to be put on if it lives; an immortal actor comes back elsewhere when that node is gone."""
+    avoid: str | None = None
+    """The head: never to be put there, nor on a head that comes after it; it waits until there is another node."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment of the process from its first instruction; `${NAME}` is what the node has under that name."""
     max_concurrency: int | None = None

@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import UsageError
-from dljob.runtime.messages import JobInfo, Reply
+from dljob.runtime.cards import Cards
+from dljob.runtime.job_control import JobControl
+from dljob.runtime.messages import JobInfo, Reply, StartOrder
 from dljob.runtime.step_counters import Count, Slot, StepCounters
 
 if TYPE_CHECKING:
@@ -35,13 +37,35 @@ class Outgoing:
     payload: bytes
     timeout_s: float | None
     idempotent: bool
+    common: bytes = b""
+    """Arguments that are large and the same for several ranks, pickled apart."""
+    quiet: bool = False
+    """The answer is not wanted, only that there is one."""
+    window: int = 0
+    """Of a stream: how many items may be made ahead of the caller."""
+    label: str = ""
+    """What errors call it, where that is not its method."""
+    ranks: int = 0
+    """How many ranks its role has, as far as the caller knows, where that matters; else 0."""
+
+    @property
+    def name(self) -> str:
+        """As in `rollout/1.generate`."""
+        return f"{self.role}/{self.rank}.{self.label or self.method}"
 
 
 class Calls(Protocol):
     """What carries calls to other roles: Ray in a thread host, the host's socket in a forked rank."""
 
+    sizes: dict[str, int]
+    """How many ranks roles have, where that was heard: an elastic one has not always as many as at first."""
+
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call; the future gives the callee's reply, or raises a CallError."""
+        ...
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster something; the future gives its answer, or raises UnreachableError."""
         ...
 
 
@@ -134,7 +158,7 @@ class WorkerContext:
     config: Mapping[str, Any]
     """The job's config with the role's own laid over it."""
     peers: Mapping[str, int]
-    """Role -> number of its ranks, for all roles of the job."""
+    """Role -> number of its ranks when this one was started, for all roles of the job."""
     devices: Mapping[str, Sequence[str]]
     """Ray resource (GPU, NPU) -> ids of the devices that this process may see; empty for a role without."""
     device_index: int
@@ -147,11 +171,18 @@ class WorkerContext:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
     """Asks the host where the saver of this node is, and what this rank is called there."""
+    cards: Cards = field(default_factory=Cards, repr=False)
+    """What this process knows of the roles that it calls."""
 
     @property
     def name(self) -> str:
         """How targets, logs and errors call this rank: `rollout/1`."""
         return f"{self.role}/{self.rank}"
+
+    @property
+    def job(self) -> JobControl:
+        """The job this rank is of: its status, and orders to it."""
+        return JobControl(self.calls, self.name, self.peers)
 
 
 def renew(context: WorkerContext, later: WorkerContext) -> None:
@@ -165,9 +196,9 @@ def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(config))
 
 
-def peers_of(job: JobInfo) -> Mapping[str, int]:
-    """Role -> number of ranks."""
-    return MappingProxyType(dict(job.roles))
+def peers_of(job: JobInfo, order: StartOrder) -> Mapping[str, int]:
+    """Role -> number of ranks, as they are when a rank is started."""
+    return MappingProxyType({**dict(job.roles), **dict(order.sizes)})
 
 
 _current: WorkerContext | None = None

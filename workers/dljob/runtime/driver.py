@@ -17,13 +17,14 @@ from typing import Any
 from dljob.errors import DLJobError, PlacementError, UsageError
 from dljob.plan import pods
 from dljob.runtime.connect import connect
-from dljob.runtime.entries import FINAL
 from dljob.runtime.launch import JobConnection, Outline, begin, find, outline
 from dljob.runtime.versions import Refusal
 
 ATTEMPT = "attempt"
 """The file in a job's folder that says which attempt the folder is of."""
 NOTES_S = 30.0
+CODES = {"Succeeded": 0, "Failed": 1, "Suspended": 3}
+"""The launcher's exit code by the job's final phase."""
 TERMINATED = 143
 
 
@@ -138,6 +139,7 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
             uid=args.uid,
             attempt=args.attempt,
             own_nodes=own,
+            apart=True,
             carried=_carried(args.carried),
         )
     except UsageError:
@@ -193,7 +195,7 @@ def _gateway(args: argparse.Namespace) -> None:
 
 
 def _wait(job: JobConnection) -> int:
-    """Tell the job's notes as they come; 0 when it succeeds, 1 when it fails."""
+    """Tell the job's notes as they come; 0 when it succeeds, 1 when it fails, another code when it is to go on."""
     seq = 0
     while True:
         notes = job.notes(seq, NOTES_S)
@@ -205,7 +207,7 @@ def _wait(job: JobConnection) -> int:
             break
     phase, reason = final["phase"], final.get("reason", "")
     say(f"{job.name} {phase}: {reason} {final.get('message', '')}".rstrip())
-    return 0 if phase == FINAL[0] else 1
+    return CODES[phase]
 
 
 def _line(note: Mapping[str, Any]) -> str:

@@ -5,22 +5,26 @@ Light, since the gateway and launchers are up the sooner for it.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dljob.runtime.timeline import EVENTS, STATUS
+from dljob.runtime.timeline import EVENTS, STATUS, write_atomically
 
 if TYPE_CHECKING:
     from dljob.runtime.backend import KeyValue
+    from dljob.runtime.setup import Setup
 
 REGISTRY = "dljob/jobs/"
 """Before a uid: the key of a job's entry."""
+ENDED = "dljob/ended/"
+"""Before a uid: what a master left that did not live where the launcher and the gateway do."""
 SPEC = "spec.json"
-FINAL = ("Succeeded", "Failed")
+FINAL = ("Succeeded", "Failed", "Suspended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class MasterOrder:
     """Whether somebody makes the nodes of the plan for this job."""
     carried: str = ""
     """What the last attempt handed on (`dljob.master.carry`), some KiB; empty: nothing."""
+    roams: bool = False
+    """Whether its folder may be out of reach of the launcher and the gateway: what it leaves at its end is then kept in
+    the key-value store too, which ends with the RayCluster."""
 
 
 def master_name(uid: str) -> str:
@@ -84,6 +91,35 @@ def read_status(folder: Path) -> dict[str, Any]:
         return json.loads((folder / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes: Sequence[object]) -> None:
+    """Remove all keys of a job that is over; keep its end for those who cannot read its folder."""
+    if setup.roams:
+        left = {"dir": setup.info.dir, "status": status, "notes": notes}
+        with suppress(Exception):
+            await kv.put(ENDED + setup.info.uid, json.dumps(left).encode())
+    await forget(kv, setup.info.uid)
+
+
+async def bring(kv: KeyValue, uid: str) -> Path | None:
+    """Put what a job left elsewhere into its folder here; None when it left nothing so."""
+    text = await kv.get(ENDED + uid)
+    return await asyncio.to_thread(_put_down, json.loads(text)) if text else None
+
+
+async def over(kv: KeyValue, uid: str, folder: Path) -> bool:
+    """Whether a job has ended; then its folder here says how."""
+    return read_status(folder).get("phase") in FINAL or await bring(kv, uid) is not None
+
+
+def _put_down(left: Mapping[str, Any]) -> Path:
+    folder = Path(left["dir"])
+    folder.mkdir(parents=True, exist_ok=True)
+    if read_status(folder).get("phase") not in FINAL:
+        write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in left["notes"]))
+        write_atomically(folder / STATUS, json.dumps(left["status"]))
+    return folder
 
 
 async def forget(kv: KeyValue, uid: str) -> None:

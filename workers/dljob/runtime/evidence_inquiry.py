@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from dljob.errors import DLJobError
 from dljob.master import events as ev
 from dljob.master.views import Clue, HostId
 from dljob.runtime import evidence, tails
@@ -17,15 +18,16 @@ WITHIN_S = 10.0
 
 
 class Inquiry:
-    """The questions that are under way."""
+    """The questions that are under way; `agents`: what the names of the nodes' agents begin with."""
 
-    def __init__(self, backend: Backend, offer: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, backend: Backend, offer: Callable[..., Awaitable[None]], agents: str) -> None:
         self._backend = backend
         self._offer = offer
+        self._agents = agents
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
-        """Ask a host that lives on the same node, or where there is none the node itself."""
+        """Ask who lives on the same node: a host, else its agent, else the node itself."""
         task = asyncio.create_task(self._ask(who, node, pid, beside))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -40,9 +42,17 @@ class Inquiry:
         clues: tuple[Clue, ...] = ()
         with suppress(Exception):  # whoever was asked is gone too: then nobody knows
             async with asyncio.timeout(WITHIN_S):
-                if beside is not None:
-                    clues = await self._backend.call(beside, "clues", pid)
-                elif self._backend.name == "ray":
-                    clues = await tails.on_node(node, evidence.of_the_dead, pid)
+                clues = await self._told(node, pid, beside)
         if clues:
             await self._offer(ev.CauseLearned(str(who), clues))
+
+    async def _told(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
+        """What the first says that lives: in a container only those know of a kill who counted before it."""
+        if beside is not None:
+            with suppress(DLJobError):  # it may have died with its neighbour
+                return await self._backend.call(beside, "clues", pid)
+        agent = await self._backend.lookup(f"{self._agents}{node[:8]}")
+        if agent is not None:
+            with suppress(DLJobError):
+                return await self._backend.call(agent, "clues", pid)
+        return await tails.on_node(node, evidence.of_the_dead, pid) if self._backend.name == "ray" else ()

@@ -22,7 +22,7 @@ from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
-from dljob.runtime.messages import HostSpec, JobInfo, LeaveOrder, StartOrder, StopOrder, is_saver
+from dljob.runtime.messages import HostSpec, JobInfo, LeaveOrder, StartOrder, StopOrder, agent_prefix, is_saver
 
 HOST_CLASSES = {
     HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
@@ -59,9 +59,11 @@ class Executor:
         self._queue: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserving: dict[str, asyncio.Task[None]] = {}
-        self.hosts = Hosts(backend, offer, epoch, on_loss)
+        self.hosts = Hosts(backend, offer, epoch, on_loss, agent_prefix(job))
         self._checks = Checks(job, plan, backend, offer, epoch)
         self.failed: Callable[[BaseException], None] = lambda _: None
+        self.sizes: Callable[[], tuple[tuple[str, int], ...]] = tuple
+        """(role, ranks) now, of roles whose number of ranks may change."""
         self._works: dict[type, Callable[[Any], Awaitable[None]]] = {
             ac.StartRanks: self._start,
             ac.StopRanks: self._stop,
@@ -209,8 +211,9 @@ class Executor:
 
     async def _start(self, action: ac.StartRanks) -> None:
         self.hosts.become(action.actor, action.host, action.life)
+        many, sizes = action.world_size, self.sizes()
         order = StartOrder(
-            self._epoch(), action.life, action.ranks, action.world_size, action.generation, action.store, action.devices
+            self._epoch(), action.life, action.ranks, many, action.generation, action.store, action.devices, sizes
         )
         await self.hosts.tell(action.actor, "start", order)
 
@@ -231,11 +234,15 @@ class Executor:
         await self._offer(ev.Released())
 
     async def clear(self) -> None:
-        """End every actor of the job but the master, then every reservation, until the backend lists none."""
+        """Hear nobody any more, and sweep."""
         self.hosts.close()
         for task in self._reserving.values():
             task.cancel()
         await self._checks.end()
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """End every actor of the job but the master, then every reservation, until the backend lists none."""
         await self._save()
         loop = asyncio.get_running_loop()
         end = loop.time() + LEFT_S
@@ -266,7 +273,13 @@ class Executor:
             await self._offer(ev.NodesSeen(await self._backend.nodes()))
         await self._offer(ev.CopiesSaved(action.node, next(filter(None, said), "")))
 
-    async def _have(self, name: str, order: str, grace: float, which: object) -> str:
+    async def last_copies(self, within_s: float) -> str:
+        """Have all savers save for the last time; what they could not, in words."""
+        savers = [name for name in await self._backend.actors(self._prefix) if is_saver(name)]
+        said = await asyncio.gather(*(self._have(name, "last", within_s) for name in savers))
+        return "; ".join(filter(None, said))
+
+    async def _have(self, name: str, order: str, grace: float, *which: object) -> str:
         """Have a saver bring to disk what it has (`flush`), or keeps for nodes that are gone (`bring`).
 
         What it could not, in words; whatever it answers, or does not, what is to come goes on.
@@ -274,7 +287,7 @@ class Executor:
         try:
             async with asyncio.timeout(grace + 2.0):
                 ref = await self._backend.lookup(name)
-                return await self._backend.call(ref, order, grace, which) if ref else ""
+                return await self._backend.call(ref, order, grace, *which) if ref else ""
         except Exception as error:  # noqa: BLE001 - it may be gone, or answer nothing
             return f"{name} does not answer ({type(error).__name__})"
 

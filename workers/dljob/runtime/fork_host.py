@@ -90,7 +90,7 @@ class ForkHost(Host):
 
     def _fork(self, order: StartOrder, start: RankStart) -> None:
         spec = self.spec
-        fd, log = open_log(spec.job.dir, spec.role.name, start)
+        fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
         env[SOCKET_ENV] = self._socket.path
         paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
@@ -216,7 +216,7 @@ class ForkHost(Host):
             "devices": dict(order.devices),
             "device_index": start.rank % role.group_size * (role.accelerator[1] if role.accelerator else 0) // GRAIN,
         }
-        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job))}
+        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
 
     def _facts_of(self, number: int, incarnation: int) -> Mapping[str, Any] | None:
         with self._lock:
@@ -242,9 +242,9 @@ class ForkHost(Host):
 
     # -- calls and steps
 
-    def answer(self, call: Call, payload: bytes) -> Reply:
+    def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Scripts have no methods to call."""
-        del payload
+        del payload, common
         kind = self.spec.role.entrypoint[0]
         said = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
         return Reply(error_type="CallError", message=said, refused=Refusal.NO_METHOD)

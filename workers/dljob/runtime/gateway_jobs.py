@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
-from dljob.master.views import Clue
+from dljob.master.views import ENDS, Clue
 from dljob.runtime import tails, versions
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, Backend
-from dljob.runtime.entries import FINAL, REGISTRY, JobEntry, master_name, read_notes, read_status
+from dljob.runtime.entries import FINAL, REGISTRY, JobEntry, bring, master_name, read_notes, read_status
 from dljob.runtime.gateway_app import Order, Piece
 from dljob.runtime.readers import Readers
 from dljob.runtime.timeline import STATUS
@@ -205,8 +205,11 @@ class RayJobs:
         return left
 
     async def _ended_in(self, uid: str) -> Path | None:
-        """The folder of a job that has ended."""
-        return await asyncio.to_thread(self._look, uid)
+        """The folder of a job that has ended; of a master that lived elsewhere it is made here."""
+        found = await asyncio.to_thread(self._look, uid)
+        if found is not None or await self._registered(uid):
+            return found
+        return await bring(self._backend.kv, uid)
 
     def _look(self, uid: str) -> Path | None:
         for folder in self._home.glob(f"*-{uid[:8]}"):
@@ -253,17 +256,27 @@ def wrong(order: Order, seen: Mapping[str, Any]) -> str:
     if order.kind == "cause":
         node = order.target.partition("node/")[2]
         return "" if node and order.by else "a cause is about node/<Ray's node id>, and by says what is known"
-    if order.kind not in ("restart", "stop"):
-        return f"there is no command {order.kind[:64]!r}; there are restart, stop and cause"
+    if order.kind not in ("restart", "scale", *ENDS):
+        return f"there is no command {order.kind[:64]!r}; there are restart, scale, stop, suspend and cause"
+    if order.kind == "scale":
+        return _unscalable(order.target, seen)
     if order.target == "job":
         return ""
-    if order.kind == "stop":
-        return f"only the job can be stopped, not {order.target}"
+    if order.kind in ENDS:
+        return f"only the job can be {ENDS[order.kind]}, not {order.target}"
     roles = {role["name"]: role["desired"] for role in seen["roles"]}
     role, slash, number = order.target.partition("/")
     if role in roles and (not slash or (number.isascii() and number.isdigit() and int(number) < roles[role])):
         return ""
     return f"the job has no {order.target!r}; targets are job, a role ({', '.join(roles)}), or a rank as {role}/0"
+
+
+def _unscalable(target: str, seen: Mapping[str, Any]) -> str:
+    role, _, count = target.partition("=")
+    able = [row["name"] for row in seen["roles"] if "wanted" in row]
+    if role in able and count.isascii() and count.isdecimal() and len(count) <= 6:
+        return ""
+    return f"{target!r} cannot be scaled: it is written role=ranks, of {', '.join(able) or 'no role of this job'}"
 
 
 def about() -> dict[str, str]:

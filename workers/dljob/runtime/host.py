@@ -27,6 +27,7 @@ from dljob.runtime.guard import EndCode, Guard, Lease, asleep_together, end, end
 from dljob.runtime.messages import Call, Hello, HostSpec, LeaveOrder, Refusal, Reply, Report, StartOrder, StopOrder
 from dljob.runtime.reports import Reports
 from dljob.runtime.step_counters import StepCounters
+from dljob.runtime.wire import LARGE
 
 TERM_GRACE_S = 5.0
 """What user code gets between a SIGTERM from outside and the end of its process."""
@@ -104,9 +105,11 @@ class Host:
         end_soon(code, "told to leave")
 
     @ray.method(concurrency_group="rpc")
-    def invoke(self, call: Call, payload: bytes) -> Reply:
-        """Run a call from another role."""
-        return self.answer(call, payload)
+    def invoke(self, packed: bytes, payload: bytes = b"", common: bytes = b"") -> bytes | Reply:
+        """Run a call from another role. Its arguments are in the packed call, or beside it where they are large."""
+        call, small = Call.unpacked(packed)
+        reply = self.answer(call, payload or small, common)
+        return reply.packed() if len(reply.payload) < LARGE else reply
 
     @ray.method(concurrency_group="ctl")
     def clues(self, pid: int) -> tuple[Clue, ...]:
@@ -131,9 +134,9 @@ class Host:
         """Take a rank out of its torch group, in a thread of its own."""
         del order
 
-    def answer(self, call: Call, payload: bytes) -> Reply:
+    def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call; the default host has nothing to call."""
-        del payload
+        del payload, common
         return Reply(
             error_type="CallError",
             message=f"{call.method}: this process serves no calls",

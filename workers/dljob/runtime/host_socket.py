@@ -104,9 +104,16 @@ class HostSocket:
         if head["op"] == "saver":
             threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
             return
-        call = Outgoing(head["role"], head["rank"], head["method"], body, head["timeout_s"], head["idempotent"])
-        future = self._calls(rank).send(call)
-        future.add_done_callback(lambda done: _answer(line, head["id"], done))
+        if head["op"] == "ask":
+            asked = self._calls(rank).ask(head["what"], head["args"], head["timeout_s"])
+            asked.add_done_callback(lambda done: _say(line, head["id"], done))
+            return
+        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+        cut = len(body) - head["apart"]
+        call = Outgoing(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
+        calls = self._calls(rank)
+        future = calls.send(call)
+        future.add_done_callback(lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes}, done))
 
     def _say_saver(self, line: Frames, rank: int) -> None:
         """The saver may have to be made first: that takes a while."""
@@ -123,15 +130,22 @@ def _peer(connection: socket.socket) -> int:
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
-def _answer(line: Frames, number: int, done: Future[Reply]) -> None:
+def _say(line: Frames, number: int, done: Future[Any]) -> None:
+    error = done.exception()
+    said = {"said": done.result()} if error is None else {"why": str(error)}
+    with contextlib.suppress(OSError):
+        line.send({"op": "said", "id": number, **said})
+
+
+def _answer(line: Frames, about: dict[str, Any], done: Future[Reply]) -> None:
     error = done.exception()
     with contextlib.suppress(OSError):
         if error is None:
             reply = done.result()
             said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
-            line.send({"op": "reply", "id": number, "refused": reply.refused, **said}, reply.payload)
+            line.send({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
         else:
             known = isinstance(error, CallError)
             said = {"message": error.message if known else f"{type(error).__name__}: {error}"}
             said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
-            line.send({"op": "error", "id": number, **said})
+            line.send({"op": "error", **about, **said})

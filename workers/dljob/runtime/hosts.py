@@ -57,9 +57,16 @@ class Watched:
 
 
 class Hosts:
-    """All actors of the job, by name."""
+    """All actors of the job, by name; `agents`: what the names of the nodes' agents begin with."""
 
-    def __init__(self, backend: Backend, offer: Offer, epoch: Callable[[], int], on_loss: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        offer: Offer,
+        epoch: Callable[[], int],
+        on_loss: Callable[[], None],
+        agents: str,
+    ) -> None:
         self._backend = backend
         self._offer = offer
         self._epoch = epoch
@@ -68,7 +75,7 @@ class Hosts:
         self._actors: dict[HostId | SpareId, str] = {}
         self._expected: set[str] = set()
         """Actors that are about to be made, or found: not heard yet, and not to be ended."""
-        self._inquiry = Inquiry(backend, offer)
+        self._inquiry = Inquiry(backend, offer, agents)
 
     def knows(self, actor: str) -> bool:
         """Whether an actor is somebody's host or a spare; one that is not must end itself."""

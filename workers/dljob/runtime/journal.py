@@ -31,13 +31,23 @@ class Replay:
 
     epoch: int
     records: tuple[Record, ...]
+    cores: frozenset[str] = frozenset()
+    """Which code wrote them; "" is code before journals said so."""
+    reader: str = ""
+    """Which code reads them."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether other code wrote any of it."""
+        return not self.cores <= {self.reader}
 
 
 class Journal:
     """One master's journal. `open` once, then `commit` as often as needed."""
 
-    def __init__(self, store: JournalStore) -> None:
+    def __init__(self, store: JournalStore, core: str = "") -> None:
         self.store = store
+        self._core = core
         self.epoch = 0
         self.since_snapshot = 0
         self._lines = 0
@@ -52,9 +62,11 @@ class Journal:
         """
         epochs = await self._claim()
         chain, prev = await self._chain(epochs)
-        await self._append(encode_header(Header(self.epoch, prev)), 1)
-        records = [record for segment in chain for record in segment.records]
-        return Replay(self.epoch, tuple(records[_last_snapshot(records) :]))
+        await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
+        lines = [(record, seg.header.core) for seg in chain if seg.header is not None for record in seg.records]
+        records = [record for record, _ in lines]
+        first = _last_snapshot(records)
+        return Replay(self.epoch, tuple(records[first:]), frozenset(core for _, core in lines[first:]), self._core)
 
     async def _claim(self) -> tuple[int, ...]:
         while True:

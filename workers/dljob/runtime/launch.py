@@ -11,15 +11,26 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
-from dljob.runtime.entries import FINAL, REGISTRY, SPEC, JobEntry, MasterOrder, master_name, read_notes, read_status
+from dljob.runtime.entries import (
+    FINAL,
+    REGISTRY,
+    SPEC,
+    JobEntry,
+    MasterOrder,
+    master_name,
+    over,
+    read_notes,
+    read_status,
+)
 from dljob.runtime.loop import settle
 from dljob.runtime.timeline import write_atomically
+from dljob.spec.standing import on_worker
 
 if TYPE_CHECKING:
     from dljob.master.views import Clue
@@ -30,6 +41,8 @@ MASTER_CALLS = 20_000
 """Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
 NAMESPACE = "dljob"
 RETRY_S = 0.05
+NODES_S = 0.5
+"""Between looks for a first worker, which a pod brings."""
 LOST_S = 30.0
 """A master that is not there for so long, with no status in the folder, does not come back."""
 
@@ -48,6 +61,12 @@ class Outline:
     backend: str | None
     options: Mapping[str, Any]
     create_timeout_s: float
+    on_worker: bool = False
+    """Whether its master lives on a worker, where it has a head beside it that is a machine of its own."""
+    survives: bool = False
+    """Whether what Ray knows outlives its head."""
+    journal: str = ""
+    """The folder of the journal, if the spec names one."""
 
 
 def outline(text: str) -> Outline:
@@ -55,12 +74,18 @@ def outline(text: str) -> Outline:
     data = json.loads(text)
     spec = data["spec"]
     backend = spec.get("backend") or {}
+    master = spec.get("master") or {}
+    journal = str((master.get("journal") or {}).get("path") or "")
+    survives = bool(spec.get("gcsFaultTolerance"))
     return Outline(
         text,
         str(data["metadata"]["name"]),
         backend.get("name"),
         dict(backend.get("options") or {}),
-        float((spec.get("master") or {}).get("createTimeoutSeconds") or CREATE_S),
+        float(master.get("createTimeoutSeconds") or CREATE_S),
+        on_worker(str(master.get("placement") or "Auto"), survives=survives, journal=journal),
+        survives,
+        journal,
     )
 
 
@@ -165,7 +190,7 @@ class JobConnection:
                     pass
                 except ActorCallError as error:
                     raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
-            if read_status(self.dir).get("phase") in FINAL:
+            if await over(self._backend.kv, self.uid, self.dir):
                 return None
             missed = missed or time.monotonic()
             if ref is not None:
@@ -206,6 +231,7 @@ def begin(
     backend: str | None = None,
     attempt: int = 1,
     own_nodes: bool = False,
+    apart: bool = False,
     carried: str = "",
 ) -> JobConnection:
     """Make the PrimeMaster of a job; returns when it answers.
@@ -219,6 +245,7 @@ def begin(
         backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
         attempt: Counts from 1; a later one never reads the journal of an earlier one.
         own_nodes: Somebody makes the nodes of its plan for it: it waits for them, however long.
+        apart: The head is a machine of its own, so that it matters who lives there.
         carried: What the last attempt handed on; empty: nothing.
     """
     name = chosen(backend, job.backend)
@@ -226,6 +253,10 @@ def begin(
     uid = uid or new_uid()
     code = str(code_dir or "")
     order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)
+    if apart and (job.on_worker or job.survives):
+        # No folder is where the next master will be: the journal is in Ray's own store, unless a volume has it.
+        options = job.options if job.journal else {**job.options, "journal": "kv"}
+        order = replace(order, options=options, roams=True)
     entry = JobEntry(uid, job.name, str(job_dir), time.time())
     try:
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -235,27 +266,26 @@ def begin(
             f"the job's folder {job_dir} cannot be written: {error.strerror}",
             hint="set DLJOB_HOME to a folder of yours",
         ) from error
-    settle(_create(made, order, entry, job.text, job.create_timeout_s))
+    settle(_create(made, order, entry, job, away=apart and job.on_worker))
     return JobConnection(made, entry)
 
 
 def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
     """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
     made = factory(chosen(backend, job.backend))(job.options)
-    if settle(made.lookup(master_name(uid))) is None and read_status(job_dir).get("phase") not in FINAL:
+    if settle(made.lookup(master_name(uid))) is None and not settle(over(made.kv, uid, job_dir)):
         return None
     return JobConnection(made, JobEntry(uid, job.name, str(job_dir), time.time()))
 
 
-async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: str, timeout_s: float) -> None:
+async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, job: Outline, *, away: bool) -> None:
     kv = backend.kv
-    await kv.put(f"dljob/{order.uid}/spec", text.encode())
+    await kv.put(f"dljob/{order.uid}/spec", job.text.encode())
     await kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
-    head = next((node.id for node in await backend.nodes() if node.head), None)
-    actor = ActorSpec(
-        master_name(order.uid), MASTER_CLASS, (order,), prefer=head, max_concurrency=MASTER_CALLS, immortal=True
-    )
-    ref = await backend.spawn(actor)
+    head = await _head(backend, alone=not away)
+    actor = ActorSpec(master_name(order.uid), MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
+    ref = await backend.spawn(replace(actor, avoid=head) if away else replace(actor, prefer=head))
+    timeout_s = job.create_timeout_s
     try:
         async with asyncio.timeout(timeout_s):
             await _hello(backend, ref)
@@ -270,6 +300,16 @@ async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, text: s
                 f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
             ) from error
         raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
+
+
+async def _head(backend: Backend, *, alone: bool) -> str | None:
+    """The head's node; not `alone`: once there is another one, however long its machine takes."""
+    while True:
+        nodes = await backend.nodes()
+        head = next((node.id for node in nodes if node.head), None)
+        if alone or (head and len(nodes) > 1):
+            return head
+        await asyncio.sleep(NODES_S)
 
 
 async def _hello(backend: Backend, ref: ActorRef) -> None:

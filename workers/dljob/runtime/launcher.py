@@ -2,9 +2,9 @@
 
     python -m dljob.runtime.launcher --spec spec.json --uid <32 hex> --attempt N --ray 2.60.0 --version <dljob's>
 
-Exit code 0: the job succeeded. 1: it failed, or was lost. 2: it was refused, and the last line says why as JSON:
-{"dljob": "refused", "reason": ..., "message": ..., "hint": ...}. The job does not depend on this process: when it is
-stopped or killed the job goes on, and the next one of the same uid waits for the same job.
+Exit code 0: the job succeeded. 1: it failed, or was lost. 3: it was suspended. 2: it was refused, and the last line
+says why as JSON: {"dljob": "refused", "reason": ..., "message": ..., "hint": ...}. The job does not depend on
+this process: when it is stopped or killed the job goes on, and the next one of the same uid waits for the same job.
 
 Everything but the versions is imported after they were looked at: this file too must be readable by an old Python.
 """

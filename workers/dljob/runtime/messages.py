@@ -10,7 +10,8 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
     leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
     leave(code) -> None                     answer, then os._exit(code); never through Ray
-    invoke(Call, payload) -> Reply          a call from another role; arguments and result travel pickled, as bytes
+    invoke(Call, payload, common) -> Reply  a call from another role; arguments and result travel pickled; small ones
+                                            in packed bytes, with the Call and the Reply
 
 an agent of a node (`dljob.runtime.node_agent`) with:
 
@@ -26,6 +27,7 @@ and PrimeMaster answers hosts with:
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,7 +54,7 @@ class JobInfo:
     code_dir: str
     """First on the path of user code, and its working directory; empty: where Ray starts each process."""
     roles: tuple[tuple[str, int], ...]
-    """(role, replicas), so that a group's size needs no question."""
+    """(role, replicas) at first, so that a group's size needs no question; `StartOrder.sizes` says what changed."""
     attempt: int = 1
     """Which attempt of the job."""
     save_on_exit: bool = True
@@ -97,6 +99,8 @@ class StartOrder:
     generation: int
     store: str
     devices: tuple[tuple[str, tuple[str, ...]], ...]
+    sizes: tuple[tuple[str, int], ...] = ()
+    """(role, ranks) now, of roles whose number of ranks may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +169,18 @@ class Ask:
     """The number of the last answer that was heard; 0: none of this process was."""
     unknown: tuple[str, ...] = ()
     """The actors in it that are nobody's host any more."""
+    may_go: str = ""
+    """Of a node that is announced to go: why nobody there is worth waiting for; empty: its ranks may yet leave it."""
 
     def packed(self) -> bytes:
         """As bytes, which Ray passes on as they are; its own pickling would be most of what a question costs."""
-        return json.dumps((self.epoch, self.pause_s, self.news_s, self.acked, self.unknown)).encode()
+        return json.dumps((self.epoch, self.pause_s, self.news_s, self.acked, self.unknown, self.may_go)).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Ask:
         """What `packed` made."""
-        epoch, pause_s, news_s, acked, unknown = json.loads(data)
-        return cls(epoch, pause_s, news_s, acked, tuple(unknown))
+        epoch, pause_s, news_s, acked, unknown, may_go = json.loads(data)
+        return cls(epoch, pause_s, news_s, acked, tuple(unknown), may_go)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +190,19 @@ class Pulse:
     pid: int
     number: int
     hosts: tuple[Beacon, ...] = ()
+    leaving: str = ""
+    """Who said here that the node is to go; empty: nobody."""
 
     def packed(self) -> bytes:
         """As bytes, for the same reason."""
         rows = [(host.role, host.actor, host.epoch, list(host.steps.items()), host.silent_s) for host in self.hosts]
-        return json.dumps((self.pid, self.number, rows)).encode()
+        return json.dumps((self.pid, self.number, rows, self.leaving)).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Pulse:
         """What `packed` made."""
-        pid, number, rows = json.loads(data)
-        return cls(pid, number, tuple(_beacon(*row) for row in rows))
+        pid, number, rows, leaving = json.loads(data)
+        return cls(pid, number, tuple(_beacon(*row) for row in rows), leaving)
 
 
 def _beacon(role: str, actor: str, epoch: int, steps: list[Any], silent_s: float) -> Beacon:
@@ -213,6 +221,8 @@ class Peer:
     ready: bool
     gone: str = ""
     """Why it will never be back, when it will not: the rank ended, the job is stopping."""
+    size: int = 0
+    """How many ranks its role has now; 0: that is not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +249,25 @@ class Call:
     caller: str
     again: bool = False
     """Sent before to a process that died with it: to be run only if the method is idempotent."""
+    quiet: bool = False
+    """The answer is not wanted: an empty one will do."""
+    window: int = 0
+    """Of a stream: how many items may be made ahead of the caller."""
+
+    def packed(self, payload: bytes) -> bytes:
+        """As bytes, with the arguments: Ray pickles an object in three times what all of this takes."""
+        head = (self.id, self.rank, self.incarnation, self.method, self.timeout_s, self.caller)
+        return marshal.dumps((*head, self.again, self.quiet, self.window, payload))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> tuple[Call, bytes]:
+        """What `packed` made."""
+        *head, payload = marshal.loads(data)  # noqa: S302 - from a process of the same job
+        return cls(*head), payload
+
+
+CARD, PULL, CLOSE = ":card", ":pull", ":close"
+"""Calls to the host rather than to a method: what the role can do; the next items of a stream; no more of them."""
 
 
 class Refusal(StrEnum):
@@ -273,6 +302,17 @@ class Reply:
     refused: Refusal | None = None
     idempotent: bool = False
     """Whether the method is; the caller remembers it for the day when a call is lost."""
+
+    def packed(self) -> bytes:
+        """As bytes, for the same reason as a Call."""
+        refused = None if self.refused is None else str(self.refused)
+        return marshal.dumps((self.payload, self.error_type, self.message, self.traceback, refused, self.idempotent))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Reply:
+        """What `packed` made."""
+        payload, error_type, message, traceback, refused, idempotent = marshal.loads(data)  # noqa: S302 - the same
+        return cls(payload, error_type, message, traceback, None if refused is None else Refusal(refused), idempotent)
 
 
 def saver_name(job: JobInfo, node: str) -> str:

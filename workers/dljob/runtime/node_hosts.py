@@ -1,11 +1,13 @@
 """The hosts of one node as its agent knows them: it reads their step counters, and hands PrimeMaster's answers back.
 
 A host connects and gives the descriptor of its counters (`dljob.runtime.agent_line`); when the line breaks it is gone.
+Whoever ends the node's pod connects as well (`dljob.runtime.leave`), says so, and is told what becomes of the hosts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import socket
@@ -28,6 +30,7 @@ PENDING = 4
 SLACK_S = 0.75
 """How much later than expected PrimeMaster may ask again before hosts speak for themselves."""
 BIND_S = 0.5
+NEVER_S = 1e6
 
 
 @dataclass(slots=True)
@@ -82,6 +85,8 @@ class NodeHosts:
         self._numbers = count(1)
         self._epoch = 0
         self._pending: dict[int, _Told] = {}
+        self._leaving, self._told_leaving, self._may_go = "", False, ""
+        self._asked = -math.inf
         self._wake, self._over = socket.socketpair()
         threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
 
@@ -102,6 +107,7 @@ class NodeHosts:
         with self._lock:
             if ask.epoch < self._epoch:
                 return False
+            self._asked, self._may_go = now(), ask.may_go
             if ask.epoch > self._epoch:  # it may know nothing of what its predecessor was told
                 self._epoch = ask.epoch
                 self._pending.clear()
@@ -121,9 +127,9 @@ class NodeHosts:
                 host.counters.renew(Renewal(ask.epoch, told.at, until, host.actor not in ask.unknown))
 
     def news(self) -> bool:
-        """Whether a rank told something that PrimeMaster does not have."""
+        """Whether a rank, or whoever ends the node, told something that PrimeMaster does not have."""
         with self._lock:
-            return any(
+            return (bool(self._leaving) and not self._told_leaving) or any(
                 (number := slot.number()) and number != host.told.get(index)
                 for host in self._hosts.values()
                 for index, slot in enumerate(host.counters.slots)
@@ -138,7 +144,8 @@ class NodeHosts:
             self._pending[number] = _Told(now(), ask.pause_s, counts)
             while len(self._pending) > PENDING:
                 del self._pending[min(self._pending)]
-            return Pulse(os.getpid(), number, tuple(beacon for beacon, _ in told))
+            self._told_leaving = bool(self._leaving)
+            return Pulse(os.getpid(), number, tuple(beacon for beacon, _ in told), self._leaving)
 
     # -- the lines of the hosts
 
@@ -183,11 +190,23 @@ class NodeHosts:
             server.close()
             time.sleep(BIND_S)
 
+    def _heard_of_leaving(self, line: socket.socket, why: str) -> bool:
+        """Pass it on with the next answer to PrimeMaster, and say how things stand; it is asked again and again."""
+        with self._lock:
+            self._leaving = self._leaving or why
+            said = {"may_go": self._may_go, "asked_s": min(now() - self._asked, NEVER_S)}
+        with suppress(OSError):
+            line.send(json.dumps(said).encode())
+            return True
+        return False
+
     def _one(self, line: socket.socket) -> bool:
         """Read what came on a line; False when it is over."""
         text, fds = b"", list[int]()
         with suppress(OSError):
             text, fds, _, _ = socket.recv_fds(line, HELLO_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        if leaves := _leaves(line, text, fds):
+            return self._heard_of_leaving(line, leaves)
         host = _introduced(line, text, fds)
         with self._lock:
             gone = self._hosts.pop(line.fileno(), None)
@@ -196,6 +215,14 @@ class NodeHosts:
             if host is not None:
                 self._hosts[line.fileno()] = host
         return host is not None
+
+
+def _leaves(line: socket.socket, text: bytes, fds: list[int]) -> str:
+    """Why the node is to go, from somebody who may say so; else empty."""
+    with suppress(ValueError, AttributeError):
+        if text and not fds and peer(line)[1] == os.getuid():
+            return str(json.loads(text).get("leave", ""))
+    return ""
 
 
 def _introduced(line: socket.socket, text: bytes, fds: list[int]) -> NodeHost | None:

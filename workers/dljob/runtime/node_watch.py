@@ -16,11 +16,12 @@ from dljob.errors import DLJobError
 from dljob.master import events as ev
 from dljob.master.actions import StartRanks
 from dljob.master.silence import frozen
-from dljob.master.state import JobState
-from dljob.master.views import HostId
+from dljob.master.state import HostPhase, JobState
+from dljob.master.views import Clue, HostId
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
+from dljob.telemetry.evidence import Source
 
 AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
 TICK_S = 0.25
@@ -72,6 +73,8 @@ class NodeWatch:
         self._work: set[asyncio.Task[None]] = set()
         self._births: set[asyncio.Task[ActorRef]] = set()
         self._closed = False
+        self.all_go = ""
+        """Why all nodes end, when they do: nobody need wait for anybody to leave his."""
         self._here = backend.here()
         """While this runs its own node is not frozen, however long the agent there says nothing."""
         self._why = ""
@@ -213,12 +216,16 @@ class NodeWatch:
             birth.add_done_callback(self._births.discard)
             agent = await asyncio.shield(birth)
         self._refs[node] = agent
+        leaving = ""
         ask = Ask(self._epoch(), 0.0, 0.0)  # nothing is known of a node before the first answer: it comes at once
         while True:
             pulse = Pulse.unpacked(await self._backend.call(agent, "beat", ask.packed()))
             self._heard[node] = self._clock
             unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
-            ask = Ask(self._epoch(), *self.pauses(), pulse.number, unknown)
+            if pulse.leaving and pulse.leaving != leaving:
+                leaving = pulse.leaving
+                await self._offer(ev.CauseLearned(f"node/{node}", (Clue(Source.NOTICE.value, leaving),)))
+            ask = Ask(self._epoch(), *self.pauses(), pulse.number, unknown, self.all_go or may_go(self._state(), node))
             own = self._state().exclusions.get(node)
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
@@ -232,12 +239,21 @@ class NodeWatch:
         return agent
 
     def _spec(self, name: str, node: str) -> ActorSpec:
-        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid), node=node)
+        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid, self._info.dir), node=node)
 
 
 def _say(words: str) -> None:
     with suppress(OSError):
         os.write(2, f"[dljob] {words}\n".encode())
+
+
+def may_go(state: JobState, node: str) -> str:
+    """Why nobody on a node that is to go is worth waiting for; empty: its ranks may yet leave it, or it stays."""
+    own = state.departures.get(node)
+    if own is None or not own.saved:
+        return ""
+    here = any(host.node == node and host.phase is not HostPhase.DOWN for host in state.hosts.values())
+    return (own.stays and f"no other node can have its ranks: {own.stays}") if here else "nothing of the job runs there"
 
 
 def wanted(state: JobState) -> set[str]:

@@ -22,7 +22,9 @@ from dljob.master.carry import carried
 from dljob.master.status import placement
 from dljob.master.views import Clue
 from dljob.plan.plan import plan
+from dljob.runtime import parting
 from dljob.runtime.backend import Backend, factory
+from dljob.runtime.core import core
 from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
 from dljob.runtime.guard import boot_id, raylet_pidfd
 from dljob.runtime.journal import FencedError
@@ -34,6 +36,7 @@ from dljob.runtime.setup import Setup
 from dljob.runtime.shell import Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
 from dljob.spec.model import DLJobManifest, DLJobSpec
+from dljob.spec.standing import lease_seconds
 
 BEACON_S = 0.2
 GUARD_S = 0.25
@@ -64,6 +67,7 @@ class PrimeMaster:
             setup = await _setup(self._order, backend)
             shell = Shell(setup, backend, _store(self._order, setup, backend))
             self._made.set_result(shell)
+            self._parting = asyncio.create_task(parting.serve(shell, self._order.uid))
             _Guard(shell)
             await shell.run()
         except FencedError as error:
@@ -163,7 +167,8 @@ class PrimeMaster:
         """Take an order from outside; it is in the journal when this returns, and the same id happens once."""
         async with self._client() as shell:
             if shell.final is None:
-                await shell.offer(ev.Commanded(id, kind, target, by))
+                whom, _, count = target.partition("=") if kind == "scale" else (target, "", "")
+                await shell.offer(ev.Commanded(id, kind, whom, by, int(count) if count.isdecimal() else 0))
 
     async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
         """Take evidence of a rank's end from outside; it is in the journal when this returns."""
@@ -209,6 +214,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
             raise NotFoundError(f"job {order.uid} has no spec, neither in the key-value store nor at {path}")
         text = path.read_bytes()
     manifest = DLJobManifest.model_validate(json.loads(text))
+    spec = leased(manifest.spec)
     made = plan(manifest)
     info = JobInfo(
         uid=order.uid,
@@ -216,16 +222,23 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         dir=order.dir,
         namespace=order.namespace,
         master=master_name(order.uid),
-        lease_s=manifest.spec.fault_tolerance.lease_seconds,
+        lease_s=spec.fault_tolerance.lease,
         beacon_s=BEACON_S,
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
         attempt=order.attempt,
         boot=await _boot(order, backend),
-        **_saving(manifest.spec),
+        **_saving(spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
-    return Setup(info, manifest.spec, made, order.own_nodes, handed)
+    return Setup(info, spec, made, order.own_nodes, handed, order.roams, core())
+
+
+def leased(spec: DLJobSpec) -> DLJobSpec:
+    """The spec with the lease that holds for it."""
+    policy = spec.fault_tolerance
+    lease = lease_seconds(policy.lease_seconds, survives=spec.gcs_fault_tolerance is not None)
+    return spec.model_copy(update={"fault_tolerance": policy.model_copy(update={"lease_seconds": lease})})
 
 
 async def _boot(order: MasterOrder, backend: Backend) -> str:

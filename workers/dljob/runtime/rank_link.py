@@ -8,7 +8,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,6 +32,8 @@ class RankLink:
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
         self._places: list[Future[Mapping[str, Any]]] = []
+        self._asked: dict[int, Future[Any]] = {}
+        self.sizes: dict[str, int] = {}
         self.stopping = Stopping()
         self.report: Callable[[int, Mapping[str, float]], None]
         """Says how far the rank is, from `hello` on: a write to shared memory, whatever the host does."""
@@ -78,12 +80,34 @@ class RankLink:
         number = next(self._ids)
         with self._lock:
             self._waiting[number] = (call, future)
-        head = {"op": "call", "id": number, "role": call.role, "rank": call.rank, "method": call.method}
+        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+        head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in names}}
         try:
-            self._frames.send({**head, "timeout_s": call.timeout_s, "idempotent": call.idempotent}, call.payload)
+            self._frames.send(head, call.payload + call.common if call.common else call.payload)
         except OSError:
             self._lost()
         return future
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster; the host does."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        number = next(self._ids)
+        with self._lock:
+            self._asked[number] = future
+        try:
+            self._frames.send({"op": "ask", "id": number, "what": what, "args": list(args), "timeout_s": timeout_s})
+        except OSError:
+            self._lost()
+        return future
+
+    def _told(self, head: Mapping[str, Any]) -> None:
+        with self._lock:
+            future = self._asked.pop(head["id"])
+        if "why" in head:
+            future.set_exception(UnreachableError(head["why"]))
+        else:
+            future.set_result(head["said"])
 
     def _read(self) -> None:
         while (frame := self._frames.receive()) is not None:
@@ -94,6 +118,10 @@ class RankLink:
             if head["op"] == "saver":
                 self._place(head)
                 continue
+            if head["op"] == "said":
+                self._told(head)
+                continue
+            self.sizes.update(head["sizes"])
             with self._lock:
                 call, future = self._waiting.pop(head["id"])
             if head["op"] == "error":
@@ -116,11 +144,12 @@ class RankLink:
     def _lost(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-            places, self._places = self._places, []
+            places, self._places = [*self._places, *self._asked.values()], []
+            self._asked = {}
         for place in places:
             place.set_exception(UnreachableError("the host of this rank is gone"))
         for call, future in waiting.values():
-            said = f"{call.role}/{call.rank}.{call.method}: the host of this rank is gone"
+            said = f"{call.name}: the host of this rank is gone"
             future.set_exception(CallError(said, role=call.role, rank=call.rank))
 
 

@@ -40,6 +40,9 @@ from dljob.runtime.ray_tables import RayTables
 
 NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
+NODE_GROUP = "ray.io/node-group"
+HEAD_GROUP = "headgroup"
+"""Ray's label of a head that KubeRay made. Source: KubeRay 1.6.2, utils.RayNodeHeadGroupLabelValue."""
 TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 """What Ray says of an actor when its raylet lives and told so, or when somebody had it killed."""
 GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
@@ -226,6 +229,8 @@ class RayBackend:
             )
         elif spec.node is not None:
             options["label_selector"] = {NODE_ID: spec.node}
+        elif spec.avoid is not None:
+            options["label_selector"] = {NODE_ID: f"!{spec.avoid}", NODE_GROUP: f"!{HEAD_GROUP}"}
         elif spec.prefer is not None:
             # Soft node affinity is forgotten by the GCS for actors without resources: they land anywhere.
             options["label_selector"] = {NODE_ID: spec.prefer}

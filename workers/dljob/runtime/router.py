@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,18 +19,18 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
-from dljob.errors import CallError, CallTimeoutError, PeerLostError
+from dljob.errors import CallError, CallTimeoutError, PeerLostError, UnreachableError
 from dljob.runtime.context import Outgoing
+from dljob.runtime.direct import DirectCall, Unasked, known_dead, unpacked
 from dljob.runtime.messages import Call, JobInfo, Peer, Refusal, Reply
+from dljob.runtime.wire import LARGE
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
-LARGE = 100_000
-"""Bytes from which a payload goes through the object store, once for all ranks that get it."""
-ACTOR_DEAD = 4
-"""`ActorTableData.ActorState.DEAD`."""
 
 T = TypeVar("T")
+_Payload = tuple[Any, ...]
+"""What goes beside a call: its arguments, and those that are the same for several ranks; none where they are in it."""
 
 
 class _LateError(Exception):
@@ -57,7 +58,7 @@ class _Sending:
     @property
     def name(self) -> str:
         """As in `rollout/1.generate`."""
-        return f"{self.call.role}/{self.call.rank}.{self.call.method}"
+        return self.call.name
 
 
 class RayCalls:
@@ -72,23 +73,80 @@ class RayCalls:
         self._peers: dict[tuple[str, int], Peer] = {}
         self._handles: dict[str, Any] = {}
         self._idempotent: dict[tuple[str, str], bool] = {}
-        self._large: tuple[bytes, Any] = (b"", None)
+        self.sizes: dict[str, int] = {}
+        self._process = secrets.token_hex(4)
+        self._large: dict[str, tuple[bytes, Any]] = {}
         self._master: Any = None
+        self._unasked = Unasked()
 
     def send(self, call: Outgoing) -> Future[Reply]:
-        """Start a call."""
-        sending = _Sending(call, f"{self._caller}:{next(self._ids)}")
-        payload: Any = call.payload
-        if len(payload) >= LARGE:
-            payload = self._stored(payload)
-        return asyncio.run_coroutine_threadsafe(self._run(sending, payload), self._running_loop())
+        """Start a call: straight to a process that is known, else by the loop."""
+        sending = _Sending(call, f"{self._caller}:{self._process}:{next(self._ids)}")
+        payload = self._parcels(call)
+        peer = self._peers.get((call.role, call.rank))
+        handle = None if peer is None else self._handles.get(peer.actor)
+        if peer is None or handle is None or known_dead(handle):
+            return asyncio.run_coroutine_threadsafe(self._run(sending, payload), self._running_loop())
+        sending.waiting_for = "its answer"
+        answer = handle.invoke.remote(self._message(sending, peer, payload), *payload)
+        made = DirectCall(
+            answer,
+            sending,
+            lambda future: self._take_over(future, sending, peer, payload),
+            lambda reply: self._learn(call, reply),
+        )
+        self._unasked.add(made, self._running_loop())
+        return made
 
-    def _stored(self, payload: bytes) -> Any:
-        """The payload in the object store: the same bytes object is put once, however many ranks it goes to."""
+    def _learn(self, call: Outgoing, reply: Reply) -> None:
+        self._idempotent[call.role, call.method] = reply.idempotent
+
+    def _take_over(self, future: DirectCall, sending: _Sending, peer: Peer, payload: _Payload) -> None:
+        """The loop goes on with a call that a thread sent."""
+        work = asyncio.run_coroutine_threadsafe(self._run(sending, payload, peer, future.ref), self._running_loop())
+
+        def over(done: Future[Reply]) -> None:
+            error = done.exception()
+            if error is None:
+                future.set_result(done.result())
+            else:
+                future.set_exception(error)
+
+        work.add_done_callback(over)
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster; while it restarts the question waits."""
+        return asyncio.run_coroutine_threadsafe(self._ask(what, args, timeout_s), self._running_loop())
+
+    async def _ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Any:
+        end = time.monotonic() + timeout_s
+        why: object = "it is not there"
+        while (left := end - time.monotonic()) > 0:
+            try:
+                master = await self._prime()
+                return await asyncio.wait_for(_plain(getattr(master, what).remote(*args)), left)
+            except RayTaskError as error:
+                raise error.cause or error from None
+            except (RayError, ValueError) as error:
+                self._master, why = None, error
+                await asyncio.sleep(min(RETRY_S, left))
+            except TimeoutError:
+                break
+        raise UnreachableError(f"PrimeMaster of job {self._job.name} gave no answer within {timeout_s:g} s: {why}")
+
+    def _parcels(self, call: Outgoing) -> _Payload:
+        """Large arguments in the object store: the same bytes are put once, however many ranks they go to."""
+        if len(call.payload) < LARGE and not call.common:
+            return ()
+        return self._stored("payload", call.payload), self._stored("common", call.common)
+
+    def _stored(self, kind: str, data: bytes) -> Any:
+        if len(data) < LARGE:
+            return data
         with self._lock:
-            if self._large[0] is not payload:
-                self._large = (payload, ray.put(payload))
-            return self._large[1]
+            if self._large.get(kind, (b"",))[0] is not data:
+                self._large[kind] = (data, ray.put(data))
+            return self._large[kind][1]
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -99,15 +157,21 @@ class RayCalls:
 
     # -- one call
 
-    async def _run(self, sending: _Sending, payload: Any) -> Reply:
+    async def _run(
+        self, sending: _Sending, payload: _Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
+    ) -> Reply:
+        """Bring a call to its end; it may be on its way to a process already."""
         call = sending.call
         try:
             while True:
-                peer = await self._peer(sending)
-                reply = await self._try(sending, peer, payload)
+                if peer is None or answer is None:
+                    peer = await self._peer(sending)
+                    answer = await self._sent(sending, peer, payload)
+                reply = None if answer is None else await self._answered(sending, peer, answer)
+                answer = None
                 if reply is not None:
                     if reply.refused is None:
-                        self._idempotent[call.role, call.method] = reply.idempotent
+                        self._learn(call, reply)
                     return reply
         except _LateError:
             waited = time.monotonic() - sending.started
@@ -119,19 +183,34 @@ class RayCalls:
                 hint=f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does",
             ) from None
 
-    async def _try(self, sending: _Sending, peer: Peer, payload: Any) -> Reply | None:
-        """Send it to one incarnation; None when it is to be sent to a later one."""
+    async def _sent(self, sending: _Sending, peer: Peer, payload: _Payload) -> Awaitable[Any] | None:
+        """Send it to one incarnation; None when that is over."""
         handle = await self._in_time(self._handle(peer), sending)
-        if handle is None or _known_dead(handle):
+        if handle is None or known_dead(handle):
             self._forget(sending, peer)
             return None
-        call = sending.call
         sending.waiting_for = "its answer"
-        message = Call(
-            sending.id, call.rank, peer.incarnation, call.method, sending.left, self._caller, again=sending.again
-        )
+        return handle.invoke.remote(self._message(sending, peer, payload), *payload)
+
+    def _message(self, sending: _Sending, peer: Peer, payload: _Payload) -> bytes:
+        call = sending.call
+        return Call(
+            sending.id,
+            call.rank,
+            peer.incarnation,
+            call.method,
+            sending.left,
+            self._caller,
+            again=sending.again,
+            quiet=call.quiet,
+            window=call.window,
+        ).packed(b"" if payload else call.payload)
+
+    async def _answered(self, sending: _Sending, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
+        """The answer of one incarnation; None when it is to be sent to a later one."""
+        call = sending.call
         try:
-            reply: Reply = await self._in_time(handle.invoke.remote(message, payload), sending)
+            reply = unpacked(await self._in_time(answer, sending))
         except RayTaskError as error:
             raise CallError(
                 f"{sending.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
@@ -205,6 +284,7 @@ class RayCalls:
                 self._master = None
                 await self._pause(sending)
                 continue
+            self._note_size(sending, peer)
             if peer.gone and sending.again:
                 raise self._lost_error(sending, peer)
             if peer.gone:
@@ -213,6 +293,16 @@ class RayCalls:
                 self._peers[key] = peer
                 return peer
             await self._pause(sending)
+
+    def _note_size(self, sending: _Sending, peer: Peer) -> None:
+        """A call of a role of another size than it has would reach only some of its ranks, or none."""
+        call = sending.call
+        if peer.size:
+            self.sizes[call.role] = peer.size
+        if call.ranks and peer.size not in (0, call.ranks):
+            said = f"{sending.name}: {call.role} has {peer.size} ranks now, and the call was made for {call.ranks}"
+            hint = "make it again: the next one knows; what other ranks were sent, they may have run"
+            raise CallError(said, role=call.role, rank=call.rank, hint=hint)
 
     def _forget(self, sending: _Sending, peer: Peer) -> None:
         """That incarnation is over: this call, and later ones, go to the next."""
@@ -258,8 +348,3 @@ class RayCalls:
 
 async def _plain(answer: Awaitable[T]) -> T:
     return await answer
-
-
-def _known_dead(handle: Any) -> bool:
-    """Whether this process knows already that the actor is dead: then a call to it was surely not run."""
-    return handle._get_local_state() == ACTOR_DEAD

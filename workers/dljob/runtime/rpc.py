@@ -5,59 +5,78 @@ A call is sent at most once, unless it is declared idempotent; it waits while th
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, overload
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
-from dljob.errors import RemoteError, UsageError
-from dljob.runtime import wire
-from dljob.runtime.context import Outgoing, WorkerContext, current_worker
-from dljob.runtime.messages import Reply
-
-DEFAULT_TIMEOUT_S = 1800.0
-"""A call's deadline unless `.options(timeout=...)` says otherwise; as long as torch's for collectives."""
+from dljob.calls import collect as collects
+from dljob.calls import dispatch as dispatches
+from dljob.calls.batch import Pad
+from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, changed
+from dljob.errors import UsageError
+from dljob.runtime.context import WorkerContext, current_worker
+from dljob.runtime.futures import CallFuture, FutureSequence
+from dljob.runtime.sending import Request, Target, begin
+from dljob.runtime.streams import Stream
 
 _MARK = "__dljob_rpc__"
+_OPTIONS = ("timeout", "idempotent", "dispatch", "collect", "mesh", "pad")
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RpcMark:
-    """What `@rpc` wrote on a method."""
-
-    idempotent: bool = False
-    concurrency: int | None = None
 
 
 @overload
 def rpc(method: F) -> F: ...
 @overload
-def rpc(*, idempotent: bool = False, concurrency: int | None = None) -> Callable[[F], F]: ...
-def rpc(method: Any = None, *, idempotent: bool = False, concurrency: int | None = None) -> Any:
+def rpc(
+    *,
+    dispatch: str = "all",
+    collect: str = "list",
+    mesh: str | None = None,
+    pad: Pad = "uneven",
+    timeout: float | None = DEFAULT_TIMEOUT_S,
+    idempotent: bool = False,
+    stream: bool | int = False,
+    concurrency: int | None = None,
+) -> Callable[[F], F]: ...
+def rpc(method: Any = None, **options: Any) -> Any:
     """Let other roles call a method of a worker class.
 
     Args:
         method: the method, when used without parentheses.
-        idempotent: a call that was lost with its process may be run again in the next one.
-        concurrency: how many calls of it may run at once in a rank; None: as many as come.
+        **options: `dispatch`: which ranks a call of the role goes to, and with what: all, rank0, each, shard,
+            round_robin, least_loaded, owner, hash:<parameter>, or a registered one.
+            `collect`: what their answers become: list, first, concat, sum, mean, max, as_completed, none, or a
+            registered one. `mesh`: the axes over which to shard, as in "dp"; one rank answers for each shard.
+            `pad`: what to do with rows that do not divide: uneven, auto, error.
+            `timeout`: the deadline in seconds; None: there is none.
+            `idempotent`: a call that was lost with its process may be run again in the next one.
+            `stream`: it is a generator, whose items go to the caller as they are made; a number: how many a rank makes
+            ahead of its caller (True: 8).
+            `concurrency`: how many calls of it may run at once in a rank; None: as many as come.
     """
-    if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):
-        raise UsageError(f"@rpc(concurrency={concurrency!r}): wanted a whole number from 1")
+    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "concurrency"))
+    if mark.concurrency is not None and (isinstance(mark.concurrency, bool) or mark.concurrency < 1):
+        raise UsageError(f"@rpc(concurrency={mark.concurrency!r}): wanted a whole number from 1")
 
-    def mark(function: Any) -> Any:
+    def write(function: Any) -> Any:
         if not callable(function):
             raise UsageError(f"@rpc goes on a method, got {type(function).__name__}")
-        setattr(function, _MARK, RpcMark(idempotent, concurrency))
+        setattr(function, _MARK, mark)
         return function
 
-    return mark if method is None else mark(method)
+    return write if method is None else write(method)
+
+
+def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:
+    """A mark with options of users laid over it."""
+    for name in options:
+        if name not in known:
+            raise UsageError(f"{what}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
+    try:
+        return changed(mark, options, dispatches.registered(), collects.registered())
+    except UsageError as error:
+        raise UsageError(f"{what}: {error.message}", hint=error.hint) from None
 
 
 def mark_of(cls: type, name: str) -> RpcMark | None:
@@ -69,85 +88,82 @@ def mark_of(cls: type, name: str) -> RpcMark | None:
     return None
 
 
-class CallFuture(Generic[T]):
-    """A call that is under way: `await` it in a coroutine, or `.result()` it in a thread."""
-
-    def __init__(self, future: Future[Any], read: Callable[[Any], T], what: str) -> None:
-        self._future = future
-        self._read = read
-        self._what = what
-
-    def result(self, timeout: float | None = None) -> T:
-        """The answer; raises what the call raised, TimeoutError when there is none after `timeout` seconds."""
-        try:
-            return self._read(self._future.result(timeout))
-        except FutureTimeout:
-            if self._future.done():
-                raise
-            raise TimeoutError(f"{self._what}: no answer yet after {timeout:g} s; the call goes on") from None
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, good or bad; False when it did not come within `timeout` seconds."""
-        try:
-            self._future.exception(timeout)
-        except FutureTimeout:
-            return False
-        return True
-
-    def done(self) -> bool:
-        """Whether `result` would return, or raise, at once."""
-        return self._future.done()
-
-    def __await__(self) -> Generator[Any, None, T]:
-        payload = yield from asyncio.wrap_future(self._future).__await__()
-        return self._read(payload)
+def parameters_of(cls: type, name: str) -> tuple[str, ...]:
+    """The names of a method's parameters that may be given by position, after `self`."""
+    try:
+        found = inspect.signature(getattr(cls, name)).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    timeout_s: float | None = DEFAULT_TIMEOUT_S
-    idempotent: bool = False
+class _Handle:
+    """What a rank and a role have in common as callees."""
 
-
-class Rank:
-    """One rank of a role, as a callee."""
-
-    def __init__(self, context: WorkerContext, role: str, rank: int, options: _Options) -> None:
+    def __init__(self, context: WorkerContext, role: str, rank: int | None, options: Mapping[str, Any]) -> None:
         self._context = context
-        self._options = options
+        self._target = Target(context, role, rank, options)
         self.role = role
-        self.rank = rank
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
-        """Call an @rpc method of this rank."""
-        payload = _pack(f"{self.role}/{self.rank}.{method}", args, kwargs)
-        return CallFuture(self._send(method, payload), wire.load, f"{self.role}/{self.rank}.{method}")
+        """Call an @rpc method, as it says and the options of this handle do; the future gives its answer."""
+        return CallFuture(begin(self._target, Request(method, args, kwargs)), f"{self._target.name}.{method}")
+
+    def stream(self, method: str, *args: Any, **kwargs: Any) -> Stream:
+        """The items of an @rpc(stream=...) method, as they are made: `for` or `async for`."""
+        return Stream(self._target, method, args, kwargs)
+
+    def __getattr__(self, method: str) -> Method:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return Method(self, method)
+
+
+class Method:
+    """A method of another role, called like one of this process: `RoleGroup("rollout").generate(prompts)`."""
+
+    def __init__(self, handle: _Handle, name: str) -> None:
+        self._handle = handle
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it and wait for its answer; of a stream, its items."""
+        if self._handle._target.is_stream(self._name):
+            return self._handle.stream(self._name, *args, **kwargs)
+        return self._handle.call(self._name, *args, **kwargs).result()
+
+    def options(self, **changes: Any) -> Method:
+        """The same method with other options."""
+        return Method(self._handle.options(**changes), self._name)  # type: ignore[attr-defined]
+
+
+class Rank(_Handle):
+    """One rank of a role, as a callee."""
+
+    def __init__(self, context: WorkerContext, role: str, rank: int, options: Mapping[str, Any]) -> None:
+        super().__init__(context, role, rank, options)
+        self.rank = rank
 
     def options(self, **changes: Any) -> Rank:
         """The same rank with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
-        return Rank(self._context, self.role, self.rank, _changed(self._options, changes))
-
-    def _send(self, method: str, payload: bytes) -> Future[bytes]:
-        options = self._options
-        sent = self._context.calls.send(
-            Outgoing(self.role, self.rank, method, payload, options.timeout_s, options.idempotent)
-        )
-        return _then(sent, lambda reply: _good(reply, self.role, self.rank, method))
+        return Rank(self._context, self.role, self.rank, _laid_over(self._target.options, changes, _OPTIONS[:2]))
 
 
-class RoleGroup(Sequence[Rank]):
-    """All ranks of a role, as callees: `RoleGroup("rollout").call("generate", prompts)`."""
+class RoleGroup(_Handle):
+    """A role as a callee: `RoleGroup("rollout").call("generate", prompts)`; `len`, index, slice and `for`: its ranks.
 
-    def __init__(self, role: str, *, _options: _Options | None = None) -> None:
-        self._context = current_worker()
-        peers = self._context.peers
-        if role not in peers:
-            raise UsageError(f"RoleGroup({role!r}): no such role", hint=f"this job has: {', '.join(sorted(peers))}")
-        self.role = role
-        self._options = _options or _Options()
+    It holds no processes: a rank that restarts is the same rank, and calls to it wait until it is back.
+    """
+
+    def __init__(self, role: str, *, _options: Mapping[str, Any] | None = None) -> None:
+        context = current_worker()
+        if role not in context.peers:
+            there = ", ".join(sorted(context.peers))
+            raise UsageError(f"RoleGroup({role!r}): no such role", hint=f"this job has: {there}")
+        super().__init__(context, role, None, _options or {})
 
     def __len__(self) -> int:
-        return self._context.peers[self.role]
+        return self._target.ranks
 
     @overload
     def __getitem__(self, index: int) -> Rank: ...
@@ -158,88 +174,38 @@ class RoleGroup(Sequence[Rank]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
-        return Rank(self._context, self.role, index % len(self), self._options)
+        own = {name: value for name, value in self._target.options.items() if name in _OPTIONS[:2]}
+        return Rank(self._context, self.role, index % len(self), own)
 
     def __iter__(self) -> Iterator[Rank]:
         return (self[i] for i in range(len(self)))
-
-    def call(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[list[Any]]:
-        """Call an @rpc method of all ranks; the results come in the order of ranks, the first error ends the wait."""
-        payload = _pack(f"{self.role}.{method}", args, kwargs)
-        sent = _gather([rank._send(method, payload) for rank in self])
-        return CallFuture(sent, lambda payloads: [wire.load(p) for p in payloads], f"{self.role}.{method}")
 
     def call_rank0(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method of rank 0."""
         return self[0].call(method, *args, **kwargs)
 
+    def call_batch(self, method: str, size: int, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
+        """Share a batch among the ranks: each is given a part of the rows, and answers a list of as many items.
+
+        Args:
+            method: an @rpc method; its own dispatch and collect do not count here.
+            size: how many rows the batch has.
+            *args: what has rows (lists, arrays, tensors, dicts of them) has as many, and is split, also by name; the
+                rest, texts among it, goes whole to every rank, and so does a list in `whole(...)`.
+            **kwargs: the same.
+        """
+        if isinstance(size, bool) or not hasattr(size, "__index__") or size < 0:
+            raise UsageError(f"call_batch({method!r}, size={size!r}): wanted a whole number from 0")
+        target = self.options(dispatch="shard", collect="list", pad="uneven")._target
+        started = begin(target, Request(method, args, kwargs, rows=size))
+        return FutureSequence(started, size, f"{self.role}.{method}")
+
     def options(self, **changes: Any) -> RoleGroup:
-        """The same role with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
-        return RoleGroup(self.role, _options=_changed(self._options, changes))
+        """The same role with other options than its methods say, of those of `@rpc`; timeout=None: no deadline."""
+        return RoleGroup(self.role, _options=_laid_over(self._target.options, changes, _OPTIONS))
 
 
-def _changed(options: _Options, changes: dict[str, Any]) -> _Options:
-    unknown = set(changes) - {"timeout", "idempotent"}
-    if unknown:
-        raise UsageError(f"options({sorted(unknown)[0]}=...): unknown option", hint="there are: timeout, idempotent")
-    if "timeout" in changes:
-        timeout = changes["timeout"]
-        if timeout is not None and not timeout > 0:
-            raise UsageError(f"options(timeout={timeout!r}): wanted seconds above 0, or None for no deadline")
-        options = replace(options, timeout_s=None if timeout is None else float(timeout))
-    if "idempotent" in changes:
-        options = replace(options, idempotent=bool(changes["idempotent"]))
-    return options
-
-
-def _pack(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    parts = itertools.chain(((f"argument {i}", a) for i, a in enumerate(args, 1)), kwargs.items())
-    return wire.dump((args, kwargs), what, tuple(parts))
-
-
-def _good(reply: Reply, role: str, rank: int, method: str) -> bytes:
-    """The pickled result; raises what the callee raised."""
-    if not reply.error_type:
-        return reply.payload
-    what = f"{role}/{rank}.{method} raised {reply.error_type}: "
-    said = reply.message if reply.refused or reply.error_type == wire.WireError.__name__ else what + reply.message
-    raise RemoteError(said, role=role, rank=rank, remote_traceback=reply.traceback)
-
-
-def _then(future: Future[Reply], convert: Callable[[Reply], bytes]) -> Future[bytes]:
-    """A future of the converted answer."""
-    made: Future[bytes] = Future()
-    made.set_running_or_notify_cancel()
-
-    def finish(done: Future[Reply]) -> None:
-        try:
-            made.set_result(convert(done.result()))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
-            made.set_exception(error)
-
-    future.add_done_callback(finish)
-    return made
-
-
-def _gather(futures: list[Future[bytes]]) -> Future[list[bytes]]:
-    """A future of all results; the first error is its own at once."""
-    made: Future[list[bytes]] = Future()
-    made.set_running_or_notify_cancel()
-    lock = threading.Lock()
-    left = len(futures)
-
-    def finish(done: Future[bytes]) -> None:
-        nonlocal left
-        error = done.exception()
-        with lock:
-            left -= 1
-            if made.done():
-                return
-            if error is not None:
-                made.set_exception(error)
-            elif left == 0:
-                made.set_result([f.result() for f in futures])
-
-    for future in futures:
-        future.add_done_callback(finish)
+def _laid_over(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    made = {**options, **changes}
+    _read("options", RpcMark(), made, known)
     return made

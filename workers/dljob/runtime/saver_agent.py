@@ -50,7 +50,7 @@ class SaverAgent:
     def __init__(self, job: JobInfo) -> None:
         self._job = job
         self._node: str = ray.get_runtime_context().get_node_id()
-        self._address = f"@dljob-saver-{job.uid[:8]}-{secrets.token_hex(8)}"
+        self._address = f"@dljob-saver-{job.uid[:8]}-{self._node[:12]}-{secrets.token_hex(8)}"
         self._up = threading.Event()
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
@@ -76,6 +76,11 @@ class SaverAgent:
     def flush(self, timeout_s: float, alive: bool) -> str:  # noqa: FBT001 - Ray's calls are by position
         """Bring to disk what dead ranks left, `alive`: all that is held; what is wrong, else empty."""
         return self._ordered({"op": "flush", "timeout_s": timeout_s, "alive": alive}, timeout_s)
+
+    @ray.method(concurrency_group="ctl")
+    def last(self, timeout_s: float) -> str:
+        """Bring to disk all that is held, and let the ranks save no more; what is wrong, else empty."""
+        return self._ordered({"op": "last", "timeout_s": timeout_s}, timeout_s)
 
     @ray.method(concurrency_group="ctl")
     def bring(self, timeout_s: float, folder: str) -> str:

@@ -15,11 +15,10 @@ from ray.exceptions import RayActorError
 from dljob.errors import CheckpointError
 from dljob.master.actions import RankStart
 from dljob.plan.model import RolePlan
+from dljob.runtime import kept_logs
 from dljob.runtime.checkpoint.model import Place
 from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, saver_name
 
-PATH_ENV = "DLJOB_CHECKPOINT"
-"""Where spec.checkpoint is mounted; not set on a laptop."""
 MADE_S = 60.0
 AGAIN_S = 0.1
 
@@ -51,8 +50,8 @@ def place_of(spec: HostSpec, order: StartOrder, start: RankStart, address: str) 
 
 def folder_of(job: JobInfo, role: RolePlan, rank: int) -> Path:
     """Under spec.checkpoint's path, one folder per job; else in the job's own folder."""
-    path = os.environ.get(PATH_ENV)
-    root = Path(path) / f"{job.name}-{job.uid[:8]}" if path else Path(job.dir) / "checkpoints"
+    path = os.environ.get(kept_logs.CHECKPOINT)
+    root = kept_logs.root(path, job.name, job.uid) if path else Path(job.dir) / "checkpoints"
     return root / role.name if role.elastic else root / role.name / str(rank)
 
 

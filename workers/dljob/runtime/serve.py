@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from dljob.calls.mark import Card, RpcMark
 from dljob.master.views import Outcome
 from dljob.runtime import wire
+from dljob.runtime.feeds import UNHEARD_S, Feed
 from dljob.runtime.loop import settle
-from dljob.runtime.messages import Call, Refusal, Reply
+from dljob.runtime.messages import CARD, CLOSE, PULL, Call, Refusal, Reply
 from dljob.runtime.outcome import user_traceback
-from dljob.runtime.rpc import RpcMark, mark_of
+from dljob.runtime.rpc import mark_of, parameters_of
+
+_ASKED = (CARD, PULL, CLOSE)
 
 
 class Callee:
@@ -26,6 +33,7 @@ class Callee:
         self._cut = False
         self._running = 0
         self._slots: dict[str, threading.Semaphore] = {}
+        self._feeds: dict[str, Feed] = {}
 
     def open(self, instance: Any) -> None:
         """`setup` is done: calls that wait go on."""
@@ -42,6 +50,9 @@ class Callee:
             self._closed = "ended well" if outcome.ok else f"ended: {outcome.message}"
             self._cut = self._cut or cut
             self._changed.notify_all()
+            feeds = list(self._feeds.values())
+        for feed in feeds:
+            feed.close()
 
     def wait_idle(self) -> None:
         """Wait until no call runs."""
@@ -53,7 +64,7 @@ class Callee:
             self._running += change
             self._changed.notify_all()
 
-    def answer(self, call: Call, payload: bytes, *, stale: bool = False) -> Reply:
+    def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
         """Run a call; always a Reply, whatever the method does."""
         name = f"{self._role}/{call.rank}"
         if stale:
@@ -64,8 +75,48 @@ class Callee:
             return _refuse(Refusal.ENDED, f"{name} {self._closed}")
         if not in_time:
             return _refuse(Refusal.LATE, f"{name} was not set up within {call.timeout_s:g} s")
+        if call.method in _ASKED:
+            return self._asked(call, payload.decode(), name)
         found = self._find(call.method, name)
-        return found if isinstance(found, Reply) else self._run(found, call, payload, name)
+        return found if isinstance(found, Reply) else self._run(found, call, payload, common, name)
+
+    def _asked(self, call: Call, key: str, name: str) -> Reply:
+        """What is asked of the host itself: the card, the next items of a stream, no more of them."""
+        if call.method == CARD:
+            return self._card(name)
+        with self._changed:
+            feed = self._feeds.get(key) if call.method == PULL else self._feeds.pop(key, None)
+        if call.method == CLOSE:
+            if feed is not None:
+                feed.close()
+            return Reply(payload=wire.dump(None, name))
+        if feed is None:
+            return _refuse(Refusal.NOT_AGAIN, f"{name}: no such stream, its process has ended")
+        return self._next(feed, key, call, name)
+
+    def _next(self, feed: Feed, key: str, call: Call, name: str) -> Reply:
+        try:
+            taken = feed.take(call.timeout_s)
+        except BaseException as error:  # noqa: BLE001 - the caller hears of it
+            self._drop(key)
+            return self._failed(error, name, idempotent=False)
+        if taken is None:
+            return _refuse(Refusal.LATE, f"{name} made no item within {call.timeout_s:g} s")
+        if taken[1]:
+            self._drop(key)
+        return Reply(payload=wire.dump(taken, name))
+
+    def _drop(self, key: str) -> None:
+        with self._changed:
+            self._feeds.pop(key, None)
+
+    def _card(self, name: str) -> Reply:
+        if self._object is None:
+            return _refuse(Refusal.NO_METHOD, f"{name} runs a function: only classes have methods to call")
+        try:
+            return Reply(payload=wire.dump(card_of(self._object), f"the card of {name}"), idempotent=True)
+        except Exception as error:  # noqa: BLE001 - a mesh of users' making may raise
+            return _refuse(Refusal.NO_METHOD, f"{name}: its mesh cannot be read: {type(error).__name__}: {error}")
 
     def _find(self, method: str, name: str) -> Reply | RpcMark:
         mark = mark_of(type(self._object), method)
@@ -83,11 +134,11 @@ class Callee:
         hint = f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(offered) or 'none'}"
         return _refuse(Refusal.NO_METHOD, f"{name}: {kind} has no @rpc method {method!r}; {hint}")
 
-    def _run(self, mark: RpcMark, call: Call, payload: bytes, name: str) -> Reply:
+    def _run(self, mark: RpcMark, call: Call, payload: bytes, common: bytes, name: str) -> Reply:
         if call.again and not mark.idempotent:
             return _refuse(Refusal.NOT_AGAIN, f"{name}.{call.method} is not declared idempotent")
         try:
-            args, kwargs = wire.load(payload)
+            args, kwargs = wire.arguments(payload, common)
         except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
             said = f"{name}.{call.method}: the arguments cannot be read here: {type(error).__name__}: {error}"
             return _refuse(Refusal.BAD_ARGUMENTS, said, user_traceback(error))
@@ -95,23 +146,49 @@ class Callee:
         if slot is not None and not slot.acquire(timeout=call.timeout_s):
             return _refuse(Refusal.LATE, f"{name}.{call.method} was busy for {call.timeout_s:g} s")
         self._count(1)
+        ended = functools.partial(self._ended, slot)
+        if mark.stream:
+            return self._open_feed(call, args, kwargs, name, ended)
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
-            payload = wire.dump(value, f"the result of {name}.{call.method}")
+            payload = b"" if call.quiet else wire.dump(value, f"the result of {name}.{call.method}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
-            if self._cut:
-                return _refuse(Refusal.CUT_OFF, f"{name} starts again; {_text(error)}", user_traceback(error))
-            return Reply(
-                error_type=type(error).__name__,
-                message=_text(error),
-                traceback=user_traceback(error),
-                idempotent=mark.idempotent,
-            )
+            return self._failed(error, name, idempotent=mark.idempotent)
         finally:
-            self._count(-1)
-            if slot is not None:
-                slot.release()
+            ended()
+
+    def _ended(self, slot: threading.Semaphore | None) -> None:
+        self._count(-1)
+        if slot is not None:
+            slot.release()
+
+    def _failed(self, error: BaseException, name: str, *, idempotent: bool) -> Reply:
+        said, trace = _text(error), user_traceback(error)
+        if self._cut:
+            return _refuse(Refusal.CUT_OFF, f"{name} starts again; {said}", trace)
+        return Reply(error_type=type(error).__name__, message=said, traceback=trace, idempotent=idempotent)
+
+    def _open_feed(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, ended: Callable[[], None]
+    ) -> Reply:
+        """Start a stream; the answer is the key by which its items are taken."""
+        what = f"an item of {name}.{call.method}"
+        try:
+            items = getattr(self._object, call.method)(*args, **kwargs)
+            if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
+                raise TypeError(f"{call.method} is a stream and gave {type(items).__name__}: wanted a generator")
+        except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+            ended()
+            return self._failed(error, name, idempotent=False)
+        patience = UNHEARD_S if call.timeout_s is None else max(UNHEARD_S, call.timeout_s)
+        feed = Feed(items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience)
+        with self._changed:
+            self._feeds[call.id] = feed
+            closed = bool(self._closed)
+        if closed:
+            feed.close()
+        return Reply(payload=wire.dump(call.id, what))
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
         if mark.concurrency is None:
@@ -129,3 +206,15 @@ def _text(error: BaseException) -> str:
         return str(error)[:2000]
     except Exception:  # noqa: BLE001 - a user's __str__ may raise
         return "(its message cannot be shown)"
+
+
+def card_of(instance: Any) -> Card:
+    """What callers are to know of a rank's class: its @rpc methods, and its mesh, as a mapping or a DeviceMesh."""
+    cls = type(instance)
+    marks = {name: mark_of(cls, name) for name in dir(cls)}
+    methods = {n: replace(mark, parameters=parameters_of(cls, n)) for n, mark in marks.items() if mark is not None}
+    mesh = getattr(instance, "mesh", None)
+    names = getattr(mesh, "mesh_dim_names", None)
+    if mesh is not None and names:
+        return Card(methods, dict(zip(names, mesh.shape, strict=True)))
+    return Card(methods, dict(mesh) if isinstance(mesh, Mapping) else {})

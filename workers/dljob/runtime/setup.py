@@ -23,6 +23,10 @@ class Setup:
     own_nodes: bool = False
     carried: Carried | None = None
     """What the last attempt handed on."""
+    roams: bool = False
+    """Whether what is left at the end goes into the key-value store too."""
+    core: str = ""
+    """Which code decides here."""
 
     def initial(self, now: float) -> JobState:
         """The job's first state."""

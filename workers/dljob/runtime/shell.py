@@ -7,7 +7,6 @@ one gathers. A new master of the same job replays what is written, claims the ne
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,20 +16,21 @@ from dljob.errors import DLJobError, JournalError
 from dljob.master import actions as ac
 from dljob.master import events as ev
 from dljob.master import status as snapshots
-from dljob.master.codec import decode_event, decode_state, event_record, snapshot_records
+from dljob.master.codec import event_record, snapshot_records
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.accounts import Evidence
 from dljob.runtime.backend import Backend
 from dljob.runtime.clock import JobClock
-from dljob.runtime.entries import forget, read_notes
+from dljob.runtime.entries import sign_off
 from dljob.runtime.executor import Executor
 from dljob.runtime.hang_watch import HangWatch
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
 from dljob.runtime.messages import Beacon, BeaconReply
 from dljob.runtime.node_watch import NodeWatch
+from dljob.runtime.rebuild import change_record, rebuild
 from dljob.runtime.setup import Setup
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
@@ -47,7 +47,7 @@ class Shell:
     def __init__(self, setup: Setup, backend: Backend, store: JournalStore) -> None:
         self.setup = setup
         self.backend = backend
-        self.journal = Journal(store)
+        self.journal = Journal(store, setup.core)
         self.timeline = Timeline(setup.folder)
         self.state: JobState = setup.initial(0.0)
         self.recovered = self.aborted = False
@@ -62,13 +62,11 @@ class Shell:
         self._last, self._writing, self._progressed = 0.0, False, False
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
-        self.executor = Executor(
-            setup.info, setup.plan, backend, offer=self.offer, epoch=lambda: self.journal.epoch, on_loss=self.alert
-        )
+        epoch, widest = (lambda: self.journal.epoch), setup.plan.widest
+        self.executor = Executor(setup.info, widest, backend, offer=self.offer, epoch=epoch, on_loss=self.alert)
         self.executor.failed = self._troubled
-        self._nodes = NodeWatch(
-            setup.info, backend, self.offer, lambda: self.state, epoch=lambda: self.journal.epoch, heard=self.heard
-        )
+        self.executor.sizes = lambda: tuple((role, own.size) for role, own in sorted(self.state.sizes.items()))
+        self.nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state, epoch=epoch, heard=self.heard)
 
     # -- events in
 
@@ -105,7 +103,7 @@ class Shell:
             replay = await self.journal.open()
             await self._recover(replay)
             hangs = HangWatch(self.setup, self.backend, self.offer, lambda: self.state, self.progress)
-            beside += map(asyncio.create_task, (self._watch_nodes(), self._publish(), self._nodes.run(), hangs.run()))
+            beside += map(asyncio.create_task, (self._watch_nodes(), self._publish(), self.nodes.run(), hangs.run()))
             for work in beside:
                 work.add_done_callback(self._stopped)
             while self._end is None:
@@ -125,17 +123,21 @@ class Shell:
 
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state, tell the core that a master is here and what lives, hear the actors that live."""
-        known = self._rebuild(replay)
+        known, found = bool(replay.records), rebuild(replay, self.setup, self.timeline, self.evidence)
+        self._last, self.state = found.last, found.state
+        self._clock.not_before(self._last)
+        if found.anew:
+            await self.executor.sweep()
         if known and self.state.phase.final:
             self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
             return
-        if known:
-            await self._snapshot()
-        else:
+        if not known:
             now = self._now()
             self.state = self.setup.initial(now)
             await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
-        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, "PrimeMaster was lost" if known else ""), None))
+        await self._snapshot()
+        cause = "PrimeMaster was lost" if known else ""
+        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew)), None))
         if self.setup.carried is not None and not self.state.carried:
             self._inbox.put_nowait((self.setup.carried, None))
         if known:
@@ -148,36 +150,6 @@ class Shell:
             self.executor.execute(reissue(self.state, self._now()))
         self.recovered = True
         await self._show()
-
-    def _rebuild(self, replay: Replay) -> bool:
-        """Whether the journal knew the job; then `state` and the notes are as the last master left them."""
-        setup = self.setup
-        state, text = self.state, ""
-        for record in replay.records:
-            match record["k"]:
-                case "begin" if record["plan"] != setup.plan.digest:
-                    raise JournalError(
-                        f"the journal is of plan {record['plan']}, the job's plan is {setup.plan.digest}", offset=0
-                    )
-                case "begin":
-                    state = setup.initial(record["at"])
-                case "snapshot":
-                    text = record["d"] if record["i"] == 0 else text + record["d"]
-                    if record["i"] == record["of"] - 1:
-                        state = decode_state(json.loads(text), state.job)
-                case "notes":
-                    self.timeline.resume(record["seq"], read_notes(setup.folder))
-                case "event":
-                    step = transition(state, event := decode_event(record["e"]), record["at"])
-                    state = step.state
-                    self.evidence.ended(event)
-                    self._note(step.actions, record["at"])
-                case _:
-                    pass
-            self._last = record.get("at", self._last)
-        self._clock.not_before(self._last)
-        self.state = state
-        return bool(replay.records)
 
     def _reattach(self, state: JobState) -> None:
         for host, seen in live_hosts(state):
@@ -193,12 +165,15 @@ class Shell:
             raise self._trouble
         now = self._now()
         events, self._writing = [event for event, _ in batch], True
-        await self.journal.commit([event_record(event, now) for event in events])
-        before, actions = self.state, list[object]()
+        before, after, actions = self.state, self.state, list[object]()
         for event in events:
-            step = transition(self.state, event, now)
-            self.state = step.state
+            step = transition(after, event, now)
+            after = step.state
             actions.extend(step.actions)
+        written = change_record(before, after, actions, now)
+        await self.journal.commit([*(event_record(event, now) for event in events), written])
+        self.state = after
+        for event in events:
             self.evidence.ended(event)
         self._writing = False
         for _, heard in batch:
@@ -206,7 +181,7 @@ class Shell:
                 heard.set_result(None)
         self._note(actions, now)
         self.executor.execute(actions)
-        self._nodes.reap(actions)
+        self.nodes.reap(actions)
         self._end = next((action for action in actions if isinstance(action, ac.Finish)), self._end)
         if self.state is not before:
             await self._show()
@@ -293,7 +268,7 @@ class Shell:
         if beacon.steps:
             self._progressed = True
             self._dirty.set()
-        self._nodes.spoke(self.executor.hosts.who(beacon.actor))
+        self.nodes.spoke(self.executor.hosts.who(beacon.actor))
         return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(beacon.actor))
 
     # -- nodes
@@ -325,7 +300,7 @@ class Shell:
         status = {**self.status(), **override}
         await self.timeline.flush()
         await self.timeline.status(status)
-        await forget(self.backend.kv, self.setup.info.uid)
+        await sign_off(self.backend.kv, self.setup, status, self.timeline.after(0))
         self.final = status
         async with self.changed:
             self.changed.notify_all()
@@ -335,7 +310,7 @@ class Shell:
         self.aborted, journal = True, isinstance(error, (JournalBrokenError, JournalError))
         reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
         said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
-        self._nodes.close()
+        self.nodes.close()
         with suppress(Exception):
             await self.executor.clear()
         await self._finish({"phase": "Failed", "reason": reason, "message": said})

@@ -32,13 +32,16 @@ USER_THREAD = "user"
 _FREEZERS = ("freezer", "refrigerator")
 _PLACES = (
     ("dljob/runtime/rpc.py", Where.CALL),
+    ("dljob/runtime/futures.py", Where.CALL),
+    ("dljob/runtime/started.py", Where.CALL),
+    ("dljob/runtime/streams.py", Where.CALL),
     ("dljob/runtime/checkpoint/", Where.CHECKPOINT),
     ("dljob/runtime/context.py", Where.ORDER),
     ("torch/distributed/checkpoint/", Where.CHECKPOINT),
     ("torch/distributed/", Where.COLLECTIVE),
     ("torch/nn/parallel/", Where.COLLECTIVE),
 )
-_OURS = ("/torch/", "dljob/runtime/", "<frozen")
+_OURS = ("/torch/", "/ray/_private/", "dljob/runtime/", "<frozen")
 
 
 @dataclass(frozen=True, slots=True)

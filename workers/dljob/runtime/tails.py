@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import NotFoundError, UnreachableError
+from dljob.runtime import kept_logs
 
 LEAST_BYTES = 512
 """A tail shorter than this is of no use: rather fewer ranks."""
@@ -25,6 +26,8 @@ NODES_AT_ONCE = 128
 WITHIN_S = 20.0
 """How long all nodes together may take to answer: a worker process must start on each. Callers wait 25 s."""
 
+VOLUME_S = 3.0
+"""How long a volume may take to give what it has of logs that were lost."""
 AGAIN_S = 0.2
 
 Row = Mapping[str, Any]
@@ -106,17 +109,17 @@ def complete(data: bytes) -> bytes:
 
 def read_ends(folder: str, names: Sequence[str], limit: int) -> list[tuple[int, bytes]]:
     """(size, last bytes) of each of these logs in a job's folder; (-1, b"") when there is none."""
-    return [_read(Path(folder) / "logs" / f"{name}.log", None, limit) for name in names]
+    return [_tail_of(Path(folder) / "logs" / f"{name}.log", None, limit) for name in names]
 
 
 def read_from(folder: str, name: str, offset: int | None, limit: int) -> tuple[int, bytes, int]:
     """(size, bytes, where they begin) of a log from an offset; one behind its end, as of another log, is its start."""
     path = Path(folder) / "logs" / f"{name}.log"
-    size, data = _read(path, offset, limit)
+    size, data = _tail_of(path, offset, limit)
     return size, data, max(0, size - len(data)) if offset is None else offset if offset <= size else 0
 
 
-def _read(path: Path, offset: int | None, limit: int) -> tuple[int, bytes]:
+def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes]:
     """Only plain files: what user code may have put in the log's place must not stop or mislead us."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -149,7 +152,9 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
             async with asyncio.timeout_at(end), at_once:
                 ends = await on_node(node, read_ends, str(folder), names, limit)
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
-            return dict.fromkeys(names, f"[dljob] {_lost(node, error)}\n".encode() if node else b"")
+            word = f"[dljob] {_lost(node, error)}\n".encode() if node else b""
+            kept = await _kept(folder, names, limit) if node else {}
+            return {name: kept.get(name, b"") + word for name in names}
         return {name: data for name, (_, data) in zip(names, ends, strict=True)}
 
     found: dict[str, bytes] = {}
@@ -160,6 +165,20 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
     shares = share([len(data) for _, data in written[:room]], budget)
     logs = {name: last(data, given) for (name, data), given in zip(written, shares, strict=False)}
     return {"logs": logs, "cut": [name for name, _ in written[room:]]}
+
+
+async def _kept(folder: Path, names: Sequence[str], limit: int) -> dict[str, bytes]:
+    """The ends of what the volume of the checkpoints has of logs whose node is gone; the head has it too."""
+    volume = os.environ.get(kept_logs.CHECKPOINT)
+
+    def ends(root: Path) -> dict[str, bytes]:
+        paths = {name: path for name in names if (path := kept_logs.newest(root, name))}
+        return {name: _tail_of(path, None, limit)[1] for name, path in paths.items()}
+
+    with suppress(OSError, ValueError):
+        async with asyncio.timeout(VOLUME_S):
+            return await asyncio.to_thread(ends, Path(volume) / folder.name) if volume else {}
+    return {}
 
 
 async def read(ask: OnNode, folder: Path, row: Row, offset: int | None, limit: int) -> Part:

@@ -185,7 +185,7 @@ class ThreadHost(Host):
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
-        redirect_output(open_log(spec.job.dir, spec.role.name, start)[0])
+        redirect_output(open_log(spec.job, spec.role.name, start)[0])
         env = environment.rank_environment(spec, order, start)
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
@@ -227,7 +227,7 @@ class ThreadHost(Host):
             incarnation=start.incarnation,
             restart_reason=start.restart_reason,
             config=read_only(role.config),
-            peers=peers_of(job),
+            peers=peers_of(job, order),
             devices=dict(order.devices),
             device_index=0,
             stopping=self._stopping,
@@ -277,11 +277,11 @@ class ThreadHost(Host):
 
     # -- calls and steps
 
-    def answer(self, call: Call, payload: bytes) -> Reply:
+    def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call on the rank's object, once `setup` is done."""
         start = self._start
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
-        return self._callee.answer(call, payload, stale=mismatch)
+        return self._callee.answer(call, payload, common, stale=mismatch)
 
     def take_steps(self) -> Steps:
         """The rank's last step, when it is new."""

@@ -6,6 +6,9 @@ import pickle
 import sys
 from typing import Any
 
+LARGE = 100_000
+"""Bytes from which a payload goes through the object store, once for all ranks that get it."""
+
 
 class WireError(TypeError):
     """Something that cannot travel between processes; the message names it and its type."""
@@ -27,6 +30,21 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
 def load(payload: bytes) -> Any:
     """The value of a payload that a peer of the same job sent."""
     return pickle.loads(payload)  # noqa: S301 - peers run the same user code with the same rights
+
+
+class Apart:
+    """Stands in arguments for one that travels beside them, since all ranks get the same."""
+
+
+def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with what came apart in its places."""
+    args, kwargs = load(payload)
+    if common:
+        same, named = load(common)
+        places = dict(same)
+        args = tuple(places[n] if isinstance(value, Apart) else value for n, value in enumerate(args))
+        kwargs = {k: named[k] if isinstance(value, Apart) else value for k, value in kwargs.items()}
+    return args, kwargs
 
 
 def _dumps(value: Any) -> bytes:

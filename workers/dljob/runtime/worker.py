@@ -25,6 +25,10 @@ class Worker:
     Calls from other roles (`@rpc`) wait until `setup` and `on_restart` have returned.
     """
 
+    mesh: Any = None
+    """The mesh of the role: axis -> size, as in {"dp": -1, "tp": 2}; the last varies fastest, `@rpc(mesh=)` names them;
+    one size may be -1: what is left. A torch DeviceMesh with names is one too. It may be set in `setup`."""
+
     def self_check(self) -> bool:
         """Whether this process is fit for its work; False, or an exception, ends it, and it is restarted."""
         return True

@@ -11,7 +11,7 @@ from typing import Any
 from dljob.master.actions import Reserve
 from dljob.master.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.sim import checks, faults, jobs, laws, leaving, spare_laws
+from dljob.sim import checks, elastic, faults, jobs, laws, leaving, spare_laws
 from dljob.sim.faults import Timed
 from dljob.sim.shrink import fewest
 from dljob.sim.things import (
@@ -95,7 +95,9 @@ class Result:
 def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     """The case of a seed: a small job of its own where none is given, and up to a dozen faults."""
     rng = faults.chance(f"case {seed}")
-    made = manifest if manifest is not None else jobs.with_spares(seed, checks.asked_for(seed, jobs.small(rng)))
+    made = manifest
+    if made is None:
+        made = elastic.with_bounds(seed, jobs.with_spares(seed, checks.asked_for(seed, jobs.small(rng))))
     return Case(
         seed,
         made,
@@ -103,6 +105,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
             *faults.draw(rng, rng.choice((3, 8, 20, 40)), rng.choice((30.0, HORIZON_S))),
             *checks.bad_nodes(seed, made),
             *leaving.notices(seed),
+            *elastic.orders(seed),
         ),
         own_nodes=rng.random() < 0.3,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.master import limits
 from dljob.master.evolve import evolve
+from dljob.master.sizing import Sizing
 from dljob.master.state import JobState
 from dljob.sim.things import (
     Beacon,
@@ -111,11 +112,26 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
         frozenset(s.commands),
         s.grants,
-        verdict and (verdict.ok, verdict.reason, _from(verdict.kill_at, now), _from(verdict.release_at, now)),
+        frozenset(_sizing(role, own, now) for role, own in s.sizes.items()),
+        verdict and (verdict.ok, verdict.suspends, verdict.reason),
+        verdict and (_from(verdict.kill_at, now), _from(verdict.release_at, now)),
         s.running_at is None,
         s.epoch,
         _from(s.wake, now),
     )  # fmt: skip
+
+
+def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
+    past = (_since(at, now) if at is not None else None for at in (own.resized, own.grown))
+    return (
+        role,
+        own.size,
+        own.want,
+        own.target,
+        own.vain,
+        *past,
+        *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by)),
+    )
 
 
 def _search(s: JobState, now: float) -> tuple[Any, ...]:

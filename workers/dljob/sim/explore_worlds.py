@@ -23,6 +23,7 @@ lost, or takes effect."""
 FEW = (CRASHES[4],)
 BAD = (Fault("bad", 0, 0), Fault("bad", 0, 1))
 NODES = (Fault("freeze", 0, 4.0), Fault("cut", 0, 20.0), Fault("node lost"))
+LOSS, JOIN = (Fault("node lost"), Fault("kill")), Fault("join")
 GOING = (Fault("evict", 0, 4.0), Fault("evict"), Fault("drain", 0, 4.0))
 """A node's pod is evicted, or only said to be; a node is drained."""
 RESTART, AGAIN = Fault("command", 0, 1, "restart role"), Fault("command", 0, 2, "restart job")
@@ -56,6 +57,7 @@ _ONE = role("a", restartPolicy={"maxRestarts": 1})
 _WAITS = role("b", dependsOn=[{"role": "a"}])
 _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
+_ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -72,6 +74,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a spare node", job(role("a"), spares={"nodes": 1}), (KILL, *NODES, *FEW), PROMPT), 1),
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
+    Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, Look, Up, SetUp)), 2),
     Bounded(

@@ -191,7 +191,7 @@ def _heal(w: World, i: Heal) -> None:
         return
     away = w.now - node.since
     w.nodes[i.node] = evolve(node, silence=Silence.NONE)
-    lapsed = not node.listed or away > w.job.fault_tolerance.lease_seconds
+    lapsed = not node.listed or away > w.job.fault_tolerance.lease
     for process in on(w, i.node):
         if lapsed or process.condemned or (w.state is not None and process.actor not in w.watched):
             w.die(process.actor)
@@ -210,11 +210,7 @@ def _heal(w: World, i: Heal) -> None:
 def _lapse(w: World, i: Lapse) -> None:
     if i.node:
         node = w.nodes.get(i.node)
-        if (
-            node is not None
-            and node.silence is Silence.CUT
-            and w.now >= node.since + w.job.fault_tolerance.lease_seconds
-        ):
+        if node is not None and node.silence is Silence.CUT and w.now >= node.since + w.job.fault_tolerance.lease:
             for process in on(w, i.node):
                 w.die(process.actor)
     elif w.state is None and w.epoch == i.epoch:

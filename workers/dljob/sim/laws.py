@@ -18,7 +18,7 @@ from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
 from dljob.master.views import HostId
-from dljob.sim import checks, spare_laws
+from dljob.sim import checks, elastic, spare_laws
 from dljob.sim.things import Process, Running, spare_actor
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def may_start(w: World, running: Running) -> None:
             w.problems.append(f"two live: {name} starts as {running.incarnation} while {incarnation} lives in {actor}")
     if running.incarnation <= w.started.get(key, 0):
         w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
+    if running.rank >= w.job.roles[running.role].plan.replicas:
+        w.problems.append(f"elastic: {name} starts, its role has {w.job.roles[running.role].plan.replicas} ranks")
     if w.job.roles[running.role].world:
         w.problems.extend(_mixed(w, running))
         w.problems.extend(checks.unfit(w, running))
@@ -138,6 +140,9 @@ def sweep(w: World) -> list[str]:
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
+    found += elastic.bounded(w.known)
+    if w.state is not None:
+        found += elastic.at_rest(w.state, w.last)
     found += _granted(w)
     if w.state is not None:
         found += _orphans(w)
@@ -227,8 +232,9 @@ def _ledger(w: World) -> Iterator[str]:
     for name, facts in w.job.roles.items():
         sums = ledger.totals(book, name, at)
         spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
-        if spent != at * facts.plan.replicas:
-            yield f"ledger: {name} spent {spent} us, not {at} x {facts.plan.replicas}"
+        whole = ledger.rank_time(book, name, facts.plan.replicas, at)
+        if spent != whole:
+            yield f"ledger: {name} spent {spent} us, its ranks were there for {whole}"
 
 
 def _orphans(w: World) -> Iterator[str]:

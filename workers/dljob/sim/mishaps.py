@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dljob.master.events import Commanded, NodesSeen
 from dljob.master.evolve import evolve
 from dljob.master.views import HostId, NodeView, Outcome, Reason
-from dljob.sim import checks, executor, leaving
+from dljob.sim import checks, elastic, executor, leaving
 from dljob.sim.happenings import on
 from dljob.sim.things import (
     Arrive,
@@ -131,7 +131,7 @@ def _silence(w: World, f: Fault, how: Silence) -> None:
     w.nodes[name] = evolve(w.nodes[name], silence=how, since=w.now)
     if how is Silence.CUT:
         w.later(Break(name), BREAK_S)
-        w.later(Lapse(name, 0), w.job.fault_tolerance.lease_seconds)
+        w.later(Lapse(name, 0), w.job.fault_tolerance.lease)
     w.later(Notice(name), w.job.fault_tolerance.node.freeze_seconds)
     if f.value > STRIKE_OFF_S:
         w.later(StrikeOff(name), STRIKE_OFF_S)
@@ -198,6 +198,7 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "join": _join,
     "crash": _crash,
     "refuse": _refuse,
+    "scale": elastic.scale,
     "clock": _jump,
     "command": _command,
     "again": _again,

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dljob.control import names
+from dljob.control import names, patches
 from dljob.control.fields import items, part
 from dljob.control.model import (
     Action,
@@ -17,6 +17,7 @@ from dljob.control.model import (
     Delete,
     Finalize,
     Object,
+    PatchCluster,
     SaveLogs,
     Submit,
 )
@@ -45,6 +46,8 @@ def perform(op: Operator, memory: Memory, action: Action) -> Generator[float, No
             yield from _create(op, memory.uid, "Secret", _child(action))
         case Delete():
             yield from _delete(op, action)
+        case PatchCluster():
+            yield from _patch_cluster(op, action)
         case Annotate():
             yield from _annotate(op, action)
         case Finalize():
@@ -54,11 +57,7 @@ def perform(op: Operator, memory: Memory, action: Action) -> Generator[float, No
         case Command():
             yield from _command(op, memory, action)
         case SaveLogs():
-            head = yield from _reach(op, action.address)
-            head.master()
-            if op.world.server.find("ConfigMap", action.name) is None:
-                yield from _create(op, memory.uid, "ConfigMap", _child(action))
-            memory.logs_saved = True
+            yield from _save_logs(op, memory, action)
 
 
 def _command(op: Operator, memory: Memory, action: Command) -> Generator[float, None, None]:
@@ -70,6 +69,17 @@ def _command(op: Operator, memory: Memory, action: Command) -> Generator[float, 
     memory.commands = (*memory.commands, action.id)
 
 
+def _save_logs(op: Operator, memory: Memory, action: SaveLogs) -> Generator[float, None, None]:
+    head = yield from _reach(op, action.address)
+    head.master()
+    there = op.world.server.find("ConfigMap", action.name)
+    if there is None:
+        yield from _create(op, memory.uid, "ConfigMap", _child(action))
+    else:
+        op.world.server.put("ConfigMap", {**there, "metadata": {**there["metadata"], "labels": dict(action.labels)}})
+    memory.logs_saved = True
+
+
 def _child(action: CreateToken | SaveLogs) -> Body:
     meta = {"name": action.name, "labels": dict(action.labels), "ownerReferences": [dict(action.owner)]}
     return {"metadata": meta}
@@ -77,6 +87,8 @@ def _child(action: CreateToken | SaveLogs) -> Body:
 
 def _create(op: Operator, uid: str, kind: str, body: Body) -> Generator[float, None, None]:
     server = op.world.server
+    if kind == "RayCluster":
+        yield from _still_begins(op, body["metadata"]["name"])
     try:
         made = yield from op.call(lambda: server.create(kind, body), writes=True)
     except RefusedError as error:
@@ -92,10 +104,18 @@ def _create(op: Operator, uid: str, kind: str, body: Body) -> Generator[float, N
         op.keep(kind, made)
 
 
+def _still_begins(op: Operator, cluster: str) -> Generator[float, None, None]:
+    job = yield from op.call(lambda: op.world.server.get("DLJob", op.world.name))
+    op.keep("DLJob", job)
+    status = part(job, "status")
+    own = names.cluster_name(op.world.name, job["metadata"]["uid"], status.get("attempt") or 1)
+    if own != cluster or status.get("completionTime") or job["metadata"].get("deletionTimestamp"):
+        raise RefusedError(409, f"{cluster} is not wanted any more")
+
+
 def _delete(op: Operator, action: Delete) -> Generator[float, None, None]:
-    server = op.world.server
     try:
-        left = yield from op.call(lambda: server.delete(action.kind, action.name, action.uid), writes=True)
+        left = yield from op.call(lambda: _gone(op, action), writes=True)
     except RefusedError as error:
         if error.status != 404:
             raise
@@ -104,6 +124,22 @@ def _delete(op: Operator, action: Delete) -> Generator[float, None, None]:
         op.keep(action.kind, left)
     else:
         op.forget(action.kind, action.name, action.uid)
+
+
+def _patch_cluster(op: Operator, action: PatchCluster) -> Generator[float, None, None]:
+    """Read live what is patched."""
+    server = op.world.server
+    found = yield from op.call(lambda: server.get("RayCluster", action.name))
+    wanted = patches.operations(found, action)
+    if wanted:
+        found = yield from op.call(lambda: server.json_patch("RayCluster", action.name, wanted), writes=True)
+    op.keep("RayCluster", found)
+
+
+def _gone(op: Operator, action: Delete) -> Body | None:
+    if action.kind == "Pod":
+        return op.world.nature.delete_pod(action.name, action.uid, action.grace)
+    return op.world.server.delete(action.kind, action.name, action.uid)
 
 
 def _annotate(op: Operator, action: Annotate) -> Generator[float, None, None]:
@@ -169,6 +205,8 @@ def _submit(op: Operator, action: Submit) -> Generator[float, None, None]:
         if found is None or found["pod"].container != container:
             raise RefusedError(0, f"head pod {pod} is another one, or restarted since")
     head = yield from _reach(op, action.address)
+    if action.session not in ("", head.session):
+        raise RefusedError(0, f"the head has lost its memory: Ray's session is {head.session}")
     trouble = world.trouble()
     if trouble is None or trouble.done:
         world.submitted(op, head, action)

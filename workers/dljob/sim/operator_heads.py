@@ -18,6 +18,10 @@ STOP_S, START_S, READY_S, HEAL_S = (0.1, 5.0), (0.5, 4.0), (0.2, 3.0), (0.2, 8.0
 PHASES_OVER = ("Succeeded", "Failed")
 
 
+EXITS = {"Succeeded": ("SUCCEEDED", 0), "Failed": ("FAILED", 1), "Suspended": ("FAILED", 3)}
+"""Phase of a PrimeMaster that is over -> what Ray says of its launcher."""
+
+
 @dataclass(slots=True)
 class Launch:
     """A submission as Ray's Job API has it."""
@@ -50,7 +54,11 @@ class Master:
     gone: float = 0.0
     """Since when it never will again; 0: it may."""
     step: int = 0
+    suspending: bool = False
+    """It was told to save and go, not to fail."""
     obeyed: list[str] = field(default_factory=list[str])
+    left: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Nodes that are excluded."""
 
     def snapshot(self) -> dict[str, Any]:
         """What the gateway answers."""
@@ -69,6 +77,7 @@ class Master:
             "carry": {"v": 1, "count": self.count} if self.count else {},
             "recentFaults": [],
             "progress": {"step": self.step, "metrics": {}},
+            "nodes": {"desired": RANKS, "ready": RANKS, "replaced": len(self.left), "excluded": list(self.left)},
             "placement": {"units": RANKS, "ready": RANKS if run else 0, "pending": 0 if run else RANKS},
         }
 
@@ -100,6 +109,21 @@ class Head:
             self.ended = self._agenda.now
             self._news(self)
 
+    def again(self, pod: str, number: int) -> None:
+        """Another process with the memory of this one: its launchers are gone, its PrimeMasters lived elsewhere."""
+        self.pod, self.container, self.ended = pod, f"containerd://{number}", None
+        self.kill_launcher()
+        for master in self.masters.values():
+            version = master.version
+            if master.phase == "Running":
+                self._agenda.after(master.work, lambda master=master, version=version: self._done(master, version))
+            elif master.phase == "Stopping":
+                end = self._leave if master.suspending else self._stop
+                self._agenda.soon(STOP_S, lambda master=master, end=end: self._over(master) or end(master))
+            else:
+                self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
+        self._news(self)
+
     # -- Ray's Job API
 
     def take(self, submit: Submit, master: Master | None) -> bool:
@@ -119,10 +143,26 @@ class Head:
         self._news(self)
 
     def _begin(self, launch: Launch, master: Master) -> None:
-        if self.alive and launch.status == "RUNNING":
+        if self.alive and launch.status == "RUNNING" and not self._found(launch, master):
             self.masters[launch.submit.id] = master
             self._turn(master, "Scheduling")
             self._agenda.soon(READY_S, lambda: self.look(master))
+
+    def _found(self, launch: Launch, master: Master) -> bool:
+        """Whether the launcher finds the attempt's PrimeMaster, or what it left."""
+        there = self.masters.get(launch.submit.id.rpartition("-r")[0])
+        if there is None:
+            return False
+        master.count = max(master.count, there.count)  # whoever is made anew replays the journal
+        if there.phase in EXITS:
+            launch.status, launch.exit_code = EXITS[there.phase]
+        return not there.gone
+
+    def _exit(self, master: Master) -> None:
+        """Its launchers tell how it ended."""
+        for id_, launch in self.launches.items():
+            if launch.status == "RUNNING" and (id_.rpartition("-r")[0] or id_) == master.submission:
+                launch.status, launch.exit_code = EXITS[master.phase]
 
     def kill_launcher(self) -> None:
         """The launcher is gone; PrimeMaster does not need it."""
@@ -153,6 +193,23 @@ class Head:
             version = master.version
             self._agenda.after(master.work, lambda: self._done(master, version))
 
+    def leave(self, node: str, until: float) -> None:
+        """A node answers no more: it is excluded until then."""
+        now = self._agenda.now
+        for master in self.masters.values():
+            if not self._over(master):
+                one = {"name": node, "reason": "NodeFrozen", "since": stamp(now), "until": stamp(until)}
+                master.left.append(one)
+                master.version += 1
+                self._agenda.at(until, lambda master=master, one=one: self._admit(master, one))
+        self._news(self)
+
+    def _admit(self, master: Master, one: dict[str, str]) -> None:
+        if not self._over(master):
+            master.left.remove(one)
+            master.version += 1
+            self._news(self)
+
     def machines_are(self, ready: int) -> None:
         """So many worker pods are ready."""
         if ready != self.machines:
@@ -168,9 +225,7 @@ class Head:
         """The job is over."""
         master.ended = stamp(self._agenda.now)
         self._turn(master, "Succeeded" if well else "Failed", reason)
-        launch = self.launches[master.submission]
-        if launch.status == "RUNNING":
-            launch.status, launch.exit_code = ("SUCCEEDED", 0) if well else ("FAILED", 1)
+        self._exit(master)
 
     def order(self, master: Master, id_: str, kind: str) -> None:
         """A command; the same id happens once. What is known of a cause changes nothing here."""
@@ -179,15 +234,24 @@ class Head:
         if id_ in master.obeyed or self._over(master):
             return
         master.obeyed.append(id_)
-        if kind == "stop":
+        if kind in ("stop", "suspend"):
             self._turn(master, "Stopping")
-            self._agenda.soon(
-                STOP_S, lambda: self._over(master) or self.finish(master, well=False, reason="StoppedByUser")
-            )
+            master.suspending = kind == "suspend"
+            end = self._leave if kind == "suspend" else self._stop
+            self._agenda.soon(STOP_S, lambda: self._over(master) or end(master))
         elif master.phase == "Running":
             master.count += 1
             self._turn(master, "Recovering")
             self._agenda.soon(HEAL_S, lambda: self.look(master))
+
+    def _stop(self, master: Master) -> None:
+        self.finish(master, well=False, reason="StoppedByUser")
+
+    def _leave(self, master: Master) -> None:
+        """What is in memory is saved, and the attempt over."""
+        master.ended = stamp(self._agenda.now)
+        self._turn(master, "Suspended", "JobSuspended")
+        self._exit(master)
 
     def lose(self, master: Master) -> None:
         """PrimeMaster is gone for good, and its launcher ends."""
@@ -212,7 +276,7 @@ class Head:
             self._agenda.after(master.work, lambda: self._done(master, version))
 
     def _over(self, master: Master) -> bool:
-        return not self.alive or master.gone > 0 or master.phase in PHASES_OVER
+        return not self.alive or master.gone > 0 or master.phase in (*PHASES_OVER, "Suspended")
 
     def _turn(self, master: Master, phase: str, reason: str = "") -> None:
         master.phase, master.reason = phase, reason

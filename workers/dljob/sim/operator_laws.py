@@ -20,7 +20,7 @@ MOST_WRITES = 40
 """Writes of all operators with nothing happening between them."""
 CLOSE_S = 0.1
 LEASE_S, LEAVE_S = 30.0, 55.0
-UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED)
+UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED, reasons.SUSPENDING)
 """Why an attempt may be given up without using up maxClusterRestarts."""
 
 
@@ -37,6 +37,10 @@ def decided(w: World, seen: Observed, outcome: Outcome) -> None:
     uid = text(seen.job, "status", "rayCluster", "uid")
     if lost and any(body["metadata"]["uid"] == uid for body in w.server.each("RayCluster")):
         w.broken("false loss: the RayCluster is there, and its attempt is given up")
+    kept = names.SURVIVES in part(seen.cluster, "metadata", "annotations")
+    known = text(seen.job, "status", "rayCluster", "sessionName")
+    if after > before and kept and known and text(outcome.status, "reason") == reasons.HEAD_LOST:
+        w.broken("false loss: the head has its memory, and its attempt is given up")
 
 
 def taken(w: World, head: Head, submit: Submit) -> None:
@@ -83,6 +87,8 @@ def _status(w: World, old: Object, new: Object, body: Body) -> None:
         _forward(w, old, new)
         _allowed(w, old, new, body)
         _verdict(w, new)
+        if text(new, "phase") == "Suspended" != text(old, "phase"):
+            _suspended(w)
 
 
 def _forward(w: World, old: Object, new: Object) -> None:
@@ -122,11 +128,24 @@ def _verdict(w: World, new: Object) -> None:
         w.broken("verdict: Succeeded, and nobody did")
 
 
+def _suspended(w: World) -> None:
+    """Nothing is left of a job that is said to be suspended, and what lived has been asked to save."""
+    there = [each["metadata"]["name"] for kind in ("RayCluster", "Pod") for each in w.server.each(kind)]
+    if there and len(w.alive) == 1 and not w.shared:
+        w.broken(f"not gone: the job is suspended, and {', '.join(there)} are there")
+
+
+def _of_now(w: World, pod: Body) -> bool:
+    """Whether an operator can take a pod away: from a node that is lost only while it looks at its RayCluster."""
+    recorded = text(w.job, "status", "rayCluster", "name")
+    return pod["pod"].node not in w.nature.dead or (w.job is not None and pod["cluster"] == recorded)
+
+
 def at_the_end(w: World) -> list[str]:
     """What must be so when nothing has gone wrong for long enough."""
     job = w.job
     clusters = [each["metadata"]["name"] for each in w.server.each("RayCluster") if not w.shared]
-    pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared]
+    pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared and _of_now(w, each)]
     if job is None:
         return [f"left: {', '.join([*clusters, *pods])} of a DLJob that is gone"] if clusters or pods else []
     found: list[str] = []
@@ -138,6 +157,10 @@ def at_the_end(w: World) -> list[str]:
     if names.FINALIZER in (job["metadata"].get("finalizers") or ()):
         found.append("held: the job is over, and its DLJob is still held")
     terms = accept.terms(accept.source(job), w.settings)
+    leaving = [each["metadata"]["name"] for each in w.server.each("Pod") if each["pod"].leaving and _of_now(w, each)]
+    stuck = [] if w.shared else leaving  # pods of a RayCluster that is there are its owner's matter
+    if stuck:
+        found.append(f"stuck: {', '.join(stuck)} on nodes that are lost")
     retain = not isinstance(terms, Refused) and terms.retain
     if clusters and not retain:
         found.append(f"left: {', '.join(clusters)} of a job that is over")

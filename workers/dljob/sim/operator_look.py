@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dljob.control import names
 from dljob.control.fields import part, text
+from dljob.control.machines import FORCE_SECONDS
 from dljob.control.model import Observed, Pod
 from dljob.sim.operator_server import Body
 
@@ -19,7 +21,8 @@ def observe(op: Operator, memory: Memory, job: Body) -> Steps[Observed]:
     if memory.logs_saved is None:
         logs = names.logs_map(op.world.name)
         ended = bool(status.get("completionTime"))
-        memory.logs_saved = ended and (yield from op.call(lambda: bool(server.find("ConfigMap", logs))))
+        found = (yield from op.call(lambda: server.find("ConfigMap", logs))) if ended else None
+        memory.logs_saved = text(found, "metadata", "labels", names.ATTEMPT) == str(memory.attempt)
     ref = text(job, "spec", "rayClusterRef", "name")
     if ref:
         cluster = yield from op.call(lambda: server.find("RayCluster", ref))
@@ -29,6 +32,7 @@ def observe(op: Operator, memory: Memory, job: Body) -> Steps[Observed]:
         yield from _not_lost(op, job)
         yield from _not_left(op, job, memory.attempt)
         cluster, pods = _own(op, job, memory.attempt)
+    pods = yield from _machines(op, pods)
     master, ray_job = op.poll.views()
     return Observed(
         job=job,
@@ -40,6 +44,17 @@ def observe(op: Operator, memory: Memory, job: Body) -> Steps[Observed]:
         logs_saved=memory.logs_saved,
         commands=memory.commands,
     )
+
+
+def _machines(op: Operator, pods: list[Pod]) -> Steps[list[Pod]]:
+    """The Kubernetes nodes of pods that should be gone are looked at live."""
+    seen: list[Pod] = []
+    for pod in pods:
+        machine = ""
+        if pod.node and pod.ends is not None and pod.ends + FORCE_SECONDS <= op.now:
+            machine = yield from op.call(lambda pod=pod: op.world.nature.state_of(pod.node))
+        seen.append(replace(pod, machine=machine) if machine else pod)
+    return seen
 
 
 def _not_lost(op: Operator, job: Body) -> Steps[None]:

@@ -61,7 +61,7 @@ def mend(w: World) -> None:
     """Nothing goes wrong any more, and nobody wants anything else."""
     w.note("-- peace")
     w.happened()
-    w.troubles, w.fuse, w.silent_until, w.nature.away_until = [], None, 0.0, 0.0
+    w.troubles, w.fuse, w.silent_until, w.nature.away_until, w.behind = [], None, 0.0, 0.0, 0
     for operator in w.alive[1:]:
         w.end(operator)
     for cluster in w.server.each("RayCluster"):
@@ -70,6 +70,7 @@ def mend(w: World) -> None:
     _share(w)
     if w.job is not None:
         w.server.annotate("DLJob", w.name, {names.PAUSE: None})
+        _go_on(w)
         if not part(w.job, "spec").get("roles"):
             w.server.edit("DLJob", w.name, spec={"roles": _ROLES})
 
@@ -99,6 +100,13 @@ def _overlap(w: World, m: Mishap) -> None:
     w.start()
     for operator in old:
         w.agenda.after(m.value, lambda operator=operator: w.end(operator))
+
+
+def _rewound(w: World, m: Mishap) -> None:
+    """Whoever begins next is told of the past by an API server that lags."""
+    w.behind, w.lag = 1 + m.pick % 20, min(m.value, 20.0)
+    for operator in w.alive:
+        w.end(operator)
 
 
 def _late(w: World, m: Mishap) -> None:
@@ -160,6 +168,20 @@ def _node(w: World, pod: str, _m: Mishap) -> None:
     w.nature.remove(pod, stuck=True)
 
 
+def _dead(w: World, m: Mishap) -> None:
+    """The Kubernetes node of a pod is gone for ever; of four, two stay at least."""
+    nodes = sorted({body["pod"].node for body in w.server.each("Pod")} - {"", *w.nature.dead})
+    if nodes and len(w.nature.dead) < 2:
+        w.nature.lose_node(nodes[m.pick % len(nodes)], excluded=m.value * 30.0)
+
+
+def _excluded(w: World, m: Mishap) -> None:
+    """A user wants the pods of the job elsewhere for a while."""
+    if w.job is not None:
+        w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: f"node-{m.pick % 4}"})
+        w.agenda.after(m.value, lambda: w.job and w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: None}))
+
+
 def _head(w: World) -> Head | None:
     return next((each for each in reversed(w.nature.heads) if each.alive), None)
 
@@ -215,6 +237,21 @@ def _resume(w: World, name: str) -> None:
         w.server.edit("RayCluster", name, spec={"suspend": False})
 
 
+def _halt(w: World, m: Mishap) -> None:
+    """Somebody suspends the job, and in most cases resumes it after a while; else peace does."""
+    if w.job is None or w.shared:
+        return
+    w.server.edit("DLJob", w.name, spec={"suspend": True})
+    if m.pick & 3:
+        w.agenda.after(m.value, lambda: _go_on(w))
+
+
+def _go_on(w: World) -> None:
+    if w.job is not None and part(w.job, "spec").get("suspend"):
+        w.happened()
+        w.server.edit("DLJob", w.name, spec={"suspend": False})
+
+
 def _delete_cluster(w: World, cluster: Body, m: Mishap) -> None:
     w.server.delete("RayCluster", cluster["metadata"]["name"], foreground=bool(m.pick & 1))
 
@@ -252,6 +289,7 @@ _ENV = tuple({"env_vars": {"A": value}} for value in "123")
 KINDS: Mapping[str, tuple[int, Callable[[World, Mishap], None]]] = {
     "crash": (20, _crash),
     "overlap": (8, _overlap),
+    "rewound": (8, _rewound),
     "late": (8, _late),
     "lost": (4, _lost),
     "api": (20, _api),
@@ -264,11 +302,14 @@ KINDS: Mapping[str, tuple[int, Callable[[World, Mishap], None]]] = {
     "worker restarts": (4, _of_worker(_restart)),
     "worker evicted": (3, _of_worker(_evict)),
     "worker's node lost": (2, _of_worker(_node)),
+    "node lost for ever": (3, _dead),
+    "node excluded": (2, _excluded),
     "master restarts": (5, _master_again),
     "master gone": (2, _master_gone),
     "launcher dies": (3, _launcher),
     "launcher refuses": (1, _refuses),
     "suspend": (4, _of_cluster(_suspend)),
+    "job suspended": (6, _halt),
     "cluster deleted": (2, _of_cluster(_delete_cluster)),
     "restart": (5, _annotated(RESTART="")),
     "stop": (1, _annotated(STOP="")),
@@ -281,7 +322,7 @@ KINDS: Mapping[str, tuple[int, Callable[[World, Mishap], None]]] = {
     "deleted": (1, _delete),
 }
 """Kind -> (how often it is drawn, in parts; what it does)."""
-HARMLESS = frozenset({"crash", "overlap", "late", "lost", "api", "kuberay away", "silent", "pause"})
+HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
 """What befalls operators, their calls and KubeRay alone."""
 SHORT_S = 10.0
 """A head that is out of reach for longer may be given up."""

@@ -6,15 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dljob.control import names
-from dljob.control.fields import number, part, text
+from dljob.control import names, patches
+from dljob.control.fields import items, number, part, text
 from dljob.control.model import Pod
 from dljob.sim.operator_heads import RANKS, Head
-from dljob.sim.operator_server import Agenda, Body, Server
+from dljob.sim.operator_server import Agenda, Body, RefusedError, Server
 
 KUBERAY_S, READY_S, GRACE_S = (0.02, 2.0), (0.3, 12.0), (0.2, 20.0)
 STUCK_S = 200.0
 """A pod on a node that is lost stays so long, leaving, before somebody removes it."""
+
+
+NODES = 4
+FROZEN_S, NOT_READY_S, TOLERATED_S = 3.0, 40.0, 30.0
+"""After a Kubernetes node is lost: PrimeMaster leaves it, the node controller says so, its pods are to go."""
+GRACE_OF_PODS_S = 30.0
+AGAIN_S = 5.0
+"""The scheduler looks again for a node for a pod."""
 
 
 class Nature:
@@ -28,6 +36,9 @@ class Nature:
         self.away_until = 0.0
         """KubeRay does nothing until then."""
         self.pods = 0
+        self.dead: dict[str, float] = {}
+        """Kubernetes nodes that are lost for ever, and since when."""
+        self.boots = 0
         server.told.append(self._told)
 
     # -- KubeRay
@@ -78,17 +89,36 @@ class Nature:
     def _make(self, cluster: Body, *, head: bool) -> None:
         self.pods += 1
         name = f"{cluster['metadata']['name']}-{'head' if head else 'worker'}-{self.pods}"
-        uid, node = f"pod-{self.pods}", f"node-{self.pods % 4}"
-        pod = Pod(name, uid, head, "headgroup" if head else "cpu1", "Pending", ready=False, node=node)
-        pod = replace(pod, annotations={names.RAY_NODE: uid})
+        uid = f"pod-{self.pods}"
+        away = tuple(sorted(patches.away(cluster) or ()))
+        pod = Pod(name, uid, head, "headgroup" if head else "cpu1", "Pending", ready=False, away=away)
+        pod = replace(pod, annotations={names.RAY_NODE: uid}, made=self.agenda.now)
         meta = {"name": name, "uid": uid}
         self.server.create("Pod", {"metadata": meta, "cluster": cluster["metadata"]["name"], "pod": pod})
-        self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
+        self._schedule(name, uid)
+
+    def _schedule(self, name: str, uid: str) -> None:
+        """Find a Kubernetes node for a pod."""
+        body = self._body(name, uid)
+        if body is None or body["pod"].leaving:
+            return
+        pod: Pod = body["pod"]
+        first = int(uid.removeprefix("pod-"))
+        every = [f"node-{(first + at) % NODES}" for at in range(NODES)]
+        node = next((each for each in every if each not in self.dead and each not in pod.away), "")
+        if node:
+            self._change(body, replace(pod, node=node, trouble="", trouble_reason=""))
+            self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
+            return
+        self._change(body, replace(pod, trouble="Unschedulable: no node takes it", trouble_reason="Unschedulable"))
+        self.agenda.after(AGAIN_S, lambda: self._schedule(name, uid))
 
     def _up(self, name: str, uid: str, life: int) -> None:
         """A pod's containers run, and are ready, unless they ended again before."""
         body = self._body(name, uid)
         if body is None or body["pod"].leaving or body["pod"].phase == "Failed" or body["pod"].restarts != life:
+            return
+        if body["pod"].node in self.dead:
             return
         pod: Pod = body["pod"]
         address = f"10.0.{uid.removeprefix('pod-')}.1"
@@ -98,7 +128,15 @@ class Nature:
         self._change(body, replace(pod, phase="Running", ready=True, ip=address, container=container, trouble=""))
 
     def _boot(self, cluster: str, pod: str) -> Head:
-        head = Head(self.agenda, cluster, pod, len(self.heads) + 1, self.news)
+        """Another process of a head; with the memory of the last one where that is kept."""
+        self.boots += 1
+        body = self.server.find("RayCluster", cluster)
+        kept = names.SURVIVES in part(body, "metadata", "annotations")
+        old = next((each for each in reversed(self.heads) if each.cluster == cluster), None)
+        if kept and old is not None and not old.alive:
+            old.again(pod, self.boots)
+            return old
+        head = Head(self.agenda, cluster, pod, self.boots, self.news)
         self.heads.append(head)
         return head
 
@@ -120,7 +158,49 @@ class Nature:
         self.server.put("RayCluster", {**cluster, "status": status})
         for process in self.heads:
             if process.alive and process.cluster == name:
-                process.machines_are(ready)
+                process.machines_are(ready - self._unseen(pods))
+
+    def _unseen(self, pods: list[Pod]) -> int:
+        """Workers that count as ready, and are on nodes that are lost."""
+        return sum(pod.ready and not pod.leaving and not pod.head and pod.node in self.dead for pod in pods)
+
+    # -- Kubernetes nodes
+
+    def lose_node(self, name: str, excluded: float) -> None:
+        """A Kubernetes node is gone for ever, and nothing on it says a word; PrimeMaster excludes it for so long."""
+        self.dead[name] = self.agenda.now
+        for body in self._on(name):
+            process = self.process_of(body["metadata"]["name"])
+            if process is not None:
+                process.end()
+        self.agenda.after(FROZEN_S, lambda: self._freeze(name, excluded))
+        self.agenda.after(NOT_READY_S, lambda: self._not_ready(name))
+        self.agenda.after(NOT_READY_S + TOLERATED_S, lambda: self._taint(name))
+
+    def _on(self, node: str) -> list[Body]:
+        return [body for body in self.server.each("Pod") if body["pod"].node == node]
+
+    def _freeze(self, node: str, excluded: float) -> None:
+        for body in self._on(node):
+            for process in self.heads:
+                if process.alive and process.cluster == body["cluster"] and not body["pod"].head:
+                    process.leave(body["metadata"]["uid"], self.agenda.now + excluded)
+            self.turn(body["cluster"])
+
+    def _not_ready(self, node: str) -> None:
+        for body in self._on(node):
+            self._change(body, replace(body["pod"], ready=False))
+
+    def _taint(self, node: str) -> None:
+        for body in self._on(node):
+            self.remove(
+                body["metadata"]["name"], end="DeletionByTaintManager: Taint manager: deleting due to NoExecute"
+            )
+
+    def state_of(self, node: str) -> str:
+        """What the API server says of a node."""
+        lost = self.dead.get(node)
+        return "Ready" if lost is None or self.agenda.now < lost + NOT_READY_S else "NotReady"
 
     # -- pods
 
@@ -136,18 +216,35 @@ class Nature:
         """The process of a head's pod."""
         return next((each for each in reversed(self.heads) if each.alive and each.pod == pod), None)
 
-    def remove(self, name: str, *, stuck: bool = False) -> None:
+    def delete_pod(self, name: str, uid: str, grace: int | None) -> Body | None:
+        """The operator deletes a pod; returns it while it is there. Raises RefusedError."""
+        body = self.server.get("Pod", name)
+        if body["metadata"]["uid"] != uid:
+            raise RefusedError(409, f"the uid of pod {name} is another one", "Conflict")
+        if grace == 0 or not body["pod"].node:
+            self._gone(name, uid)
+        else:
+            self.remove(name)
+        return self.server.find("Pod", name)
+
+    def remove(self, name: str, *, stuck: bool = False, end: str = "Deleted: somebody deleted it") -> None:
         """Delete a pod; its process ends within its grace, unless its node is lost."""
         body = self.server.find("Pod", name)
         if body is None or body["pod"].leaving:
             return
         process = self.process_of(name)
-        end = body["pod"].end or "Deleted: somebody deleted it"
-        self._change(body, replace(body["pod"], leaving=True, ready=False, end=end))
+        ends = self.agenda.now + GRACE_OF_PODS_S
+        pod = replace(body["pod"], leaving=True, ready=False, ends=ends, end=body["pod"].end or end)
+        self._change(body, pod)
         if stuck and process is not None:
             process.end()
         uid = body["metadata"]["uid"]
-        self.agenda.soon((STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: self._gone(name, uid))
+        self.agenda.soon(
+            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: pod.node in self.dead or self._gone(name, uid)
+        )
+        cluster = self.server.find("RayCluster", body["cluster"])
+        if cluster is not None and not items(cluster, "metadata", "ownerReferences"):
+            self.agenda.after(STUCK_S, lambda: self._gone(name, uid))  # whoever made it looks after it
 
     def _gone(self, name: str, uid: str) -> None:
         if self._body(name, uid) is not None:

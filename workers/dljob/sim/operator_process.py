@@ -45,7 +45,7 @@ class Memory:
 class Operator:
     """An operator from its start to its end."""
 
-    def __init__(self, world: World, number: int, skew: float) -> None:
+    def __init__(self, world: World, number: int, skew: float, behind: int = 0, lag: float = 0.0) -> None:
         self.world = world
         self.number = number
         self.skew = skew
@@ -62,7 +62,7 @@ class Operator:
         self._due = float("inf")
         self._failures = 0
         self._busy = self._again = False
-        self.relist(first=True)
+        self._first(behind, lag)
 
     @property
     def now(self) -> float:
@@ -76,7 +76,20 @@ class Operator:
 
     # -- what it is told
 
-    def relist(self, *, first: bool = False) -> None:
+    def _first(self, behind: int, lag: float) -> None:
+        """Its first list is of so many changes ago, and the rest is told so late: its API server lags."""
+        there, since = self.world.past(behind)
+        for (kind, name), body in there.items():
+            if self._seen(kind, name):
+                self._put(kind, name, body, gone=False)
+        if since:
+            self.late = dict.fromkeys(("DLJob", "RayCluster", "Pod"), self.world.agenda.now + lag)
+        for kind, name, body, gone in since:
+            self.hear(kind, name, body, gone)
+        self.world.agenda.soon(RELIST_S, self.relist)
+        self.bring()
+
+    def relist(self) -> None:
         """Compare everything with what is known."""
         if not self.alive:
             return
@@ -86,8 +99,6 @@ class Operator:
         for (kind, name), body in there.items():
             self._put(kind, name, body, gone=False)
         self.world.agenda.soon(RELIST_S, self.relist)
-        if first:
-            self.bring()
 
     def hear(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
         """The API server has changed: its watch says so in a while, in order."""
@@ -188,9 +199,9 @@ class Operator:
         seen = yield from operator_look.observe(self, memory, job)
         outcome = self._decide(seen)
         self.world.decided(self, seen, outcome)
-        failed = yield from self._act(memory, outcome)
         for _ in outcome.events:
             yield from self.call(lambda: None, writes=False)
+        failed = yield from self._act(memory, outcome)
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         self.poll.follow(outcome.watch, memory.uid, submitted)
         news = bool(outcome.actions)
@@ -210,7 +221,7 @@ class Operator:
         if self.memory is None or self.memory.uid != uid:
             self.memory = Memory(uid, attempt)
         if self.memory.attempt != attempt:
-            self.memory.attempt = attempt
+            self.memory.attempt, self.memory.logs_saved = attempt, None
             self.memory.troubles.clear()
         return self.memory
 

@@ -57,7 +57,10 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
     shared = rng.random() < 0.25
     kinds = of or (HARMLESS if rng.random() < 0.3 else ())
     most, horizon = rng.choice((1, 4, 10, 25)), rng.choice((20.0, 60.0, HORIZON_S))
-    story = Story(seed, _manifest(rng, shared=shared), rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
+    made = _manifest(rng, shared=shared)
+    if not shared and chance(f"operator head {seed}").random() < 0.3:
+        made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
+    story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
     aims = _told(story)[0].acted if of or rng.random() < 0.33 else ()
     return replace(story, mishaps=draw(rng, most, horizon, kinds, aims))
 

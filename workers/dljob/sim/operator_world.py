@@ -61,6 +61,10 @@ class World:
         """Calls until an operator dies."""
         self.back_in = 1.0
         """Seconds until the next one comes."""
+        self.behind, self.lag = 0, 0.0
+        """The changes that the next operator's first list lacks, and for how many seconds it does not hear of them."""
+        self.log: list[tuple[str, str, Body, bool]] = []
+        """All changes: (kind, name, object, gone)."""
         self.silent_until = 0.0
         """Heads cannot be reached until then."""
         self.refuses = self.fails = False
@@ -100,8 +104,20 @@ class World:
         """An operator begins; its clock is its machine's."""
         skew = self.rng.choice((0.0, 0.0, -1.5, 2.0))
         self.happened()
-        self.operators.append(Operator(self, len(self.operators) + 1, skew))
+        self.operators.append(Operator(self, len(self.operators) + 1, skew, self.behind, self.lag))
+        self.behind = 0
         self.note(f"operator {len(self.operators)} begins")
+
+    def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, str, Body, bool]]]:
+        """What was there so many changes ago, and the changes since."""
+        there: dict[tuple[str, str], Body] = {}
+        now = max(0, len(self.log) - behind)
+        for kind, name, body, gone in self.log[:now]:
+            if gone:
+                there.pop((kind, name), None)
+            else:
+                there[kind, name] = body
+        return there, self.log[now:]
 
     def end(self, operator: Operator) -> None:
         """An operator is gone; when it was the last, another one comes."""
@@ -204,6 +220,7 @@ class World:
             each.poll.news()
 
     def _told(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        self.log.append((kind, name, body, gone))
         if kind == "Pod":
             self.happened()
         for each in self.alive:

@@ -31,7 +31,7 @@ class Surroundings:
     """Nodes and what runs on them; what PrimeMaster hears of it is put on its way."""
 
     def __init__(self, plan: JobPlan, nodes: Iterable[NodeView], now: float) -> None:
-        self.plan = plan
+        self.plan = plan.widest
         self.now = now
         self.pending: dict[int, Pending] = {}
         self.arriving: dict[int, None] = {}

@@ -18,12 +18,13 @@ from collections.abc import Iterable, Sequence
 from dljob.master.actions import Action, Finish, Note
 from dljob.master.events import Event, MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady, Tick
 from dljob.master.evolve import evolve
+from dljob.master.job import Job
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState
 from dljob.master.transition import initial, next_wake, transition
 from dljob.master.views import NodeView, Outcome, Reason
 from dljob.plan.model import JobPlan
-from dljob.sim import executor, happenings, laws, mishaps
+from dljob.sim import elastic, executor, happenings, laws, mishaps
 from dljob.sim.surroundings import Surroundings
 from dljob.sim.things import (
     Arrive,
@@ -74,7 +75,6 @@ class World(Surroundings):
         self.last = 0.0
         """The latest time that a record of the journal carries."""
         self.begin = initial(plan, spec, UID, EPOCH_S, own_nodes=own_nodes)
-        self.job = self.begin.job
         self.state: JobState | None = None
         self.known: JobState = self.begin
         """What the journal leads to; the state of the present PrimeMaster, or of the last one."""
@@ -94,6 +94,11 @@ class World(Surroundings):
         self.later(Boot())
 
     # -- the interface
+
+    @property
+    def job(self) -> Job:
+        """The job with as many ranks as PrimeMaster knows it to have."""
+        return self.known.job
 
     def moves(self) -> list[Move]:
         """What can happen now without anything going wrong."""
@@ -164,6 +169,8 @@ class World(Surroundings):
         for arrival in batch:
             self.journal.append((now, arrival.event))
             step = transition(self.state, arrival.event, now)
+            if step.state.sizes is not self.state.sizes:
+                self.problems.extend(elastic.moved(self.state, step.state))
             self.state = self.known = step.state
             actions.extend(step.actions)
             self.acknowledge(arrival)
@@ -211,7 +218,7 @@ class World(Surroundings):
         self.carrying.clear()
         if self.finished is None:
             self.later(Boot())
-            self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease_seconds)
+            self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease)
 
     def boot(self) -> None:
         """A PrimeMaster starts: it replays the journal, and takes the job in hand."""

@@ -55,8 +55,51 @@ MANAGED_BY = Rule(
     "has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
     "managedBy is immutable",
 )
+_MAY_CHANGE = (
+    "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.submissionId)"
+    " || has(oldSelf.status.completionTime)"
+)
+"""The job is suspended or to be, or nothing of its attempt runs yet, or any more."""
+_SUSPEND_FIRST = "cannot change while the job runs; suspend it first"
+ROLES_FIXED = Rule(
+    f"{_MAY_CHANGE} || self.spec.roles.size() == oldSelf.spec.roles.size()"
+    " && self.spec.roles.all(r, oldSelf.spec.roles.exists(o, o.name == r.name && o.entrypoint == r.entrypoint"
+    " && has(o.accelerator) == has(r.accelerator) && (!has(o.accelerator) || o.accelerator == r.accelerator)"
+    " && (r.type == 'Elastic' || o.replicas == r.replicas)))",
+    f"roles {_SUSPEND_FIRST} (Elastic replicas may)",
+)
+_SIZES = " && ".join(
+    f"has(o.{name}) == has(g.{name}) && (!has(o.{name}) || o.{name} == g.{name})"
+    for name in ("cpu", "memory", "sharedMemory", "accelerator", "labels")
+)
+GROUPS_FIXED = Rule(
+    f"{_MAY_CHANGE} || has(self.spec.nodeGroups) == has(oldSelf.spec.nodeGroups) && (!has(self.spec.nodeGroups)"
+    " || self.spec.nodeGroups.size() == oldSelf.spec.nodeGroups.size()"
+    f" && self.spec.nodeGroups.all(g, oldSelf.spec.nodeGroups.exists(o, o.name == g.name && {_SIZES})))",
+    f"nodeGroups {_SUSPEND_FIRST} (replicas may)",
+)
+IMAGE_FIXED = Rule(
+    f"{_MAY_CHANGE} || has(self.spec.image) == has(oldSelf.spec.image)"
+    " && (!has(self.spec.image) || self.spec.image == oldSelf.spec.image)",
+    f"image {_SUSPEND_FIRST}",
+)
 RESERVED_ROLE = Rule("!(self.name in ['job', 'master', 'node'])", "reserved name")
 GROUP_SIZE = Rule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
+BOUNDS_ELASTIC = Rule(
+    "self.type == 'Elastic' || !has(self.minReplicas) && !has(self.maxReplicas)",
+    "minReplicas and maxReplicas are for Elastic roles",
+)
+BOUNDS = Rule(
+    "(!has(self.minReplicas) || self.minReplicas <= self.replicas && self.minReplicas % self.replicasPerGroup == 0)"
+    " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas"
+    " && self.maxReplicas % self.replicasPerGroup == 0)",
+    "minReplicas <= replicas <= maxReplicas, each a multiple of replicasPerGroup",
+)
+MACHINE_BOUNDS = Rule(
+    "(!has(self.minReplicas) || self.minReplicas <= self.replicas)"
+    " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas)",
+    "minReplicas <= replicas <= maxReplicas",
+)
 COMM_ELASTIC = Rule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
 IN_PROCESS = Rule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.level) || self.restartPolicy.level != 'InProcess'"
@@ -74,6 +117,15 @@ ENTRYPOINT = Rule(
 )
 ENV_FROM = Rule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
 JOURNAL = Rule("!has(self.claimName) || has(self.path)", "claimName needs path")
+GCS_BACKEND = Rule(
+    "self.backend == 'Redis' ? has(self.redisAddress) && !has(self.claimName)"
+    " : has(self.claimName) && !has(self.redisAddress) && !has(self.redisPasswordSecret)",
+    "Redis needs redisAddress and takes no claimName; RocksDB needs claimName and takes nothing of Redis",
+)
+MASTER_JOURNAL = Rule(
+    "!has(self.placement) || self.placement != 'Worker' || !has(self.journal) || !has(self.journal.path)",
+    "journal.path is a folder of the head: with placement Worker the journal is in Ray's own store",
+)
 COUNT = Rule("double(self.count) > 0.0", "count must be above 0")
 RESERVED_GROUP = Rule("!(self.name in ['head', 'headgroup'])", "reserved name")
 CUSTOM = Rule(
@@ -104,20 +156,27 @@ BESIDE_REF = {
         "nodeGroups": "its machines are what it has",
         "rayClusterTemplate": "it is left as it is",
         "head": "it has its head",
+        "gcsFaultTolerance": "its head keeps what it was made to keep",
         "image": "its pods have their image",
         "imagePullPolicy": _PODS,
         "imagePullSecrets": _PODS,
         "envFrom": _PODS,
         "scheduling": "its queue is its own",
+        "networkPolicy": "others may use its pods",
         "code.configMap": "nothing can be mounted into its pods; use runtimeEnv.working_dir, or its image",
         "checkpoint.claimName": "nothing can be mounted into its pods; name a path that is mounted there",
         "master.journal.claimName": "nothing can be mounted into its pods",
     }.items()
 }
 """What would make pods of ours, or change others'."""
+REF_SUSPEND = Rule(
+    "!has(self.rayClusterRef) || !self.suspend",
+    "rayClusterRef excludes suspend: its machines are not given back; stop the job",
+)
 REF_MASTER = Rule(
-    "!has(self.rayClusterRef) || !has(self.master) || self.master.cpu == '500m' && self.master.memory == '1Gi'",
-    "rayClusterRef excludes master.cpu and master.memory: its head is as large as it is",
+    "!has(self.rayClusterRef) || !has(self.master)"
+    " || self.master.cpu == '500m' && self.master.memory == '1Gi' && self.master.placement != 'Worker'",
+    "rayClusterRef excludes master.cpu, master.memory and placement Worker: its head is as large as it is",
 )
 REF_SPARES = Rule(
     "!has(self.rayClusterRef) || !has(self.faultTolerance) || !has(self.faultTolerance.spares)"
@@ -127,9 +186,10 @@ REF_SPARES = Rule(
 
 SPEC = (
     *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
-    *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_MASTER, REF_SPARES),
+    *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_SUSPEND, REF_MASTER, REF_SPARES),
 )
-ROLE = (RESERVED_ROLE, GROUP_SIZE, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY)
+ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)
+ROLE = (RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY)
 
 
 def schema(*rules: Rule) -> dict[str, Any]:

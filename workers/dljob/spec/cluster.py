@@ -41,12 +41,16 @@ class NodeAccelerator(Model):
 class NodeGroup(Model):
     """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
 
-    model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM))
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM, cel.MACHINE_BOUNDS))
 
     name: GroupName
     """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
     """How many machines."""
+    min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
+    """The fewest machines, for roles with bounds; left out: as many as replicas."""
+    max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
+    """The most machines, for roles with bounds; left out: as many as replicas."""
     cpu: Cpu = "1"
     """CPUs of one machine."""
     memory: Memory | None = None
@@ -77,6 +81,8 @@ class Journal(Model):
 class Master(Model):
     """PrimeMaster, the process that commands the job."""
 
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.MASTER_JOURNAL))
+
     cpu: Cpu = "500m"
     """CPUs of PrimeMaster on Kubernetes, added to the head's."""
     memory: Memory = "1Gi"
@@ -87,6 +93,10 @@ class Master(Model):
     """How many seconds its creation may take."""
     journal: Journal = Journal()
     """The journal, from which a new PrimeMaster takes over."""
+    placement: Literal["Auto", "Head", "Worker"] = "Auto"
+    """Where PrimeMaster lives on Kubernetes. Auto: on the head; with gcsFaultTolerance on a worker, where it outlives
+    the head. On a worker it begins when the first one is there, its journal is in Ray's own store, and journal.path is
+    refused. A laptop ignores it."""
 
 
 class Code(Model):
@@ -109,6 +119,31 @@ class Head(Model):
     template: Config = Field(default_factory=dict)
     """Part of a PodTemplateSpec, laid over the head's pod as nodeGroups[].template over a machine's; Ray's container is
     `ray-head`."""
+
+
+class SecretKey(Model):
+    """One key of a Secret of the job's namespace."""
+
+    name: ObjectName
+    """The Secret."""
+    key: Annotated[str, Field(max_length=253, pattern=scalars.KEY_PATTERN)]
+    """The key in it."""
+
+
+class GcsFaultTolerance(Model):
+    """Where Ray keeps what its head knows, so that the job outlives the head."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.GCS_BACKEND))
+
+    backend: Literal["Redis", "RocksDB"]
+    """RocksDB: files on a volume of the head. Redis: a server of yours."""
+    redis_address: Annotated[str | None, Field(max_length=256, pattern=scalars.HOST_PORT_PATTERN)] = None
+    """host:port of Redis."""
+    redis_password_secret: SecretKey | None = None
+    """Where Redis' password is; Kubernetes gives it to the pods, the operator never reads it."""
+    claim_name: ObjectName | None = None
+    """The PersistentVolumeClaim of RocksDB's files, mounted in the head's pod. Jobs may share it: each RayCluster has a
+    folder of its own there."""
 
 
 class ObjectRef(Model):
@@ -156,7 +191,16 @@ class Checkpoint(Model):
     saves, where at most half of what is left is taken for it. Off saves that memory and the network between them; the
     loss of a node then costs what was not on disk."""
     grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
-    """How long bringing copies to disk may take when a rank, a node or the job ends."""
+    """How long bringing copies to disk may take when a rank, a node or the job ends. Pods have so long to end, and 30 s
+    more."""
+
+
+class NetworkPolicy(Model):
+    """Who reaches the job's pods on Kubernetes."""
+
+    enabled: bool = False
+    """Whether each attempt gets a NetworkPolicy: its pods reach each other; from elsewhere only Ray's Job API and the
+    gateway, which want the token, and the metrics are reached. The cluster's network keeps it, if it keeps any."""
 
 
 class Scheduling(Model):

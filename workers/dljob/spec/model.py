@@ -13,9 +13,11 @@ from dljob.spec.cluster import (
     Code,
     EnvFrom,
     EnvObject,
+    GcsFaultTolerance,
     Head,
     Journal,
     Master,
+    NetworkPolicy,
     NodeAccelerator,
     NodeGroup,
     ObjectRef,
@@ -189,6 +191,11 @@ class Role(Model):
     """How many ranks."""
     replicas_per_group: Annotated[int, Field(ge=1, le=1024)] = 1
     """Ranks of one role group, which live on one host and restart together. Divides replicas."""
+    min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
+    """For Elastic: the fewest ranks with which it starts where there is no room for more, and goes on when nodes are
+    lost; left out: as many as replicas."""
+    max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
+    """For Elastic: the most ranks that replicas may be set to while it runs; left out: as many as replicas."""
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     resources: RoleResources = RoleResources()
@@ -275,10 +282,19 @@ class DLJobSpec(Model):
     """PrimeMaster."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """Budgets and rules of restarts."""
+    gcs_fault_tolerance: GcsFaultTolerance | None = None
+    """Keeps what Ray's head knows, so that the loss of the head restarts nothing but the head on Kubernetes; left out:
+    a lost head is a lost attempt, and the next one resumes from what was saved. A laptop ignores it."""
     checkpoint: Checkpoint | None = None
     """Where user code saves. On a laptop path and claim are ignored: `dljob.checkpoint` saves in the job's folder."""
     scheduling: Scheduling = Scheduling()
     """Queue and gang scheduling of the RayCluster; a laptop ignores it."""
+    network_policy: NetworkPolicy = NetworkPolicy()
+    """Who reaches the job's pods on Kubernetes; a laptop ignores it."""
+    suspend: bool = False
+    """Suspends the job on Kubernetes: what is in memory is saved, its attempt stops, and nothing of it is left but the
+    DLJob. Set to false again, the next attempt goes on from the last checkpoint, with the spec as it is then; startTime
+    begins anew, and deadlines with it. A laptop does not run a suspended job."""
     managed_by: Literal["dljob.io/operator", "kueue.x-k8s.io/multikueue"] | None = None
     """Whose job it is on Kubernetes; left out: dljob.io/operator. With another the operator leaves it alone."""
     cleanup_policy: Literal["DeleteCluster", "Retain"] = "DeleteCluster"
@@ -307,7 +323,7 @@ class Metadata(Model):
 class DLJobManifest(Model):
     """The whole document: apiVersion, kind, metadata, spec."""
 
-    model_config = ConfigDict(json_schema_extra=cel.schema(cel.NAME))
+    model_config = ConfigDict(json_schema_extra=cel.schema(*cel.ROOT))
 
     api_version: Literal["dljob.io/v1alpha1"] = "dljob.io/v1alpha1"
     """The version of this page: dljob.io/v1alpha1."""

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from dljob.spec import cel
 from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, Memory, Model, Name, RoleName
+from dljob.spec.standing import LEASE_SECONDS
 
 RestartLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Never"]
 RuleAction = Literal[
@@ -88,12 +89,26 @@ class NodePolicy(Model):
     freeze_seconds: Annotated[int, Field(ge=1, le=3600)] = 3
     """A node that answers nothing for so many seconds is frozen."""
     unreachable_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
-    """So long instead, where most nodes are silent at once: then it is rather PrimeMaster that nobody reaches."""
+    """So long instead, where most nodes are silent at once: then it is rather PrimeMaster that nobody reaches. And so
+    long pods stay on a Kubernetes node that is not ready or unreachable, unless their template tolerates that."""
     exclude_seconds: Annotated[int, Field(ge=0, le=31536000)] = 86400
-    """A node that was replaced gets no ranks for so many seconds, and never before leaseSeconds have passed."""
+    """A node that was replaced gets no ranks for so many seconds, and never before leaseSeconds have passed; on
+    Kubernetes its pod is replaced, and new pods keep away from the Kubernetes node as long."""
     pending_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 300
     """So long ranks of a replaced node wait for another one; then an excluded node that answers is taken back, and
-    where there is none the job fails."""
+    where there is none the job fails. New pods that find no Kubernetes node go to excluded ones after half of it."""
+
+
+class ElasticPolicy(Model):
+    """When roles with minReplicas or maxReplicas get another number of ranks."""
+
+    shrink_after_seconds: Annotated[int | None, Field(ge=1, le=3600)] = None
+    """So long ranks of a lost node wait for another one before their role goes on without them, and so long after a
+    node joined a job without room for all waits for the next one before it starts with fewer ranks; left out: 30 where
+    the job has its own machines made, else 3."""
+    grow_after_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
+    """So long at least a role stays as it is before it grows: each growth is a restart. Doubles with each growth in a
+    row that is lost again within 10 minutes."""
 
 
 class HangPolicy(Model):
@@ -151,17 +166,25 @@ class FaultTolerance(Model):
     """New RayClusters on Kubernetes, each a new attempt from what the last one saved, before the job fails."""
     window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
     """Budgets count failures of the last so many seconds."""
-    lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 30
-    """A process that hears nothing from PrimeMaster for so many seconds ends itself."""
+    lease_seconds: Annotated[int | None, Field(ge=5, le=3600)] = None
+    """A process that hears nothing from PrimeMaster for so many seconds ends itself; left out: 30, and 120 with
+    gcsFaultTolerance, where PrimeMaster may be away for as long as it takes to replace the head."""
     backoff: Backoff = Backoff()
     """Waits between restarts."""
     spares: Spares = Spares()
     """What is kept ready."""
     node: NodePolicy = NodePolicy()
     """Nodes that stop answering."""
+    elastic: ElasticPolicy = ElasticPolicy()
+    """Roles that go on with fewer ranks, and grow back."""
     hang: HangPolicy = HangPolicy()
     """Ranks that stand still."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """What to do about which failure; the first rule that matches decides."""
     causes: Annotated[tuple[KnownCause, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """What lines in logs and errors mean, in addition to what dljob knows."""
+
+    @property
+    def lease(self) -> int:
+        """The lease in seconds where the head's memory is not kept."""
+        return self.lease_seconds or LEASE_SECONDS

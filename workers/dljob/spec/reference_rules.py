@@ -22,9 +22,12 @@ def _beside(spec: DLJobSpec) -> Iterator[Finding]:
         if _written(spec, path):
             yield Finding(("spec", *path.split(".")), rule.message, at_key=True)
     usual = Master()
-    if (spec.master.cpu, spec.master.memory) != (usual.cpu, usual.memory):
+    unlike = (spec.master.cpu, spec.master.memory) != (usual.cpu, usual.memory)
+    if unlike or spec.master.placement == "Worker":
         loc: Loc = ("spec", "master")
-        yield Finding(loc, cel.REF_MASTER.message, reads=((*loc, "cpu"), (*loc, "memory")))
+        yield Finding(loc, cel.REF_MASTER.message, reads=((*loc, "cpu"), (*loc, "memory"), (*loc, "placement")))
+    if spec.suspend:
+        yield Finding(("spec", "suspend"), cel.REF_SUSPEND.message)
     if spec.fault_tolerance.spares.nodes:
         yield Finding(("spec", "faultTolerance", "spares", "nodes"), cel.REF_SPARES.message)
 

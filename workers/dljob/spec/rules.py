@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from dljob.spec import cel
 from dljob.spec.annotations import annotation_findings, spoken, written_at
+from dljob.spec.elastic_rules import ELASTIC_RULES
 from dljob.spec.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.head_rules import HEAD_RULES
 from dljob.spec.machines import MACHINE_RULES
 from dljob.spec.memory_rules import MEMORY_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
@@ -190,8 +192,10 @@ RULES: tuple[Check, ...] = (
     _env,
     _rules,
     _backoff,
+    *ELASTIC_RULES,
     *MACHINE_RULES,
     *OUTSIDE_RULES,
+    *HEAD_RULES,
     *TEMPLATE_RULES,
     *REFERENCE_RULES,
     *REJOIN_RULES,

@@ -22,6 +22,8 @@ VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
+KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
 
 WORDS = {
     NAME_PATTERN: "lower-case letters, digits and '-', a letter first, no '-' last",
@@ -34,6 +36,8 @@ WORDS = {
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
     ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
+    KEY_PATTERN: "letters, digits, '-', '_' and '.'",
+    HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }
 """What a pattern means to a person."""

@@ -58,6 +58,10 @@ def _list(words: str, most: int, item: Schema, *, key: str = "") -> Schema:
     return {"description": words, "type": "array", "maxItems": most, "items": item, **kind}
 
 
+def _flag(words: str) -> Schema:
+    return {"description": words, "type": "boolean"}
+
+
 def _condition() -> Schema:
     """metav1.Condition."""
     return _object(
@@ -156,10 +160,14 @@ def _places() -> dict[str, Schema]:
                 50,
                 _object(
                     "One machine.",
-                    name=_text("Its id in Ray."),
+                    name=_text("Its id in Ray, or in Kubernetes when the annotation dljob.io/exclude-nodes names it."),
                     reason=_text("Why it was left, in one word."),
                     since=_time("From when on."),
                     until=_time("Until when at least."),
+                    kubernetesNode=_text("The Kubernetes node it was on."),
+                    pod=_text("The pod it was."),
+                    avoided=_flag("Whether new pods keep away from that Kubernetes node."),
+                    attempt=_count("The attempt in which it was left."),
                 ),
             ),
         ),

@@ -17,6 +17,8 @@ from dljob.spec.words import describe, did_you_mean, meant, path_of
 
 API_VERSION = "dljob.io/v1alpha1"
 KIND = "DLJob"
+PRIVATE = "env"
+"""Where secrets may be: an error there does not repeat a text, since it may end in a log or a condition."""
 
 
 def check(manifest: DLJobManifest) -> None:
@@ -89,9 +91,20 @@ def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> It
         if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
             continue  # pydantic counts only the items that are right
         loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
+        if PRIVATE in loc and loc[-1] != "name":
+            one["input"] = _hidden(one["input"])
         message, hint = describe(one, loc, root)
         key = one["type"] == "extra_forbidden" or len(loc) < len(one["loc"])
         yield one["type"], Finding(loc, message, hint, at_key=key)
+
+
+def _hidden(value: object) -> object:
+    """Something of the same kind that tells nothing."""
+    if isinstance(value, str):
+        return "…"
+    if isinstance(value, list):
+        return ["…"]
+    return {"…": "…"} if isinstance(value, dict) else value
 
 
 def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobManifest | None:

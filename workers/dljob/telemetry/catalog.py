@@ -95,6 +95,12 @@ OPERATOR = (
         'Requests to Ray\'s Job API and to gateways, by HTTP status; the code is "<error>" when nothing answered.',
         ("code",),
     ),
+    Metric(
+        "dljob_operator_leader",
+        "gauge",
+        "operator",
+        "1 while this operator acts, 0 while it stands by; one of all replicas has 1.",
+    ),
     Metric("dljob_operator_build_info", "gauge", "operator", "Always 1; the operator's version.", ("version",)),
     Metric(
         "dljob_missed_events_total",

@@ -12,7 +12,7 @@ ACCOUNTS = (
     *("idle", "spare"),
 )
 """Of the ledger, in its order."""
-MASTER_PHASES = ("Pending", "Scheduling", "Running", "Recovering", "Stopping", "Succeeded", "Failed")
+MASTER_PHASES = ("Pending", "Scheduling", "Running", "Recovering", "Stopping", "Succeeded", "Failed", "Suspended")
 """Of PrimeMaster, in their order."""
 
 

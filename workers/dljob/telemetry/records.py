@@ -1,6 +1,6 @@
 """The journal's lines: one JSON object each, numbered, with a CRC32 over the bytes before it.
 
-    {"n":0,"r":{"k":"header","v":1,"epoch":2,"prev":["segment-1",4096]},"c":"6d1f2b9a"}
+    {"n":0,"r":{"k":"header","v":1,"epoch":2,"prev":["segment-1",4096],"core":"0.1.0 4be1c02d9a7f"},"c":"6d1f2b9a"}
     {"n":1,"r":{...},"c":"..."}
 
 A segment is written by one epoch of PrimeMaster, and begins with a header that names the segment before it and the
@@ -28,15 +28,20 @@ _TAIL = len(',"c":"00000000"}\n')
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a segment begins with. `prev` is (segment, offset in bytes) of its predecessor; None for the first."""
+    """What a segment begins with. `prev` is (segment, offset in bytes) of its predecessor; None for the first.
+
+    `core` names the code that folded the events into states; empty before journals said so.
+    """
 
     epoch: int
     prev: tuple[str, int] | None = None
     version: int = VERSION
+    core: str = ""
 
     def record(self) -> Record:
         """As the first line's record."""
-        return {"k": "header", "v": self.version, "epoch": self.epoch, "prev": self.prev}
+        said = {"k": "header", "v": self.version, "epoch": self.epoch, "prev": self.prev}
+        return {**said, "core": self.core} if self.core else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,8 @@ def _header(record: Record, name: str) -> Header:
     if record.get("k") != "header":
         raise _damaged(name, 0, "it does not begin with a header")
     prev = record["prev"]
-    return Header(record["epoch"], None if prev is None else (prev[0], prev[1]), record["v"])
+    known = None if prev is None else (prev[0], prev[1])
+    return Header(record["epoch"], known, record["v"], record.get("core", ""))
 
 
 def _damaged(name: str, offset: int, what: str) -> JournalError:

@@ -2,6 +2,7 @@
 
 submit.py   folder -> ConfigMap -> DLJob       package.py, ignore.py   what of a folder goes along
 jobs.py     find a job, read its status        orders.py               restart and stop, and their arrival
+suspension.py   suspend and resume
 gateway.py  the job's own voice, on its head   logs.py                 what the ranks wrote
 timeline.py what happened to it
 handle.py   all of it for a script, blocking

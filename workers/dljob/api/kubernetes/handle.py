@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack
 
 from dljob.api.any_job import AnyJob, Which
-from dljob.api.kubernetes import jobs, logs, orders, submit
+from dljob.api.kubernetes import jobs, logs, orders, submit, suspension
 from dljob.api.kubernetes.connect import ask
 from dljob.api.kubernetes.timeline import Timeline
 
@@ -86,6 +86,34 @@ class KubernetesJob(AnyJob):
     def stop(self) -> None:
         """End the job; returns when the operator has taken the order."""
         self._order("stop", "job")
+
+    def suspend(self, *, wait: bool = False) -> None:
+        """Give the job's machines back: what is in memory is saved, and nothing of it is left but the DLJob.
+
+        Args:
+            wait: return when nothing of it is left.
+        """
+
+        async def give(kube: Kube) -> None:
+            made = await suspension.suspend(kube, await self._now(kube), on=True)
+            if wait:
+                await suspension.halted(kube, made)
+
+        self._asked(give)
+
+    def resume(self, *, wait: bool = False) -> None:
+        """Let a suspended job go on, from its last checkpoint and with its spec as it is now.
+
+        Args:
+            wait: return when it runs, or has ended.
+        """
+
+        async def give(kube: Kube) -> None:
+            made = await suspension.suspend(kube, await self._now(kube), on=False)
+            if wait:
+                await suspension.runs(kube, made)
+
+        self._asked(give)
 
     def _order(self, kind: orders.Kind, target: str) -> None:
         async def give(kube: Kube) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import gateway as gate
-from dljob.api.kubernetes import jobs
+from dljob.api.kubernetes import jobs, whole_logs
 from dljob.api.logs import Line
 from dljob.api.values import suggestion
 from dljob.control import names
@@ -84,6 +84,10 @@ async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
     owners = [owner.get("uid") for owner in jobs.items(found["metadata"], "ownerReferences")]
     if meta["uid"] not in owners:
         return None  # of an earlier job of that name, or of somebody else
+    status = jobs.status_of(job)
+    of = jobs.part(found["metadata"], "labels").get(names.ATTEMPT)
+    if of and status.get("submissionId") and of != str(status.get("attempt")):
+        return None  # of an attempt that was suspended; another has begun
     logs: dict[Rank, str] = {}
     for key, text in jobs.part(found, "data").items():
         role, _, number = key.removesuffix(".log").rpartition("-")
@@ -105,6 +109,8 @@ async def read(
     kept = await saved(kube, job)
     if kept is None and not jobs.ended(job):
         texts = await _from_gateway(await gate.reach(kube, job), ranks, tail)
+    elif whole := await asyncio.to_thread(whole_logs.read, job, ranks):
+        texts = whole
     elif kept is None:
         texts = await _before_the_end(kube, job, ranks, tail)
     else:

@@ -52,6 +52,8 @@ def run(
         raise UsageError(
             "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"
         )
+    from dljob.cli.given import folder_of, manifest_of
     from dljob.cli.runner import Runner
 
-    return Runner(file, faults, pretend, form).run()
+    manifest = manifest_of(file)
+    return Runner(manifest, folder_of(file, manifest), faults=faults, pretend=pretend, form=form).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from dljob.api.kubernetes import jobs, whole_logs
 from dljob.api.kubernetes import logs as reader
 from dljob.cli import output
 from dljob.cli.kubernetes.place import about
@@ -21,6 +22,9 @@ def logs(job: str, where: Where, *, role: str | None, rank: int | None, tail: in
         if not follow:
             for line in await reader.read(kube, found, role=role, rank=rank, tail=tail):
                 output.data(str(line))
+            where_whole = whole_logs.told(found) if jobs.ended(found) else ""
+            if where_whole:
+                output.say(where_whole)
             return
         async with aclosing(reader.follow(kube, found, role=role, rank=rank, tail=tail)) as lines:
             async for line in lines:

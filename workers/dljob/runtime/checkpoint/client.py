@@ -89,7 +89,7 @@ class Client:
                     )
                 state = self._read(said, fds, into)
                 if state is not None:
-                    self._say(f"checkpoint: restored step {said['step']} from {said['source']}")
+                    self._say(f"checkpoint: restored step {said['step']} from {said['source']}{self._resized(said)}")
                     return said["step"], state[0]
             raise CheckpointError(
                 f"step {said['step']} cannot be read", hint="does the rank's old process still write?"
@@ -148,8 +148,11 @@ class Client:
         self._request({"op": "slots"}, [slot.fd for slot in self._slots])
 
     def _free_slot(self) -> Slot:
-        """The copy to write over: never one that waits for the disk, else the older one."""
-        if all(_waits(slot) for slot in self._slots):
+        """The copy to write over: never one that waits for the disk, else the older one.
+
+        Where nothing more is saved, since the node goes, this waits for the process's end.
+        """
+        if all(_waits(slot) for slot in self._slots) or any(slot.shut for slot in self._slots):
             said, _ = self._request({"op": "free"})
             if said["failed"] and said["failed"] != self._told:
                 self._told = said["failed"]
@@ -251,6 +254,16 @@ class Client:
         raise CheckpointError("the saver of this node went away", hint="it is one process per node; see its log")
 
     # -- reading
+
+    def _resized(self, said: Mapping[str, Any]) -> str:
+        """What became of a checkpoint that another number of ranks saved; empty: as many did."""
+        place = self._connected()
+        there = said.get("world", place.world)
+        if there == place.world:
+            return ""
+        whose = place.rank if place.rank < there else 0
+        words = f"; {there} ranks saved it and {place.world} load it: sharded tensors are put together anew"
+        return f"{words}, all else is what rank {whose} saved"
 
     def _read(self, said: dict[str, Any], fds: list[int], into: Any) -> tuple[Any] | None:
         """The state; None when memory changed while it was read, or does not have all that is wanted."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from dljob.master.marks import Mark
 from dljob.runtime.checkpoint.model import Place
-from dljob.runtime.checkpoint.slot import WHOLE, Head, Slot
+from dljob.runtime.checkpoint.slot import WHOLE, WRITING, Head, Slot
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +57,10 @@ class Holding:
         """Whole copies that are to go to disk and are not there, oldest first."""
         left = [(n, h) for n, h in self.whole() if h.order != self.slots[n].saved and (h.persist or all_of_it)]
         return [] if self.fenced else left[::-1]
+
+    def writing(self) -> bool:
+        """Whether its process copies just now."""
+        return not self.ended() and any(head.state == WRITING for slot in self.slots if (head := slot.head))
 
     def holds(self, mark: Mark) -> int | None:
         """The slot with that step, if this life holds it."""

@@ -5,8 +5,9 @@
 The process that was started ends at once; the saver is its child, which nobody has.
 Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text} and {"op": "forget", rows}, and asks
 {"op": "others", id, folder}, {"op": "ask", id, question} and {"op": "copy", id, offer} with the copy's descriptor. The
-agent orders {"op": "flush", id, timeout_s, alive}, {"op": "bring", id, timeout_s, folder}, {"op": "coming", id, offer},
-{"op": "came", id, offer, crc} and {"op": "forget", id, rows}. Both answer {"op": "done", id, ...}.
+agent orders {"op": "flush", id, timeout_s, alive}, {"op": "last", id, timeout_s}, {"op": "bring", id, timeout_s,
+folder}, {"op": "coming", id, offer}, {"op": "came", id, offer, crc} and {"op": "forget", id, rows}. Both answer
+{"op": "done", id, ...}.
 
 When the agent's end of the socket closes, however the agent ended, the saver brings what it holds to disk within GRACE
 seconds, and leaves.
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +37,7 @@ from dljob.runtime.checkpoint.wire import Wire
 OTHERS_S = 130.0
 """How long the savers of other nodes may take to flush, and to bring what they keep, before a world decides."""
 GRACE_S = 120.0
+LOOK_S = 0.5
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +87,8 @@ class Process:
         match order["op"]:
             case "flush":
                 failed = self._saver.flush(order["timeout_s"], alive=order["alive"])
+            case "last":
+                failed = self._saver.parting.last(order["timeout_s"])
             case "bring":
                 failed = self._saver.bring(order["folder"], order["timeout_s"])
             case "coming":
@@ -100,7 +106,7 @@ class Process:
 
     def carry(self, offer: Mapping[str, Any], fd: int) -> str:
         """See peers.Post."""
-        return (self._wait(None, {"op": "copy", "offer": offer}, [fd]) or {"failed": AWAY})["failed"]
+        return (self._wait(None, {"op": "copy", "offer": offer}, fds=[fd]) or {"failed": AWAY})["failed"]
 
     def forget(self, rows: list[dict[str, Any]]) -> None:
         """See peers.Post."""
@@ -113,17 +119,26 @@ class Process:
         self._wait(OTHERS_S, {"op": "others", "folder": folder})
 
     def _question(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """PrimeMaster's answer, however long it is away; None when the agent is gone."""
-        return self._wait(None, {"op": "ask", "question": question})
+        """PrimeMaster's answer, however long it is away; None when the agent is gone, or the node goes."""
+        return self._wait(None, {"op": "ask", "question": question}, self._saver.parting.impatient)
 
-    def _wait(self, seconds: float | None, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any] | None:
+    def _wait(
+        self,
+        seconds: float | None,
+        message: dict[str, Any],
+        given_up: Callable[[], bool] = lambda: False,
+        fds: Sequence[int] = (),
+    ) -> dict[str, Any] | None:
         number, asked = next(self._ids), Asked()
         with self._lock:
             if self._gone:
                 return None
             self._asked[number] = asked
         self._say({"id": number, **message}, fds)
-        asked.heard.wait(seconds)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not asked.heard.wait(min(LOOK_S, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end or given_up():
+                break
         return asked.answer
 
     def _say(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:

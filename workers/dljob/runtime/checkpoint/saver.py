@@ -12,6 +12,7 @@ saver persists it, and hands it to the rank's next process. It needs neither ray
     -> room {}                   <- {}                  a rank needs memory: keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
     -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`dljob.runtime.shards`)
+    -> flush|last {timeout_s}    <- {failed, steps}     from whoever ends the node, without a hello (`parting`)
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import socket
 import threading
 import time
@@ -34,6 +34,7 @@ from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.holding import Holding
 from dljob.runtime.checkpoint.model import KEEP, Place
+from dljob.runtime.checkpoint.parting import Parting
 from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
 from dljob.runtime.checkpoint.slot import Head
@@ -74,6 +75,7 @@ class Saver:
         self._closed = False
         self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book)
         self.keeper = Keeper(self._changed, self._newest.get)
+        self.parting = Parting(self._changed, self._all, self.flush, self.bring)
         self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,7 +154,7 @@ class Saver:
             wire.close()
             return
         try:
-            while _readable(wire, process) and (got := wire.receive()) is not None:
+            while wire.readable_from(process) and (got := wire.receive()) is not None:
                 message, fds = got
                 if message["op"] == "hello":
                     if holding is not None:
@@ -161,6 +163,8 @@ class Saver:
                     wire.send({"fenced": holding.fenced})
                 elif holding is not None:
                     self._answer(wire, holding, message, fds)
+                else:
+                    wire.send(self.parting.answer(message))
         except OSError:
             pass
         finally:
@@ -190,6 +194,7 @@ class Saver:
             self._changed.notify_all()
 
     def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
+        self.parting.hold(holding, message["op"])
         match message["op"]:
             case "slots":
                 with self._changed:
@@ -255,7 +260,11 @@ class Saver:
         except TornError:
             torn = True
         except OSError as error:
-            failed = f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
+            newest = newest_on_disk(Folder.of(holding.place))
+            if newest is None or newest < holding.place.mark(head.step):  # else it went with what is expired
+                failed = (
+                    f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, the rank must hear it
             failed = f"{holding.place.name}: step {head.step} is not saved: {type(error).__name__}: {error}"
         with self._changed:
@@ -338,12 +347,3 @@ class Saver:
     def _all(self) -> list[Holding]:
         """Under the lock: what the ranks of this node have copied."""
         return [holding for many in self._holdings.values() for holding in many]
-
-
-def _readable(wire: Wire, process: int) -> bool:
-    """Wait for a message; False when the process is gone and has left none. Its children may hold its socket."""
-    poll = select.poll()
-    poll.register(wire.socket, select.POLLIN)
-    poll.register(process, select.POLLIN)
-    ready = {fd for fd, _ in poll.poll()}
-    return wire.socket.fileno() in ready

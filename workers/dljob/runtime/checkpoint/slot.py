@@ -20,6 +20,8 @@ _HEAD = struct.Struct("<8sQQqQQQQQQ?7xQ")
 _SAVED = struct.Struct("<Q")
 _SAVED_AT = 512
 """Where the saver notes the last order that it has on disk."""
+_SHUT_AT = 520
+"""Where it notes that nothing more is to be saved here."""
 EMPTY, WRITING, WHOLE = 0, 1, 2
 
 
@@ -105,6 +107,15 @@ class Slot:
     def note_saved(self, order: int) -> None:
         """The saver has that order on disk."""
         _SAVED.pack_into(self.map, _SAVED_AT, order)
+
+    @property
+    def shut(self) -> bool:
+        """Whether the saver takes no more: what is copied now would be lost with the node."""
+        return self.map[_SHUT_AT] != 0
+
+    @shut.setter
+    def shut(self, value: bool) -> None:
+        self.map[_SHUT_AT] = value
 
     def clean_head(self, head: Head) -> bytes:
         """The header as it goes to disk, without the saver's notes."""

@@ -33,6 +33,13 @@ class Wire:
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
+    def readable_from(self, process: int) -> bool:
+        """Wait for a message; False when the process is gone and left none. Its children may hold its socket."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        poll.register(process, select.POLLIN)
+        return self.socket.fileno() in {fd for fd, _ in poll.poll()}
+
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The next message and the descriptors that came with it; None when the other side is gone."""
         try:

@@ -1,0 +1,90 @@
+"""The head is lost, with all that was on it, and comes back: what it knew is kept, so nothing else restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_kit import Job, eventually
+from head_kit import HeadApart, may_be_made
+from redis_kit import redis
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.ray,
+    pytest.mark.skipif(not may_be_made(), reason="needs namespaces with mounts (unshare -m -p)"),
+]
+KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
+
+
+@pytest.fixture
+def ray() -> Iterator[HeadApart]:
+    made = HeadApart()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def role(name: str = "w", entry: str = "prime_user.until_told", **more: Any) -> dict[str, Any]:
+    return {"name": name, "entrypoint": {"class": entry}, "resources": {"cpu": "0.5"}, **more}
+
+
+def pids(seen: dict[str, Any]) -> dict[str, int]:
+    return {f"{row['role']}/{row['rank']}": row["pid"] for row in seen["ranks"]}
+
+
+def test_with_its_memory_kept_a_lost_head_restarts_nothing_and_a_new_launcher_finds_the_job(
+    ray: HeadApart, tmp_path: Path
+) -> None:
+    outlives(ray, tmp_path)
+
+
+def test_the_same_where_redis_keeps_it(tmp_path: Path) -> None:
+    with redis() as address:
+        ray = HeadApart(redis=address)
+        try:
+            outlives(ray, tmp_path)
+            assert not (ray.folder / "gcs").exists()
+        finally:
+            ray.close()
+
+
+def outlives(ray: HeadApart, tmp_path: Path) -> None:
+    """A head is lost while a job runs; another one comes, and the job ends well."""
+    mine = Job(tmp_path, role(replicas=2), role("s", replicas=2, driver=False), name="kept", **KEPT)
+    first = ray.submit(mine, attempt=1)
+    before = mine.running(ray, 150)
+    session, master = ray.session(), ray.actor("PrimeMaster")
+    ray.kill_head()
+    ray.start_head()
+    assert ray.session() == session
+    back = mine.running(ray, 150)
+    assert (pids(back), ray.actor("PrimeMaster")) == (pids(before), master)
+    assert (back["epoch"], back["restarts"]["process"]) == (1, 0)
+    # Ray's own record says that the first one is gone, in time; the second finds what is there.
+    again = ray.submit(mine, attempt=1, sent=f"{first}-r1")
+    mine.go(ray)
+    assert ray.ended(again, 120)["driver_exit_code"] == 0, ray.log(again)
+    assert "is there already" in ray.log(again)
+    assert ray.submission(first)["status"] == "FAILED"
+    assert mine.ask(ray, "status")[1]["phase"] == "Succeeded"
+
+
+def test_what_a_job_left_that_ended_while_there_was_no_head_is_told_by_the_next_one(
+    ray: HeadApart, tmp_path: Path
+) -> None:
+    mine = Job(tmp_path, role(replicas=2), name="ended", **KEPT)
+    first = ray.submit(mine, attempt=1)
+    mine.running(ray, 150)
+    ray.kill_head()
+    mine.go(ray)
+    ray.start_head()
+    again = ray.submit(mine, attempt=1, sent=f"{first}-r1")
+    assert ray.ended(again, 120)["driver_exit_code"] == 0, ray.log(again)
+    ended = mine.ask(ray, "status")[1]
+    assert (ended["phase"], ended["epoch"]) == ("Succeeded", 1)
+    assert [note["reason"] for note in mine.ask(ray, "events")[1]["events"]][-1] == "Released"
+    eventually(lambda: not ray.actor("PrimeMaster"), 20, lambda: "PrimeMaster outlives its job")

@@ -1,0 +1,149 @@
+"""A role on a mesh of two by two, and who talks to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+
+import dljob
+from dljob import RoleGroup, current_worker, rpc
+
+
+class Talker(dljob.Worker):
+    def __init__(self):
+        self.mesh = {"dp": -1, "tp": 2}
+        self.seen = []
+        self.made = 0
+        self.closed = threading.Event()
+
+    @rpc(dispatch="shard", collect="concat", mesh="dp")
+    def double(self, batch, factor=2):
+        self.seen.append(batch)
+        return batch * factor if hasattr(batch, "shape") else [factor * x for x in batch]
+
+    @rpc(dispatch="shard", collect="concat", pad="auto")
+    def padded(self, batch):
+        self.seen.append(batch)
+        return [x for x in batch for _ in range(2)]
+
+    @rpc(dispatch="each")
+    def own(self, item):
+        return self.rank, item
+
+    @rpc(dispatch="round_robin")
+    def turn(self):
+        return self.rank
+
+    @rpc(dispatch="hash:session")
+    def session(self, session):
+        return self.rank
+
+    @rpc(dispatch="owner")
+    def mine(self):
+        return self.rank
+
+    @rpc(dispatch="least_loaded")
+    def nap(self, seconds):
+        time.sleep(seconds)
+        return self.rank
+
+    @rpc(collect="as_completed")
+    def finish(self, slow_rank):
+        time.sleep(0.4 if self.rank == slow_rank else 0)
+        return self.rank * 10
+
+    @rpc(collect="none")
+    def note(self, word):
+        self.seen.append(word)
+
+    @rpc(collect="none")
+    def note_badly(self):
+        raise ValueError("nobody hears it")
+
+    @rpc
+    def what_was_seen(self):
+        seen, self.seen = self.seen, []
+        return seen
+
+    @rpc(collect="mean")
+    def loss(self):
+        return {"loss": float(self.rank)}
+
+    @rpc(dispatch="rank0", timeout=0.3)
+    def hurried(self):
+        time.sleep(5)
+
+    @rpc
+    def one_fails(self, bad):
+        if self.rank == bad:
+            raise ValueError("not me")
+        time.sleep(20)
+
+    @rpc(dispatch="rank0", stream=4)
+    def count(self, n):
+        try:
+            for i in range(n):
+                self.made = i + 1
+                yield i
+        finally:
+            self.closed.set()
+
+    @rpc(stream=True)
+    async def everywhere(self, n):
+        for i in range(n):
+            yield self.rank, i
+
+    @rpc(dispatch="rank0", stream=True)
+    def breaks(self):
+        yield 1
+        raise ValueError("out of words")
+
+    @rpc(dispatch="rank0")
+    def how_far(self):
+        return self.made
+
+    @rpc(dispatch="rank0")
+    def wait_closed(self):
+        return self.closed.wait(10)
+
+    @rpc
+    def lengths(self, xs, ys=(), name="", table=None):
+        return [(x, y, name, table) for x, y in zip(xs, ys or xs, strict=True)]
+
+    @rpc
+    def too_few(self, xs):
+        return xs[:-1]
+
+    @rpc
+    def incarnation(self):
+        return self.context.incarnation, os.getpid()
+
+
+class Boss(dljob.Worker):
+    """Talks, restarts the others, talks again, and says what it heard."""
+
+    def run(self):
+        talkers, job = RoleGroup("talker"), current_worker().job
+        heard = {"before": talkers.double(np.arange(5)).tolist()}
+        first = talkers.incarnation()
+        heard["phase"] = job.status()["phase"]
+        job.restart(role="talker")
+        while True:  # the order is journaled: the old processes may yet answer
+            again = talkers.options(idempotent=True).incarnation()
+            if all(number == 2 for number, _ in again):
+                break
+        heard["restarted"] = sorted({number for number, _ in first} | {number for number, _ in again})
+        heard["after"] = talkers.double([1, 2, 3])
+        heard["streamed"] = list(talkers.count(10))
+        return heard
+
+
+class Ender(dljob.Worker):
+    """A driver that would run for ever, but for its own order."""
+
+    def run(self):
+        current_worker().job.stop()
+        self.context.stopping.wait()

@@ -1,0 +1,175 @@
+"""What a torchrun command means as a DLJob."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.api import torchrun, torchrun_line
+from dljob.api.torchrun import Site
+from dljob.errors import UsageError
+from dljob.plan.plan import plan
+from dljob.spec.load import parse
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    for name in ("train.py", "sub/Train_it.py", "start"):
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+def site(folder: Path, *, local: bool = True, **devices: int) -> Site:
+    return Site(local, 4, devices, folder)
+
+
+def meant(words: str, where: Site) -> torchrun.Job:
+    """The job, which is one that the loader and the planner take."""
+    job = torchrun.job(torchrun_line.read(words.split(), {}), where)
+    plan(parse(job.document))
+    return job
+
+
+def role(job: torchrun.Job) -> dict[str, Any]:
+    (only,) = job.document["spec"]["roles"]
+    return only
+
+
+@pytest.mark.parametrize(
+    ("words", "local", "ranks", "machines"),
+    [
+        ("train.py", True, (1, 1, None), None),
+        ("--nproc-per-node=2 train.py", True, (2, 2, None), None),
+        ("--nproc-per-node=auto train.py", True, (4, 4, None), None),
+        ("--nproc-per-node=cpu train.py", True, (4, 4, None), None),
+        ("--standalone --nnodes=3 --nproc-per-node=2 train.py", True, (2, 2, None), None),
+        ("--nnodes=3 --nproc-per-node=2 train.py", True, (6, 2, None), (3, None, None)),
+        ("--nnodes=2:4 --nproc-per-node=2 train.py", True, (4, 2, (4, 8)), (2, 2, 4)),
+        ("--nnodes=2:4 --nproc-per-node=2 train.py", False, (8, 2, (4, 8)), (4, 2, 4)),
+    ],
+)
+def test_machines_and_ranks(here: Path, words: str, local: bool, ranks: Any, machines: Any) -> None:
+    replicas, group, bounds = ranks
+    job = meant(words, site(here, local=local))
+    found = role(job)
+    assert (found["replicas"], found["replicasPerGroup"], job.ranks_per_node) == (replicas, group, group)
+    assert (found.get("minReplicas"), found.get("maxReplicas")) == (bounds or (None, None))
+    groups = job.document["spec"].get("nodeGroups", [])
+    assert [(g["replicas"], g.get("minReplicas"), g.get("maxReplicas")) for g in groups] == (
+        [machines] if machines else []
+    )
+    assert [g["cpu"] for g in groups] == [str(group)] * len(groups), "a machine has room for one role group"
+
+
+@pytest.mark.parametrize(
+    ("words", "devices", "found"),
+    [
+        ("--nproc-per-node=gpu train.py", {"GPU": 2}, (2, {"type": "GPU", "count": "1"})),
+        ("--nproc-per-node=auto train.py", {"GPU": 0, "NPU": 8}, (8, {"type": "NPU", "count": "1"})),
+        ("--nproc-per-node=cpu train.py", {"GPU": 8}, (4, {"type": "GPU", "count": "1"})),
+        ("--nproc-per-node=4 train.py", {"GPU": 8}, (4, {"type": "GPU", "count": "1"})),
+        ("--nproc-per-node=4 --accelerator none train.py", {"GPU": 8}, (4, None)),
+        ("--nproc-per-node=4 --accelerator GPU=0.5 train.py", {"GPU": 2}, (4, {"type": "GPU", "count": "0.5"})),
+        ("--nproc-per-node=4 train.py", {"GPU": 2}, (4, None)),
+    ],
+)
+def test_devices(here: Path, words: str, devices: dict[str, int], found: tuple[int, Any]) -> None:
+    job = meant(words, site(here, **devices))
+    assert (role(job)["replicas"], role(job).get("accelerator")) == found
+    few = "2 GPU here for 4 ranks: none gets one; --accelerator GPU=0.5 shares them"
+    assert job.notes == ((few,) if devices == {"GPU": 2} and found[0] == 4 and not found[1] else ())
+
+
+def test_the_machines_of_a_cluster_have_the_devices_of_their_ranks(here: Path) -> None:
+    job = meant("--nnodes=2 --nproc-per-node=8 --accelerator NPU --image r:1 train.py", site(here, local=False))
+    assert job.document["spec"]["nodeGroups"] == [
+        {"name": "node", "replicas": 2, "cpu": "8", "accelerator": {"type": "NPU", "count": 8}}
+    ]
+    assert job.document["spec"]["image"] == "r:1"
+    bare = meant("--nnodes=2 --nproc-per-node=8 train.py", site(here, local=False))
+    assert bare.notes == ("no rank gets a device: --accelerator GPU gives one to each",)
+
+
+def test_what_is_run(here: Path) -> None:
+    def run(words: str, *, local: bool = True) -> dict[str, Any]:
+        return role(meant(words, site(here, local=local)))
+
+    assert run("train.py --lr 3 --nnodes 9")["args"] == ["--lr", "3", "--nnodes", "9"]
+    assert run("train.py")["entrypoint"] == {"module": "train.py"}
+    assert run("./sub/../sub/Train_it.py")["entrypoint"] == {"module": "sub/Train_it.py"}
+    assert run("-m pkg.train a")["entrypoint"] == {"module": "pkg.train"}
+    assert run("--no-python nvidia-smi -L")["entrypoint"] == {"command": ["nvidia-smi"]}
+    assert run("start", local=False)["entrypoint"] == {"command": ["python", "-u", "start"]}
+    assert run("start")["entrypoint"]["command"][1:] == ["-u", "start"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("train.py", "train"),
+        ("sub/Train_it.py", "train-it"),
+        ("-m pkg.sub.train", "train"),
+        ("--rdzv-id 42_Run train.py", "job-42-run"),
+        ("--name mine --rdzv-id 42 train.py", "mine"),
+    ],
+)
+def test_the_name(here: Path, words: str, name: str) -> None:
+    assert meant(words, site(here)).document["metadata"]["name"] == name
+
+
+def test_restarts_count_from_the_start_of_the_job(here: Path) -> None:
+    spec = meant("--max-restarts=3 --role Trainer train.py", site(here)).document["spec"]
+    assert spec["faultTolerance"] == {"maxRestarts": 3, "windowSeconds": 2592000}
+    assert (spec["roles"][0]["restartPolicy"], spec["roles"][0]["name"]) == ({"maxRestarts": 3}, "trainer")
+
+
+def test_a_timeout_of_the_rendezvous_is_the_patience_before_the_job_runs(here: Path) -> None:
+    spec = meant("--rdzv-conf is_host=1,join_timeout=60,timeout=9 train.py", site(here)).document["spec"]
+    assert spec["preRunningDeadlineSeconds"] == 60
+    assert meant("--rdzv-conf timeout=9 train.py", site(here)).document["spec"]["preRunningDeadlineSeconds"] == 9
+    assert "preRunningDeadlineSeconds" not in meant("train.py", site(here)).document["spec"]
+
+
+def test_what_changes_nothing_is_told(here: Path) -> None:
+    words = "--rdzv-backend=c10d --rdzv-endpoint=h:1 --log-dir x --namespace team --accelerator none train.py"
+    job = meant(words, site(here, local=False))
+    told = "--log-dir, --rdzv-backend, --rdzv-endpoint"
+    assert sorted(job.notes[0].partition(": ")[2].partition(";")[0].split(", ")) == told.split(", ")
+    assert job.document["metadata"]["namespace"] == "team"
+    assert meant("--log-dir x train.py", site(here)).notes == (), "here it is obeyed"
+
+
+@pytest.mark.parametrize(
+    ("words", "local", "told"),
+    [
+        ("--nnodes=0 train.py", True, "--nnodes=0 is no number of machines"),
+        ("--nnodes=3:2 train.py", True, "--nnodes=3:2"),
+        ("--nnodes=1:2:3 train.py", True, "--nnodes=1:2:3"),
+        ("--nproc-per-node=xpu train.py", True, "--nproc-per-node=xpu is no number of ranks"),
+        ("--nproc-per-node=0 train.py", True, "--nproc-per-node=0"),
+        ("--nproc-per-node=gpu train.py", True, "this machine has no GPU"),
+        ("--nproc-per-node=auto train.py", False, "counted on this machine"),
+        ("--node-rank=1 train.py", True, "given once"),
+        ("--max-restarts=-1 train.py", True, "--max-restarts=-1 is below 0"),
+        ("--numa-binding node train.py", True, "--numa-binding cannot be had"),
+        ("--virtual-local-rank train.py", True, "--virtual-local-rank cannot be had"),
+        ("--no-python -m x", True, "do not go together"),
+        ("trian.py", True, "there is no trian.py in"),
+        ("../other.py", False, "not below"),
+        ("--rdzv-conf join_timeout=soon train.py", True, "'soon' is no number of seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local: bool, told: str) -> None:
+    (here.parent / "other.py").write_text("")
+    with pytest.raises(UsageError) as refused:
+        meant(words, site(here, local=local))
+    assert told in refused.value.message
+    assert refused.value.hint or "below 0" in told or "together" in told
+
+
+def test_a_script_elsewhere_on_this_machine_is_named_by_its_path(here: Path) -> None:
+    (here.parent / "other.py").write_text("")
+    assert role(meant("../other.py", site(here)))["entrypoint"] == {"module": str(here.parent / "other.py")}

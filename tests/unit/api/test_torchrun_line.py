@@ -1,0 +1,110 @@
+"""The command line of torchrun is read as torchrun reads it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dljob.api import torchrun_line as ours
+from dljob.errors import UsageError
+
+run = pytest.importorskip("torch.distributed.run")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_variables() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        import os
+
+        for name in [name for name in os.environ if name.startswith("PET_")]:
+            patch.delenv(name)
+        yield
+
+
+def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {action.dest: action for action in parser._actions}
+
+
+def test_every_argument_of_torchrun_is_there_with_its_default_type_and_choices() -> None:
+    theirs, mine = actions(run.get_args_parser()), actions(ours.parser({}))
+    own = {each.dest for each in ours.OURS}
+    assert set(theirs) - {"print_completion"} == set(mine) - own
+    for dest, action in theirs.items():
+        if dest in ("print_completion", "help"):
+            continue
+        found = mine[dest]
+        assert set(found.option_strings) == set(action.option_strings), dest
+        assert (found.default, found.nargs) == (action.default, action.nargs), dest
+        assert list(found.choices or ()) == list(action.choices or ()), dest
+        if action.type in (int, float):
+            assert found.type is action.type, dest
+
+
+def test_no_argument_of_ours_is_one_of_torchruns() -> None:
+    taken = {option for action in run.get_args_parser()._actions for option in action.option_strings}
+    assert not taken & {option for each in ours.OURS for option in each.options}
+
+
+VALUES: Mapping[Any, st.SearchStrategy[str]] = {
+    int: st.integers(0, 99).map(str),
+    float: st.floats(0, 9).map(str),
+    str: st.sampled_from(["2", "1:4", "auto", "a=b,c=d", "host:29500", "0:3,1:3"]),
+}
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[str]:
+    words: list[str] = []
+    for each in draw(st.lists(st.sampled_from(ours.ARGUMENTS), max_size=6)):
+        spelling = draw(st.sampled_from(each.options))
+        if each.flag:
+            words.append(spelling)
+            continue
+        value = draw(st.sampled_from(each.choices)) if each.choices else draw(VALUES[each.kind])
+        glued = spelling.startswith("--") and draw(st.booleans())
+        words += [f"{spelling}={value}"] if glued else [spelling, value]
+    script = draw(st.sampled_from(["train.py", "pkg.mod", "/abs/x.py"]))
+    tail = draw(st.lists(st.sampled_from(["--nnodes", "7", "--debug", "-m", "--help", "--", "x y"]), max_size=4))
+    return [*words, script, *tail]
+
+
+@given(lines())
+@settings(max_examples=200)
+def test_what_is_read_is_what_torchrun_reads(words: list[str]) -> None:
+    theirs = vars(run.get_args_parser().parse_args(words))
+    theirs.pop("print_completion", None)
+    mine = vars(ours.read(words, {}))
+    for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        theirs.pop(dest), mine.pop(dest)  # lists there; nobody reads them here
+    assert {dest: mine[dest] for dest in theirs} == theirs
+
+
+def test_variables_are_defaults_as_they_are_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"PET_NNODES": "2:4", "PET_MAX_RESTARTS": "3", "PET_STANDALONE": "1", "PET_MODULE": "0"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    theirs, mine = run.get_args_parser().parse_args(["x.py"]), ours.read(["x.py"], said)
+    for dest in ("nnodes", "max_restarts", "standalone", "module"):
+        assert getattr(mine, dest) == getattr(theirs, dest), dest
+    assert ours.read(["--nnodes", "5", "x.py"], said).nnodes == "5"
+
+
+@pytest.mark.parametrize("words", [[], ["--nproc-per-node"], ["--no-such", "x.py"], ["--max-restarts", "a", "x.py"]])
+def test_what_torchrun_refuses_is_refused_with_the_way_to_the_help(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        run.get_args_parser().parse_args(words)
+    with pytest.raises(UsageError) as refused:
+        ours.read(words, {})
+    assert refused.value.hint.endswith("see dljob torchrun --help")
+
+
+def test_what_was_given_is_what_is_no_default() -> None:
+    assert ours.given(ours.read(["--nnodes", "1:1", "--rdzv-backend=c10d", "-m", "x"], {})) == (
+        "rdzv-backend",
+        "module",
+    )

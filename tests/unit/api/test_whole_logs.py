@@ -1,0 +1,45 @@
+"""Whole logs of a job on Kubernetes: where they are said to be, and read where this machine has the volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dljob.api.kubernetes import whole_logs
+
+UID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def job(path: str | None, **spec: Any) -> dict[str, Any]:
+    checkpoint = {"checkpoint": {"path": path, "claimName": "ckpt"}} if path else {}
+    return {"metadata": {"name": "j", "uid": UID}, "spec": {**checkpoint, **spec}}
+
+
+def test_where_they_are_is_said() -> None:
+    assert whole_logs.told(job(None)) == ""
+    assert whole_logs.told(job("/ckpt", rayClusterRef={"name": "shared"})) == ""
+    assert whole_logs.told(job("/ckpt")) == (
+        "each process's whole log is on claim ckpt: /ckpt/j-01234567/logs/attempt-<n>/<role>-<rank>.<incarnation>.log"
+    )
+    assert "in its pods, if that is a volume: /ckpt" in whole_logs.told(job(None, checkpoint={"path": "/ckpt"}))
+
+
+def test_they_are_read_in_order_where_the_volume_is(tmp_path: Path) -> None:
+    made = job(str(tmp_path))
+    assert whole_logs.read(made, [("a", 0)]) == {}
+    assert whole_logs.read(job(None), [("a", 0)]) == {}
+    folder = tmp_path / "j-01234567" / "logs"
+    files = {
+        "attempt-1/a-b-0.1.log": "1\n",
+        "attempt-1/a-b-0.2.log": "2\n",
+        "attempt-1/a-b-0.10.log": "10\n",
+        "attempt-2/a-b-0.1.log": "again\n",
+        "attempt-1/a-b-1.1.log": "other\n",
+        "attempt-1/notes.log": "no rank's\n",
+        "attempt-x/a-b-0.1.log": "no attempt's\n",
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert whole_logs.read(made, [("a-b", 0), ("a-b", 7)]) == {("a-b", 0): "1\n2\n10\nagain\n"}

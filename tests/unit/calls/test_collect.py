@@ -1,0 +1,91 @@
+"""What the answers become."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dljob import UsageError, register_collect
+from dljob.calls import batch
+from dljob.calls.collect import _registered, merge, registered
+from dljob.calls.dispatch import Dispatched
+from dljob.runtime import arrays
+
+arrays.register()
+MANY = Dispatched((), ())
+
+
+def test_one_of_one_rank_is_its_own_whatever_the_collect():
+    assert merge("concat", Dispatched((), (), single=True), ["as it is"], "r.f") == "as it is"
+
+
+def test_plain_ones():
+    assert merge("list", MANY, [1, None], "r.f") == [1, None]
+    assert merge("first", MANY, [1, 2], "r.f") == 1
+    assert merge("concat", MANY, [[1], [2, 3]], "r.f") == [1, 2, 3]
+    assert merge("sum", MANY, [{"a": 1, "b": (2, [3])}, {"a": 10, "b": (20, [30])}], "r.f") == {
+        "a": 11,
+        "b": (22, [33]),
+    }
+    assert merge("max", MANY, [3, 5, 4], "r.f") == 5
+
+
+def test_arrays_are_added_and_compared_row_by_row():
+    a, b = np.array([1, 5]), np.array([4, 2])
+    assert merge("sum", MANY, [a, b], "r.f").tolist() == [5, 7]
+    assert merge("max", MANY, [a, b], "r.f").tolist() == [4, 5]
+    assert merge("mean", MANY, [torch.tensor([1.0, 5.0]), torch.tensor([4.0, 2.0])], "r.f").tolist() == [2.5, 3.5]
+    assert merge("max", MANY, [torch.tensor([1, 5]), torch.tensor([4, 2])], "r.f").tolist() == [4, 5]
+    assert merge("max", MANY, [np.float32(1), np.float32(2)], "r.f") == 2
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 6))
+def test_mean_of_shards_is_the_mean_of_all_rows(values, shards):
+    shares = batch.shares(len(values), shards, "uneven")
+    parts = [args[0] for args, _ in batch.split((values,), {}, shares)]
+    answers = [{"loss": sum(part) / len(part) if part else math.nan} for part in parts]
+    got = merge("mean", Dispatched((), (), shares=shares), answers, "r.f")["loss"]
+    assert got == pytest.approx(sum(values) / len(values), abs=1e-6, rel=1e-9)
+
+
+def test_mean_without_rows_is_that_of_the_answers():
+    assert merge("mean", Dispatched((), (), shares=batch.shares(0, 2, "uneven")), [1, 2], "r.f") == 1.5
+    assert merge("mean", MANY, [1, 2, 6], "r.f") == 3
+
+
+@pytest.mark.parametrize("collect", ["sum", "mean", "max"])
+@pytest.mark.parametrize("answers", [["a", "b"], [{"a": 1}, {"b": 1}], [[1], [1, 2]], [None, None], [1, "b"]])
+def test_what_is_no_number_is_refused(collect, answers):
+    with pytest.raises(UsageError, match=r"r\.f answered"):
+        merge(collect, MANY, answers, "r.f")
+
+
+def test_one_of_ones_own(monkeypatch):
+    monkeypatch.setattr("dljob.calls.collect._registered", dict(_registered))
+    register_collect("last", lambda answers: answers[-1])
+    assert merge("last", MANY, [1, 2], "r.f") == 2
+    with pytest.raises(UsageError, match="not known in this process"):
+        merge("unheard of", MANY, [1, 2], "r.f")
+    with pytest.raises(UsageError, match="taken"):
+        register_collect("list", list)
+
+
+def test_padding_is_taken_off_what_was_joined():
+    shares = batch.shares(3, 2, "auto")
+    assert merge("concat", Dispatched((), (), shares=shares), [[1, 2], [3, 1]], "r.f") == [1, 2, 3]
+
+
+def test_what_has_no_larger_one_is_said_to_have_none():
+    with pytest.raises(UsageError, match=r"collect='max': r\.f answered complex, of which no larger one is known"):
+        merge("max", MANY, [1j, 2j], "r.f")
+
+
+def test_names_that_were_added_are_known(monkeypatch):
+    monkeypatch.setattr("dljob.calls.collect._registered", {})
+    register_collect("longest", lambda answers: max(answers, key=len))
+    assert registered() == ("longest",)

@@ -1,0 +1,182 @@
+"""Who gets what: each dispatch, and the words where it does not fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dljob import UsageError, register_dispatch
+from dljob.calls.dispatch import View, _registered, plan_call, registered, sticky
+from dljob.calls.mark import RpcMark, changed
+
+ROLE = View("r", 4, {})
+
+
+def sent(view, args=(), kwargs=None, **mark):
+    """[(rank, args, kwargs, whether its answer is wanted)]."""
+    made = plan_call(view, RpcMark(**mark), args, kwargs or {})
+    return [(s.rank, *made.arguments[s.arguments], not s.quiet) for s in made.sends]
+
+
+def ranks(view, **mark):
+    return [one[0] for one in sent(view, (), **mark)]
+
+
+def test_all_get_the_same_arguments_which_stand_once():
+    made = plan_call(ROLE, RpcMark(), (1,), {"b": 2})
+    assert made.arguments == (((1,), {"b": 2}),)
+    assert [send.rank for send in made.sends] == [0, 1, 2, 3]
+    assert not made.single
+
+
+def test_all_over_a_mesh_answers_once_per_shard():
+    view = View("r", 4, {"dp": 2, "tp": 2})
+    assert [(rank, wanted) for rank, _, _, wanted in sent(view, mesh="dp")] == [
+        (0, True),
+        (1, False),
+        (2, True),
+        (3, False),
+    ]
+
+
+def test_each_gets_its_own():
+    assert sent(View("r", 2, {}), (["a", "b"],), {"n": (1, 2)}, dispatch="each") == [
+        (0, ("a",), {"n": 1}, True),
+        (1, ("b",), {"n": 2}, True),
+    ]
+    meshed = sent(View("r", 4, {"dp": 2, "tp": 2}), (["a", "b"],), dispatch="each")
+    assert [(rank, args[0], wanted) for rank, args, _, wanted in meshed] == [
+        (0, "a", True),
+        (1, "a", False),
+        (2, "b", True),
+        (3, "b", False),
+    ]
+
+
+@pytest.mark.parametrize(("value", "words"), [([1], "list of 4, one for each, got 1 items"), ("abcd", "got str")])
+def test_each_wants_as_many_as_there_are(value, words):
+    with pytest.raises(UsageError, match=f"argument 1 is to be a {words}|argument 1 is to be a list of 4.*{words}"):
+        sent(ROLE, (value,), dispatch="each")
+
+
+def test_shard_of_a_mesh_goes_to_all_its_ranks_and_one_answers():
+    view = View("r", 4, {"pp": 2, "dp": 2})
+    assert sent(view, ([1, 2, 3],), dispatch="shard") == [
+        (0, ([1, 2],), {}, False),
+        (2, ([1, 2],), {}, True),
+        (1, ([3],), {}, False),
+        (3, ([3],), {}, True),
+    ]
+    assert [args for _, args, _, _ in sent(ROLE, ([1, 2, 3],), dispatch="shard")] == [([1],), ([2],), ([3],), ([],)]
+
+
+def test_shard_of_a_mesh_without_dp_wants_to_know_over_which_axis():
+    with pytest.raises(UsageError, match=r"has a mesh \(tp\) without an axis 'dp'"):
+        sent(View("r", 4, {"tp": 4}), ([1],), dispatch="shard")
+    assert ranks(View("r", 4, {"tp": 4}), mesh="tp") == [0, 1, 2, 3]
+
+
+@given(st.integers(1, 8), st.integers(0, 100))
+def test_turns_go_round(size, turn):
+    assert ranks(View("r", size, {}, turn=turn), dispatch="round_robin") == [turn % size]
+
+
+@given(st.dictionaries(st.integers(0, 3), st.integers(0, 5)), st.integers(0, 9))
+def test_least_loaded_has_no_rank_with_less(busy, turn):
+    (rank,) = ranks(View("r", 4, {}, in_flight=busy, turn=turn), dispatch="least_loaded")
+    assert busy.get(rank, 0) == min(busy.get(n, 0) for n in range(4))
+
+
+def test_of_several_least_loaded_the_next_in_turn_is_taken():
+    assert [ranks(View("r", 3, {}, in_flight={1: 1}, turn=n), dispatch="least_loaded") for n in range(3)] == [
+        [0],
+        [2],
+        [2],
+    ]
+
+
+@given(st.one_of(st.text(), st.integers(), st.binary()), st.integers(1, 16))
+def test_key_stays_where_it_is_and_moves_only_to_a_rank_that_came(key, size):
+    before, after = sticky(key, size), sticky(key, size + 1)
+    assert before == sticky(key, size)
+    assert after in (before, size)
+
+
+def test_keys_spread():
+    found = [sticky(f"session {n}", 4) for n in range(400)]
+    assert all(60 < found.count(rank) < 140 for rank in range(4))
+
+
+def test_key_is_found_by_name_and_by_place():
+    mark = {"dispatch": "hash:session", "parameters": ("prompt", "session")}
+    by_place, by_name = sent(ROLE, ("p", "s"), **mark), sent(ROLE, ("p",), {"session": "s"}, **mark)
+    assert by_place[0][0] == by_name[0][0] == sticky("s", 4)
+    with pytest.raises(UsageError, match=r"no argument 'session'\n  the method's parameters: prompt, session"):
+        sent(ROLE, ("p",), **mark)
+    with pytest.raises(UsageError, match="got list"):
+        sent(ROLE, ("p", ["s"]), **mark)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_owners_are_shared_out_in_order(callers, size):
+    owners = [ranks(View("r", size, {}, (n, callers)), dispatch="owner")[0] for n in range(callers)]
+    assert owners == sorted(owners)
+    if callers == size:
+        assert owners == list(range(size))
+    counts = [owners.count(rank) for rank in set(owners)]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_one_of_ones_own_is_taken_and_its_mistakes_are_named(monkeypatch):
+    monkeypatch.setattr("dljob.calls.dispatch._registered", dict(_registered))
+    register_dispatch("odd", lambda view, args, kwargs: [(r, args, kwargs) for r in range(1, view.ranks, 2)])
+    register_dispatch("far", lambda view, args, kwargs: [(view.ranks, args, kwargs)])
+    register_dispatch("none of them", lambda view, args, kwargs: [])
+    assert ranks(ROLE, dispatch="odd") == [1, 3]
+    with pytest.raises(UsageError, match="chose rank 4; r has ranks 0 to 3"):
+        ranks(ROLE, dispatch="far")
+    with pytest.raises(UsageError, match="chose no rank"):
+        ranks(ROLE, dispatch="none of them")
+    with pytest.raises(UsageError, match="not known in this process"):
+        ranks(ROLE, dispatch="unheard of")
+    for taken in ("all", "hash:x"):
+        with pytest.raises(UsageError, match="taken"):
+            register_dispatch(taken, lambda view, args, kwargs: [])
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"dispatch": "shrad"}, r"dispatch='shrad': unknown\n  did you mean 'shard'"),
+            ({"dispatch": "hash:"}, "wanted the name of a parameter"),
+            ({"collect": "everything"}, "there are: list, first"),
+            ({"pad": "zero"}, "pad='zero': unknown"),
+            ({"pad": "auto"}, r"pad='auto' with collect='list'"),
+            ({"timeout": 0}, "seconds above 0"),
+            ({"timeout": "5"}, "seconds above 0"),
+        ],
+    )
+    def test_wrong_ones_are_refused_in_words(self, options, words):
+        with pytest.raises(UsageError, match=words):
+            changed(RpcMark(), options, (), ())
+
+    def test_right_ones_are_laid_over(self):
+        mark = changed(RpcMark(idempotent=True), {"timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ())
+        assert mark == RpcMark(idempotent=True, timeout_s=None, dispatch="odd", mesh="dp, cp")
+        assert mark.axes == ("dp", "cp")
+        assert RpcMark().axes == ()
+
+
+def test_names_that_were_added_are_known_and_a_hash_of_any_parameter_is(monkeypatch):
+    monkeypatch.setattr("dljob.calls.dispatch._registered", {})
+    register_dispatch("last", lambda view, args, kwargs: [(view.ranks - 1, args, kwargs)])
+    assert registered() == ("last",)
+    assert changed(RpcMark(), {"dispatch": "last"}, registered(), ()).dispatch == "last"
+    assert changed(RpcMark(), {"dispatch": "hash:session"}, (), ()).dispatch == "hash:session"
+
+
+def test_rank0_is_the_first():
+    assert sent(ROLE, (1,), dispatch="rank0") == [(0, (1,), {}, True)]
+    assert ranks(ROLE, dispatch="round_robin") == [0]

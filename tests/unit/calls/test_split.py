@@ -1,0 +1,153 @@
+"""Split and join: what is cut comes together again, whatever it is made of and however it divides."""
+
+from __future__ import annotations
+
+import pickle
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from dljob import UsageError, register_rows, whole
+from dljob.calls import batch, rows
+from dljob.runtime import arrays
+
+arrays.register()
+MAKERS = {
+    "list": lambda n: [f"row {i}" for i in range(n)],
+    "ndarray": lambda n: np.arange(n * 3).reshape(n, 3),
+    "tensor": lambda n: torch.arange(n * 2).reshape(n, 2),
+    "TensorDict": lambda n: TensorDict({"a": torch.arange(n), "b": torch.ones(n, 2)}, batch_size=[n]),
+    "dict": lambda n: {"ids": torch.arange(n), "texts": [str(i) for i in range(n)], "lr": 0.5},
+    "tuple": lambda n: (list(range(n)), {"x": np.arange(n)}, "as it is"),
+}
+
+
+def same(a, b):
+    """Equal, arrays by value."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "shape"):
+        return type(a) is type(b) and a.shape == b.shape and bool((a == b).all())
+    return a == b
+
+
+def joined(kind, parts):
+    """The first arguments of all parts as one; what is no row is the same in each."""
+    if kind == "dict":
+        return {**rows.join([{k: p[k] for k in ("ids", "texts")} for p in parts], "it"), "lr": parts[0]["lr"]}
+    if kind == "tuple":
+        return (*rows.join([p[:2] for p in parts], "it"), parts[0][2])
+    return rows.join(parts, "it")
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@given(count=st.integers(0, 40), shards=st.integers(1, 9))
+def test_split_then_join_is_the_identity(kind, count, shards):
+    value = MAKERS[kind](count)
+    shares = batch.shares(count, shards, "uneven")
+    parts = [args[0] for args, _ in batch.split((value,), {}, shares)]
+    assert same(joined(kind, parts), value)
+
+
+@given(count=st.integers(0, 200), shards=st.integers(1, 20))
+def test_uneven_shares_differ_by_one_at_most_and_make_the_whole(count, shards):
+    each = batch.shares(count, shards, "uneven").each
+    assert (sum(each), len(each)) == (count, shards)
+    assert max(each) - min(each) <= 1
+    assert list(each) == sorted(each, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["list", "ndarray", "tensor", "TensorDict"])
+@given(count=st.integers(1, 40), shards=st.integers(1, 9), times=st.integers(1, 3))
+def test_pads_make_shares_even_and_are_taken_off_again(kind, count, shards, times):
+    value = MAKERS[kind](count)
+    shares = batch.shares(count, shards, "auto")
+    parts = [args[0] for args, _ in batch.split((value,), {}, shares)]
+    assert len({len(part) for part in parts}) == 1
+    assert 0 <= shares.padding < shards
+    many = [rows.join([part[n : n + 1] for n in range(len(part)) for _ in range(times)], "it") for part in parts]
+    expected = rows.join([value[n : n + 1] for n in range(count) for _ in range(times)], "it")
+    assert same(batch.unpad(rows.join(many, "it"), shares, "r.f"), expected)
+
+
+def test_padding_repeats_rows_from_the_first_on():
+    shares = batch.shares(2, 5, "auto")
+    assert [args[0] for args, _ in batch.split((["a", "b"],), {}, shares)] == [["a"], ["b"], ["a"], ["b"], ["a"]]
+
+
+def test_answers_whose_padding_cannot_be_told_are_refused():
+    with pytest.raises(UsageError, match="answered 7 rows for 6"):
+        batch.unpad(list(range(7)), batch.shares(5, 2, "auto"), "r.f")
+
+
+@pytest.mark.parametrize(
+    ("count", "pad", "words"), [(5, "error", "5 rows, which 2 shards cannot"), (0, "auto", "no rows to give to 2")]
+)
+def test_policies_that_refuse(count, pad, words):
+    with pytest.raises(UsageError, match=words):
+        batch.shares(count, 2, pad)
+    assert batch.shares(4, 2, pad).each == (2, 2)
+
+
+class TestWhatIsCut:
+    def test_numbers_texts_and_whole_go_as_they_are(self):
+        values = ([1, 2], 3, "four", whole([5, 6]), {"a": whole([7]), "b": [8, 9]}, np.float32(1), torch.tensor(2.0))
+        (first, _), (second, _) = batch.split(values, {"k": None}, batch.shares(2, 2, "uneven"))
+        assert first == ([1], 3, "four", [5, 6], {"a": [7], "b": [8]}, np.float32(1), torch.tensor(2.0))
+        assert second[0] == [2]
+
+    def test_rows_must_agree_and_the_two_are_named(self):
+        with pytest.raises(UsageError, match=r"ids has 3 rows, but x\['mask'\] has 2"):
+            batch.count_rows(([1, 2, 3],), {"x": {"mask": [1, 2]}}, ("ids",))
+        assert batch.count_rows(([1, 2, 3],), {"x": whole([1])}) == 3
+
+    def test_nothing_to_split_is_said(self):
+        with pytest.raises(UsageError, match="no argument has rows"):
+            batch.count_rows((3, "text", b"bytes", ()), {})
+
+    def test_named_tuples_stay_named(self):
+        pair = namedtuple("pair", "a b")
+        (first, _), _ = batch.split((pair([1, 2], "x"),), {}, batch.shares(2, 2, "uneven"))
+        assert first[0] == pair([1], "x")
+
+    def test_slice_of_a_tensor_is_sent_without_the_rest(self):
+        (first, _), _ = batch.split((torch.zeros(100_000),), {}, batch.shares(100_000, 2, "uneven"))
+        assert len(pickle.dumps(first[0])) < 250_000
+        (first, _), _ = batch.split((MAKERS["TensorDict"](10_000),), {}, batch.shares(10_000, 2, "uneven"))
+        assert len(pickle.dumps(first[0])) < 100_000
+
+    def test_type_of_ones_own(self):
+        class Samples:
+            def __init__(self, items):
+                self.items = items
+
+        register_rows(
+            Samples,
+            count=lambda s: len(s.items),
+            cut=lambda s, a, b: Samples(s.items[a:b]),
+            join=lambda parts: Samples([item for part in parts for item in part.items]),
+        )
+        parts = [args[0] for args, _ in batch.split((Samples([1, 2, 3]),), {}, batch.shares(3, 2, "uneven"))]
+        assert [part.items for part in parts] == [[1, 2], [3]]
+        assert rows.join(parts, "it").items == [1, 2, 3]
+
+
+@pytest.mark.parametrize("parts", [[1, 2], [[1], (1,)], [{"a": [1]}, {"b": [1]}], ["a", "b"], [[1], None], [(1,), ()]])
+def test_what_cannot_be_joined_is_refused(parts):
+    with pytest.raises(UsageError, match=r"r\.f(\[0\])? cannot be joined"):
+        rows.join(parts, "r.f")
+
+
+def test_nothing_but_none_is_none():
+    assert rows.join([None, None], "it") is None
+
+
+def test_what_is_whole_has_no_rows_to_count():
+    assert list(rows.counts((whole([1, 2]), {"a": [3]}), "x")) == [("x[1]['a']", 1)]

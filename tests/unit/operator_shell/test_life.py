@@ -1,0 +1,284 @@
+"""Whole operators that stand by, take over, wait for an API server that is away, and begin anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+import pytest
+from fake_cluster import FakeCluster
+from shell_kit import SETTINGS, dljob, shell
+from test_app import World
+
+from dljob.control.lease import Pace
+from dljob.kube.api import DLJOBS
+from dljob.kube.objects import Objects
+from dljob.kube.token_key import TokenKey
+from dljob_operator import app as app_module
+from dljob_operator.app import App, Elect, Options
+from dljob_operator.life import Life
+from dljob_operator.probes import SickError
+from dljob_operator.relist import Relist, Sight
+from dljob_operator.workqueue import Key, WorkQueue
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+FAST = Elect(Pace(duration=4, retry=1.0))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    await made.start()
+    yield made
+    await made.end()
+
+
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+async def asked(number: int, path: str) -> tuple[int, dict[str, Any]]:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(200):
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with session.get(f"http://127.0.0.1:{number}{path}") as answer:
+                    return answer.status, await answer.json()
+            await asyncio.sleep(0.02)
+    raise AssertionError(f"nobody answers {path}")
+
+
+def holder(world: World) -> str:
+    leases = world.fake.names("leases")
+    return world.fake.one("leases", leases[0])["spec"]["holderIdentity"] if leases else ""
+
+
+def hold(world: World, who: str, **spec: Any) -> None:
+    """Write the Lease as another would."""
+    said = {"holderIdentity": who, "leaseDurationSeconds": 60, "leaseTransitions": 0, **spec}
+    world.fake.put("leases", {"metadata": {"name": "dljob-operator"}, "spec": said})
+
+
+async def test_who_waits_is_ready_and_does_nothing_until_the_lease_is_given_up(world: World) -> None:
+    """kopf ends every task of its loop with itself, so the other operator is played by hand."""
+    fake, probe = world.fake, port()
+    hold(world, "another")
+    async with world.operator(elect=FAST, health_port=probe) as app:
+        fake.put("dljobs", dljob())
+        await world.until(lambda: app.cache.jobs.entries)
+        async with asyncio.timeout(15):
+            while (await asked(probe, "/readyz"))[0] != 200:  # noqa: ASYNC110 - a probe is asked
+                await asyncio.sleep(0.05)
+        assert (await asked(probe, "/healthz"))[1]["operator"] | {"role": "standby", "leader": "another"} == (
+            await asked(probe, "/healthz")
+        )[1]["operator"]
+        assert len(app.queue) == 0, "who waits collects no keys"
+        assert [call for call in fake.writes if "leases" not in call[1]] == []
+        assert not any("dljob_jobs" in line for line in _series(app)), "one tells of a job, not two"
+        hold(world, "")
+        await world.until(lambda: fake.names("rayclusters"))
+        assert "dljob_operator_leader 1.0" in _series(app)
+        await world.until(lambda: not app.queue.busy and not len(app.queue))
+        hold(world, "a thief")
+        await world.until(lambda: "dljob_operator_leader 0.0" in _series(app))
+        fake.calls.clear()
+        fake.put("dljobs", dljob("other"))
+        await world.until(lambda: len(app.cache.jobs.entries) == 2)
+        hold(world, "", renewTime="then")
+        await world.until(lambda: len(fake.names("rayclusters")) == 2)
+    assert holder(world) == "", "who ends well gives it up"
+
+
+def _series(app: App) -> list[str]:
+    from prometheus_client import generate_latest
+
+    lines = generate_latest(app.metrics.registry).decode().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+async def test_an_api_server_that_is_away_at_the_start_is_waited_for_with_probes_that_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, pods = port(), [403]
+    monkeypatch.setattr(app_module, "LOOK_TWICE", 0.05)
+    world.fake.fail("GET", "ray.io", 503, times=10**6)
+    world.fake.fail("GET", "/pods", pods[0], times=10**6, message="pods is forbidden")
+    async with world.operator(health_port=probe):
+        status, said = await asked(probe, "/healthz")
+        assert (status, said["operator"]["role"]) == (200, "starting")
+        status, said = await asked(probe, "/readyz")
+        assert (status, said["failed"]) == (500, "the caches are not complete: the first lists")
+        world.fake.faults.pop(0)
+
+        async def words() -> str:
+            return (await asked(probe, "/readyz"))[1].get("failed", "")
+
+        async with asyncio.timeout(15):
+            while "cannot list pods: pods is forbidden" not in await words():  # noqa: ASYNC110 - a probe is asked
+                await asyncio.sleep(0.05)
+        world.fake.put("dljobs", dljob())
+        world.fake.faults.clear()
+        await world.until(lambda: world.fake.names("rayclusters"))
+        assert (await asked(probe, "/readyz"))[0] == 200
+
+
+async def test_kopf_that_gives_up_is_begun_again_by_the_process_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gives_up(**_: Any) -> None:
+        raise RuntimeError("Error in the watch-stream")
+
+    monkeypatch.setattr(kopf, "operator", gives_up)
+    monkeypatch.setattr(app_module, "ANEW_SECONDS", 0.05)
+    async with world.operator() as app:
+        await world.until(lambda: app.again)
+    assert "kopf has given up" in caplog.text
+
+
+async def test_who_is_told_to_end_meanwhile_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gives_up(**_: Any) -> None:
+        raise RuntimeError("Error in the watch-stream")
+
+    monkeypatch.setattr(kopf, "operator", gives_up)
+    async with world.operator() as app:
+        await world.until(lambda: "kopf has given up" in caplog.text)
+    assert not app.again
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_kopf_that_hangs_while_it_ends_is_left_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """As kopf 1.45 does where credentials are refused: our life in it has ended, and it does not."""
+    acts: list[Any] = []
+    stuck = asyncio.Event()
+
+    async def hangs(**_: Any) -> None:
+        begin, end = acts
+        await begin()
+        await end()
+        stuck.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(kopf, "operator", hangs)
+    monkeypatch.setattr(app_module.handlers, "life", lambda _registry, *given: acts.extend(given))
+    monkeypatch.setattr(app_module, "HANGS_SECONDS", 0.3)
+    monkeypatch.setattr(app_module, "ANEW_SECONDS", 0.05)
+    async with world.operator() as app:
+        await asyncio.wait_for(stuck.wait(), 10)
+        if told:
+            app.stop()
+        await world.until(lambda: app.hangs and (told or app.again))
+    assert app.again != told
+
+
+async def test_credentials_that_are_refused_once_are_given_again_as_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kopf ends, else, beside an API server that refuses what is good while it starts."""
+    monkeypatch.setattr(app_module, "HANGS_SECONDS", 3.0)
+    async with world.operator() as app:
+        await world.until(lambda: not app.again and world.fake.calls)
+        world.fake.put("dljobs", dljob())
+        await world.until(lambda: world.fake.names("rayclusters"))
+        world.fake.fail("GET", "/dljobs$", 401, times=1)
+        # One watch alone begins anew, and is refused. kopf (1.45) ends with a RuntimeError where it closes its session
+        # while the answer to another watch comes in; then the process begins anew, which other tests show.
+        world.fake.cut("dljobs")
+        await world.until(lambda: not world.fake.faults[0].times)
+        world.fake.put("dljobs", dljob("other"))
+        await world.until(lambda: len(world.fake.names("rayclusters")) == 2, 30)
+        assert not app.again
+
+
+async def test_dljobs_that_are_served_later_are_watched_from_a_new_start_on(world: World) -> None:
+    world.fake.missing.add("dljobs")
+    async with world.operator() as app:
+        await world.until(lambda: any("dljobs" in path for _, path in world.fake.calls))
+        world.fake.missing.clear()
+        await world.until(lambda: app.again)
+
+
+async def test_a_probe_says_what_a_new_start_would_help() -> None:
+    app = App(Options(SETTINGS, TokenKey(b"k" * 32)))
+    life = Life(app)
+    assert life.health()["role"] == "starting"
+    app._beat -= 3600
+    with pytest.raises(SickError, match="the event loop is 3"):
+        life.health()
+    app._beat += 3600
+    life._relist._deaf["Pod"] = 2
+    with pytest.raises(SickError, match="the watch of Pod is dead"):
+        life.health()
+    await life.close()
+
+
+async def test_a_watch_is_dead_that_tells_nothing_while_lists_tell_changes() -> None:
+    async with shell(FakeCluster()) as it:
+        relist = Relist(it.queue, (None,), lambda _kind, _count: None)
+        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        assert not await relist.fill([sight])
+        assert relist.waits_for == ""
+        for number in range(3):
+            it.fake.put("dljobs", dljob(f"j{number}"))
+            it.cache.jobs.heard += 1  # the watch lives, and the list was a moment faster
+            await relist.once(sight)
+        assert not relist.deaf
+        it.fake.put("dljobs", dljob("j3"))
+        await relist.once(sight)
+        await relist.once(sight)  # nothing new, so nothing missed
+        it.fake.put("dljobs", dljob("j4"))
+        await relist.once(sight)
+        assert not relist.deaf
+        it.fake.put("dljobs", dljob("j5"))
+        await relist.once(sight)
+        assert relist.deaf == "DLJob"
+
+
+async def test_the_first_lists_are_made_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dljob_operator.relist.AGAIN", 0.01)
+    async with shell(FakeCluster()) as it:
+        relist = Relist(it.queue, (None,), lambda _kind, _count: None)
+        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        odd = Sight(sight.objects, "", sight.shelf, _stumbling([2], it.cache.put_job), sight.drop)
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("GET", "dljobs", 404, times=1)
+        assert await relist.fill([odd]), "it was not served at first"
+        assert Key("default", "hello") in it.cache.jobs.entries
+
+
+def _stumbling(left: list[int], put: Any) -> Any:
+    def stumble(body: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise KeyError("spec")
+        return put(body)
+
+    return stumble
+
+
+def test_a_closed_queue_takes_nothing_and_has_forgotten_all() -> None:
+    queue, key, other = WorkQueue(), Key("ns", "a"), Key("ns", "b")
+    queue.add(key)
+    assert queue.take() == key
+    queue.add(key)
+    queue.add(other)
+    queue.close()
+    queue.add(other)
+    queue.add_after(other, 0.0)
+    queue.done(key)
+    assert queue.take() is None
+    assert len(queue) == 0
+    queue.open()
+    queue.add(other)
+    assert queue.take() == other

@@ -1,0 +1,97 @@
+"""A job's folder and a backend in memory, in which masters come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.master import events as ev
+from dljob.master.state import Phase
+from dljob.master.views import Outcome
+from dljob.plan.plan import plan
+from dljob.runtime.messages import JobInfo
+from dljob.runtime.setup import Setup
+from dljob.runtime.shell import Shell
+from dljob.runtime.stores import FileStore, KeyValueStore
+from dljob.spec.model import DLJobManifest
+
+UID = "0123456789abcdef" * 2
+FIRST = "01234567/worker/0/1"
+HANG_S = 60
+"""No wait here takes so long, but where a busy disk takes seconds for a sync."""
+
+
+class World:
+    """A job's folder and backend, in which masters come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.backend = MemoryBackend()
+        self.carried: ev.Carried | None = None
+        self.core = "0.1.0 a"
+        self.masters: list[tuple[Shell, asyncio.Task[None]]] = []
+
+    def setup(self, **spec: Any) -> Setup:
+        roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
+        document = {"metadata": {"name": "j"}, "spec": {"roles": roles, **spec}}
+        manifest = DLJobManifest.model_validate(document)
+        made = plan(manifest)
+        info = JobInfo(UID, "j", str(self.folder), "dljob", "01234567/master", 30, 0.2, "/code", (("worker", 2),))
+        return Setup(info, manifest.spec, made, carried=self.carried, core=self.core)
+
+    def master(self, *, kv: bool = False, **spec: Any) -> Shell:
+        store = KeyValueStore(self.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(self.folder / "journal")
+        made = Shell(self.setup(**spec), self.backend, store)
+        self.masters.append((made, asyncio.create_task(made.run())))
+        return made
+
+    async def die(self) -> None:
+        """The present master is gone from one moment to the next."""
+        made, task = self.masters[-1]
+        for doomed in (task, *made.executor._tasks, made.executor._pump):
+            doomed.cancel()
+        made.executor.hosts.close()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    def host(self, name: str = FIRST) -> MemoryHost:
+        return self.backend.hosts[name]
+
+    def close(self) -> None:
+        for made, task in self.masters:
+            task.cancel()
+            made.executor.close()
+
+
+async def until(check: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(HANG_S):
+        while not (got := check()):  # noqa: ASYNC110 - the condition is somebody else's
+            await asyncio.sleep(0.005)
+        return got
+
+
+def running(shell: Shell) -> Callable[[], bool]:
+    return lambda: shell.state.phase is Phase.RUNNING
+
+
+def end_all(world: World, outcome: Outcome | None = None) -> None:
+    ranks = [(name, host) for name, host in world.backend.hosts.items() if "/agent/" not in name]
+    for name, host in ranks:
+        host.report(int(name.split("/")[2]), int(name.split("/")[3]), outcome or Outcome(ok=True, result="7"))
+
+
+async def ended(world: World) -> dict[str, Any]:
+    shell, task = world.masters[-1]
+    async with asyncio.timeout(HANG_S):
+        await task
+    assert shell.final is not None
+    assert world.backend.groups == {}
+    assert world.backend.hosts == {}
+    left = [key for key in world.backend.kv.values if UID in key]
+    assert left == []
+    return shell.final

@@ -1,0 +1,219 @@
+"""Streams where they are made: how far ahead a generator runs, how it ends, what its caller hears."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dljob import rpc
+from dljob.calls.mark import Card, RpcMark
+from dljob.master.views import Outcome
+from dljob.runtime import wire
+from dljob.runtime.feeds import Feed
+from dljob.runtime.messages import CARD, CLOSE, PULL, Call, Refusal
+from dljob.runtime.serve import Callee, card_of
+
+
+class Source:
+    """A generator, and what can be seen of it."""
+
+    def __init__(self, count: int, fails: bool = False) -> None:
+        self.count = count
+        self.fails = fails
+        self.made = 0
+        self.closed = threading.Event()
+        self.stepped = threading.Condition()
+
+    def items(self):
+        try:
+            for number in range(self.count):
+                with self.stepped:
+                    self.made = number + 1
+                    self.stepped.notify_all()
+                yield number
+            if self.fails:
+                raise ValueError("no more words")
+        finally:
+            self.closed.set()
+
+    def await_made(self, count: int) -> None:
+        with self.stepped:
+            assert self.stepped.wait_for(lambda: self.made >= count, 10)
+
+
+def feed_of(source: Source, window: int = 4, patience_s: float = 60.0):
+    ended = threading.Event()
+    return Feed(source.items(), window, lambda item: b"%d" % item, ended.set, patience_s), ended
+
+
+def take(feed: Feed, timeout_s: float = 10.0):
+    items, over = feed.take(timeout_s)
+    return [int(item) for item in items], over
+
+
+def test_a_window_is_made_ahead_of_what_was_used():
+    source = Source(100)
+    feed, _ = feed_of(source)
+    source.await_made(4)
+    assert not source.closed.wait(0.1)
+    assert source.made == 4
+    assert take(feed) == ([0, 1], False)
+    assert not source.closed.wait(0.1)
+    assert source.made == 4
+    assert take(feed) == ([2, 3], False)
+    source.await_made(6)
+    feed.close()
+
+
+def test_all_items_come_in_their_order_and_the_end_with_the_last():
+    source = Source(11)
+    feed, ended = feed_of(source)
+    got: list[int] = []
+    over = False
+    while not over:
+        items, over = take(feed)
+        got += items
+    assert got == list(range(11))
+    assert ended.wait(10)
+
+
+def test_error_comes_once_its_items_were_taken():
+    feed, ended = feed_of(Source(2, fails=True))
+    got = take(feed)
+    while not got[0] or got[0][-1] != 1:
+        assert not got[1]
+        got = take(feed)
+    with pytest.raises(ValueError, match="no more words"):
+        feed.take(10)
+    assert ended.wait(10)
+
+
+def test_who_takes_waits_no_longer_than_it_says():
+    gate = threading.Event()
+
+    def slow():
+        gate.wait(10)
+        yield 1
+
+    feed = Feed(slow(), 4, lambda _: b"1", lambda: None, 60.0)
+    assert feed.take(0.05) is None
+    gate.set()
+    assert feed.take(10)[0] == [b"1"]
+
+
+def test_closed_one_closes_the_generator():
+    source = Source(100)
+    feed, ended = feed_of(source)
+    source.await_made(4)
+    feed.close()
+    assert source.closed.wait(10)
+    assert ended.wait(10)
+    assert feed.take(10) == ([], True)
+
+
+def test_one_whose_caller_went_away_is_over():
+    source = Source(100)
+    _, ended = feed_of(source, patience_s=0.05)
+    assert ended.wait(10)
+    assert source.closed.is_set()
+
+
+class Talker:
+    """A callee."""
+
+    mesh = {"dp": 2}  # noqa: RUF012 - as users write it
+
+    @rpc(stream=True, concurrency=1)
+    def count(self, n):
+        yield from range(n)
+
+    @rpc(stream=True)
+    def not_one(self):
+        return 3
+
+    @rpc(dispatch="hash:key")
+    def keyed(self, value, key, *, more=0):
+        return value
+
+
+@pytest.fixture
+def callee():
+    made = Callee("w")
+    made.open(Talker())
+    yield made
+    made.close(Outcome(ok=True))
+
+
+def call(callee: Callee, method: str, payload: bytes = b"", **more):
+    return callee.answer(Call("1", 0, 1, method, 10.0, "me", **more), payload)
+
+
+def opened(callee: Callee, n: int) -> bytes:
+    return wire.load(call(callee, "count", wire.dump(((n,), {}), ""), window=4).payload).encode()
+
+
+class TestCallee:
+    def test_card_says_what_there_is(self, callee):
+        card = wire.load(call(callee, CARD).payload)
+        assert card == card_of(Talker())
+        assert set(card.methods) == {"count", "not_one", "keyed"}
+        assert card.methods["keyed"] == RpcMark(dispatch="hash:key", parameters=("value", "key"))
+        assert card.mesh == {"dp": 2}
+
+    def test_card_of_a_device_mesh(self):
+        class DeviceMesh:
+            mesh_dim_names = ("dp", "tp")
+            shape = (2, 4)
+
+        class Other:
+            mesh = DeviceMesh()
+
+        assert card_of(Other()) == Card({}, {"dp": 2, "tp": 4})
+        assert card_of(object()) == Card()
+
+    def test_function_has_no_card(self):
+        made = Callee("w")
+        made.open(None)
+        assert "only classes have methods" in call(made, CARD).message
+
+    def test_stream_is_taken_by_its_key_and_forgotten_at_its_end(self, callee):
+        key, got = opened(callee, 3), []
+        while True:
+            items, over = wire.load(call(callee, PULL, key).payload)
+            got += [wire.load(item) for item in items]
+            if over:
+                break
+        assert got == [0, 1, 2]
+        assert call(callee, PULL, key).refused is Refusal.NOT_AGAIN
+
+    def test_concurrency_counts_streams_that_are_open(self, callee):
+        key = opened(callee, 100)
+        refused = callee.answer(Call("2", 0, 1, "count", 0.05, "me"), wire.dump(((1,), {}), ""))
+        assert refused.refused is Refusal.LATE
+        call(callee, CLOSE, key)
+        assert opened(callee, 1)
+
+    def test_what_is_no_generator_is_an_error_of_the_callee(self, callee):
+        assert "wanted a generator" in call(callee, "not_one", wire.dump(((), {}), "")).message
+
+    def test_end_of_the_rank_ends_its_streams(self, callee):
+        opened(callee, 100)
+        callee.close(Outcome(ok=True))
+        idle = threading.Thread(target=callee.wait_idle)
+        idle.start()
+        idle.join(10)
+        assert not idle.is_alive()
+
+    def test_quiet_call_is_run_and_says_nothing(self, callee):
+        reply = call(callee, "keyed", wire.dump((("v", "k"), {}), ""), quiet=True)
+        assert (reply.error_type, reply.payload) == ("", b"")
+
+
+def test_calls_and_replies_come_back_as_they_were():
+    from dljob.runtime.messages import Reply
+
+    sent = Call("1", 2, 3, "f", None, "me", again=True, quiet=True, window=7)
+    assert Call.unpacked(sent.packed(b"args")) == (sent, b"args")
+    for reply in (Reply(b"value", idempotent=True), Reply(error_type="E", message="ü", refused=Refusal.LATE)):
+        assert Reply.unpacked(reply.packed()) == reply

@@ -1,0 +1,82 @@
+"""What of the ranks' output torchrun's log options let through to the console, and in which form."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dljob.errors import UsageError
+
+PREFIX = "[${role_name}${local_rank}]:"
+"""torchrun's own, where `--tee` is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A value of `--redirects` or `--tee`: for all local ranks, or for some."""
+
+    everyone: bool = False
+    some: Mapping[int, bool] = field(default_factory=dict[int, bool])
+
+    def __contains__(self, local_rank: int) -> bool:
+        return self.some.get(local_rank, False) or self.everyone
+
+
+def chosen(argument: str, said: str) -> Chosen:
+    """`3`, or `0:3,1:0` by local rank; 1 is stdout, 2 stderr, 3 both: a rank's log has both, so each means both.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if re.fullmatch("[0-3]", said):
+        return Chosen(everyone=said != "0")
+    if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", said):
+        raise UsageError(f"--{argument}={said} is neither 0 to 3 nor RANK:0 to 3", hint=f"write --{argument}=0:3,1:3")
+    pairs = (pair.split(":") for pair in said.split(","))
+    return Chosen(some={int(rank): std != "0" for rank, std in pairs})
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """Which lines are shown, and how. `ranks_per_node` turns ranks into local ranks."""
+
+    ranks_per_node: int
+    redirects: Chosen = Chosen()
+    tee: Chosen = Chosen()
+    template: str = PREFIX
+    only: frozenset[int] = frozenset()
+    """Local ranks; empty: all."""
+
+    def shown(self, role: str, rank: int, text: str) -> str | None:
+        """A line as the console has it; None where it is in the log alone."""
+        local = rank % self.ranks_per_node
+        tee = local in self.tee
+        if (self.only and local not in self.only) or (local in self.redirects and not tee):
+            return None
+        if not tee:
+            return text
+        known = {"role_name": role, "rank": str(rank), "local_rank": str(local)}
+        return string.Template(self.template).safe_substitute(known) + text
+
+
+def console(line: argparse.Namespace, ranks_per_node: int) -> Console:
+    """What a command line says of the console.
+
+    Raises:
+        UsageError: it makes no sense.
+    """
+    only = str(line.local_ranks_filter)
+    if only and not re.fullmatch(r"\d+(,\d+)*", only):
+        raise UsageError(
+            f"--local-ranks-filter={only} is no list of local ranks", hint="write --local-ranks-filter=0,1"
+        )
+    return Console(
+        ranks_per_node,
+        chosen("redirects", line.redirects),
+        chosen("tee", line.tee),
+        line.log_line_prefix_template or PREFIX,
+        frozenset(int(rank) for rank in only.split(",") if rank),
+    )

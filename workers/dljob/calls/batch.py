@@ -1,0 +1,117 @@
+"""Splitting the arguments of a call into shards, evenly or not, and taking the padding off its answer again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dljob.calls import rows
+from dljob.errors import UsageError
+
+Pad = Literal["uneven", "auto", "error"]
+PADS: tuple[Pad, ...] = ("uneven", "auto", "error")
+"""What to do with rows that do not divide: shares that differ by one, rows that are repeated, an error."""
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How many rows there were, how many each shard gets, and how many of all are padding, at the end."""
+
+    rows: int
+    each: tuple[int, ...]
+    padding: int = 0
+
+
+def shares(count: int, shards: int, pad: Pad, what: str = "the batch") -> Shares:
+    """The shares of so many rows.
+
+    Raises:
+        UsageError: they do not divide, and the policy does not allow it; there is nothing to repeat.
+    """
+    base, over = divmod(count, shards)
+    if pad == "uneven" or not over:
+        if pad == "auto" and not count:
+            raise UsageError(f"{what} has no rows to give to {shards} shards", hint="pad='uneven' sends empty shards")
+        return Shares(count, tuple(base + (shard < over) for shard in range(shards)))
+    if pad == "error":
+        raise UsageError(
+            f"{what} has {count} rows, which {shards} shards cannot share evenly",
+            hint="pad='auto' repeats rows and takes them off the joined answer; pad='uneven' sends uneven shards",
+        )
+    return Shares(count, (base + 1,) * shards, (base + 1) * shards - count)
+
+
+def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> int:
+    """How many rows the arguments have.
+
+    Raises:
+        UsageError: none has any, or two do not have as many.
+    """
+    named = [(names[n] if n < len(names) else f"argument {n + 1}", value) for n, value in enumerate(args)]
+    found = [one for name, value in [*named, *kwargs.items()] for one in rows.counts(value, name)]
+    if not found:
+        raise UsageError(
+            "dispatch='shard': no argument has rows to split",
+            hint="lists, arrays, tensors, TensorDicts and dicts or tuples of them do, and what register_rows knows",
+        )
+    for where, count in found:
+        if count != found[0][1]:
+            raise UsageError(
+                f"dispatch='shard': {found[0][0]} has {found[0][1]} rows, but {where} has {count}",
+                hint="all that is split has as many rows; whole(value) sends a value as it is to every shard",
+            )
+    return found[0][1]
+
+
+def split(args: Sequence[Any], kwargs: Mapping[str, Any], shared: Shares) -> list[Arguments]:
+    """The arguments of each shard. Padding repeats the rows from the first on."""
+    made: list[Arguments] = []
+    begin = 0
+    for count in shared.each:
+        take = _taker(begin, begin + count, shared.rows)
+        one = tuple(rows.change(value, take) for value in args)
+        made.append((one, {name: rows.change(value, take) for name, value in kwargs.items()}))
+        begin += count
+    return made
+
+
+def _taker(begin: int, end: int, total: int) -> Callable[[rows.Rows, Any], Any]:
+    """What takes the rows from `begin` to before `end`; behind the last comes the first again."""
+
+    def take(kind: rows.Rows, value: Any) -> Any:
+        at, pieces = begin, list[Any]()
+        while at < end:
+            first = at % total
+            last = min(total, first + end - at)
+            pieces.append(kind.cut(value, first, last))
+            at += last - first
+        if not pieces:
+            return kind.cut(value, 0, 0)
+        return pieces[0] if len(pieces) == 1 else kind.join(pieces)
+
+    return take
+
+
+def unpad(joined: Any, shared: Shares, what: str) -> Any:
+    """A joined answer without the rows that stand for padding: as many per row of the batch as it has.
+
+    Raises:
+        UsageError: the answer has not the same number of rows for each row of the batch.
+    """
+    if not shared.padding:
+        return joined
+    total = shared.rows + shared.padding
+
+    def off(kind: rows.Rows, part: Any) -> Any:
+        have = kind.count(part) or 0
+        if have % total:
+            raise UsageError(
+                f"{what} answered {have} rows for {total}, so those of the {shared.padding} padded ones are not known",
+                hint="answer as many rows for each row, or use pad='uneven'",
+            )
+        return kind.cut(part, 0, have // total * shared.rows)
+
+    return rows.change(joined, off)

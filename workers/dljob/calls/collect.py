@@ -1,0 +1,139 @@
+"""One value of many answers: `merge` is a function of the answers, in the order of the calls."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from dljob.calls import batch, rows
+from dljob.calls.dispatch import Dispatched
+from dljob.calls.mark import COLLECTS
+from dljob.errors import UsageError
+
+Merge = Callable[[Sequence[Any]], Any]
+"""A collect of one's own: the answers, in the order of the calls -> one value."""
+
+_registered: dict[str, Merge] = {}
+
+
+def register_collect(name: str, merge: Merge) -> None:
+    """Add a way to collect answers, in the process of the callee and of the caller.
+
+    Args:
+        name: what `@rpc(collect=)` and `.options(collect=)` call it.
+        merge: gets the answers in the order of the calls, gives the value of the whole call.
+
+    Raises:
+        UsageError: the name is one of ours.
+    """
+    if name in COLLECTS:
+        raise UsageError(f"register_collect({name!r}): that name is taken", hint="choose another one")
+    _registered[name] = merge
+
+
+def registered() -> tuple[str, ...]:
+    """The names of collects that were added."""
+    return tuple(_registered)
+
+
+def merge(collect: str, sent: Dispatched, answers: Sequence[Any], what: str) -> Any:
+    """The value of a call whose wanted answers are these, in the order of its sends.
+
+    Raises:
+        UsageError: the answers are not of a kind that can be collected so.
+    """
+    if sent.single:
+        return answers[0]
+    match collect:
+        case "list":
+            return list(answers)
+        case "first":
+            return answers[0]
+        case "concat":
+            joined = rows.join(answers, f"the answer of {what}")
+            return batch.unpad(joined, sent.shares, what) if sent.shares else joined
+        case "sum":
+            return reduce(lambda a, b: _paired(_plus, a, b, what), answers)
+        case "mean":
+            return mean(answers, sent.shares.each if sent.shares else (), what)
+        case "max":
+            return reduce(lambda a, b: _paired(_larger, a, b, what), answers)
+        case name:
+            own = _registered.get(name)
+            if own is None:
+                raise UsageError(
+                    f"collect={name!r}: not known in this process",
+                    hint="register_collect it where callers import it too, as in a module that both import",
+                )
+            return own(answers)
+
+
+def mean(answers: Sequence[Any], weights: Sequence[int], what: str) -> Any:
+    """The mean; of shards it counts by rows, so that the mean of means is that of all rows. Shards without rows do not.
+
+    Raises:
+        UsageError: they are not numbers, arrays, or dicts or tuples of them.
+    """
+    counted = [(answer, weight) for answer, weight in zip(answers, weights, strict=False) if weight]
+    if not counted:
+        counted = [(answer, 1) for answer in answers]
+    total = sum(weight for _, weight in counted)
+    scaled = [_mapped(lambda value, w=weight: _times(value, w, what), answer) for answer, weight in counted]
+    added = reduce(lambda a, b: _paired(_plus, a, b, what), scaled)
+    return _mapped(lambda value: value / total, added)
+
+
+def _mapped(how: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(how, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        made = [_mapped(how, item) for item in value]
+        return made if isinstance(value, list) else tuple(made)
+    return how(value)
+
+
+def _paired(how: Callable[[Any, Any, str], Any], a: Any, b: Any, what: str) -> Any:
+    """Two answers as one: dicts by key, lists and tuples item by item, numbers and arrays by `how`."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return {key: _paired(how, a[key], b[key], what) for key in a}
+    if isinstance(a, (list, tuple)) and isinstance(b, type(a)) and len(a) == len(b):
+        made = [_paired(how, x, y, what) for x, y in zip(a, b, strict=True)]
+        return made if isinstance(a, list) else tuple(made)
+    return how(a, b, what)
+
+
+def _reducible(value: Any) -> bool:
+    """A number, or of a type that was registered and is no list."""
+    known = isinstance(value, numbers.Number) or hasattr(value, "shape")
+    return known and not isinstance(value, (str, bytes))
+
+
+def _plus(a: Any, b: Any, what: str) -> Any:
+    _check(a, b, what)
+    return a + b
+
+
+def _times(value: Any, weight: int, what: str) -> Any:
+    _check(value, weight, what)
+    return value * weight
+
+
+def _larger(a: Any, b: Any, what: str) -> Any:
+    _check(a, b, what)
+    if isinstance(a, numbers.Real):
+        return max(a, b)
+    kind = rows.kind_of(a)
+    if kind is None or kind.maximum is None:
+        raise UsageError(f"collect='max': {what} answered {type(a).__name__}, of which no larger one is known")
+    return kind.maximum(a, b)
+
+
+def _check(a: Any, b: Any, what: str) -> None:
+    if _reducible(a) and _reducible(b):
+        return
+    raise UsageError(
+        f"{what} answered {type(a).__name__} and {type(b).__name__}, which cannot be added or compared",
+        hint="numbers, arrays and tensors can, also in dicts with the same keys, lists and tuples of the same length",
+    )

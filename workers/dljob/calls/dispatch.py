@@ -1,0 +1,216 @@
+"""Which ranks a call goes to, and with what arguments: `plan_call` is a function of what the caller knows."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.calls import batch, mesh
+from dljob.calls.batch import Arguments, Shares
+from dljob.calls.mark import DISPATCHES, RpcMark
+from dljob.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A role as a caller sees it at a moment."""
+
+    role: str
+    ranks: int
+    axes: Mapping[str, int]
+    """Its mesh, as its class declares it; empty without one."""
+    caller: tuple[int, int] = (0, 1)
+    """The caller's own rank, and how many ranks its role has."""
+    in_flight: Mapping[int, int] | None = None
+    """Rank -> how many calls of this caller are under way to it."""
+    turn: int = 0
+    """How many calls took turns before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One call of many: to a rank, with the arguments of that number; `quiet`: its answer is not wanted."""
+
+    rank: int
+    arguments: int
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A call as it goes out. Arguments stand once, however many ranks they go to."""
+
+    sends: tuple[Send, ...]
+    arguments: tuple[Arguments, ...]
+    single: bool = False
+    """It goes to one rank by its nature: the answer is that rank's, in no list."""
+    shares: Shares | None = None
+
+
+Choose = Callable[[View, Sequence[Any], Mapping[str, Any]], Sequence[tuple[int, Sequence[Any], Mapping[str, Any]]]]
+"""A dispatch of one's own: what is known, and the arguments -> (rank, args, kwargs) of each call."""
+
+_registered: dict[str, Choose] = {}
+
+
+def register_dispatch(name: str, choose: Choose) -> None:
+    """Add a dispatch, in the process of the callee and of the caller, before `@rpc(dispatch=name)` is read.
+
+    Args:
+        name: what `@rpc(dispatch=)` and `.options(dispatch=)` call it.
+        choose: gets a View of the role, the arguments and the keyword arguments; gives (rank, args, kwargs) of each
+            call, in the order in which answers are to be collected.
+
+    Raises:
+        UsageError: the name is one of ours.
+    """
+    if name in DISPATCHES or name.startswith("hash:"):
+        raise UsageError(f"register_dispatch({name!r}): that name is taken", hint="choose another one")
+    _registered[name] = choose
+
+
+def registered() -> tuple[str, ...]:
+    """The names of dispatches that were added."""
+    return tuple(_registered)
+
+
+def plan_call(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    """Who gets what.
+
+    Raises:
+        UsageError: the arguments do not fit the dispatch, or the mesh does not fit the role.
+    """
+    match mark.dispatch:
+        case "all":
+            return _to_all(view, mark, (args, kwargs))
+        case "each":
+            return _each(view, mark, args, kwargs)
+        case "shard":
+            return _shard(view, mark, args, kwargs)
+        case "rank0":
+            return _to_one(view, 0, args, kwargs)
+        case "round_robin":
+            return _to_one(view, view.turn % view.ranks, args, kwargs)
+        case "least_loaded":
+            return _to_one(view, least_loaded(view), args, kwargs)
+        case "owner":
+            return _to_one(view, owner(view), args, kwargs)
+        case name if name.startswith("hash:"):
+            return _to_one(view, sticky(_key(mark, name[5:], args, kwargs), view.ranks), args, kwargs)
+        case name:
+            return _own(view, name, args, kwargs)
+
+
+def least_loaded(view: View) -> int:
+    """The rank with the fewest calls of this caller under way; of several, the next in turn."""
+    busy = view.in_flight or {}
+    order = [(view.turn + n) % view.ranks for n in range(view.ranks)]
+    return min(order, key=lambda rank: busy.get(rank, 0))
+
+
+def owner(view: View) -> int:
+    """The rank that belongs to the caller's: the same number, or, of roles of other sizes, its share of them."""
+    rank, size = view.caller
+    return rank * view.ranks // size
+
+
+def sticky(key: object, ranks: int) -> int:
+    """The rank of a key: always the same, in every process, and few keys move when the number of ranks changes.
+
+    Rendezvous hashing: each rank draws a number from the key, the largest one has it.
+
+    Raises:
+        UsageError: a key of this type is not the same in every process.
+    """
+    if not isinstance(key, (str, int, bytes, type(None))):
+        raise UsageError(
+            f"dispatch='hash:': a key is a text, a whole number or bytes, got {type(key).__name__}",
+            hint="pass the text or the number by which it is to be found",
+        )
+    text = pickle.dumps(key, protocol=4)
+    return max(range(ranks), key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
+
+
+def shards_of(view: View, mark: RpcMark, *, default: str | None = None) -> mesh.Layout:
+    """The shards over the axes that a method names; `default` is the axis where it names none and there is a mesh."""
+    axes = mark.axes
+    if not axes and default and view.axes:
+        if default not in view.axes:
+            said = ", ".join(view.axes)
+            raise UsageError(
+                f"dispatch={mark.dispatch!r}: role {view.role} has a mesh ({said}) without an axis {default!r}",
+                hint=f"say over which: @rpc(dispatch={mark.dispatch!r}, mesh=...)",
+            )
+        axes = (default,)
+    if not axes:
+        return mesh.every_rank(view.ranks)
+    declared = view.axes or {"dp": view.ranks}
+    return mesh.layout(mesh.mesh_of(declared, view.ranks, view.role), axes, view.role)
+
+
+def _to_all(view: View, mark: RpcMark, one: Arguments) -> Dispatched:
+    layout = shards_of(view, mark)
+    sends = tuple(Send(rank, 0, quiet=not layout.answers(rank)) for rank in range(view.ranks))
+    return Dispatched(sends, (one,))
+
+
+def _to_one(view: View, rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    del view
+    return Dispatched((Send(rank, 0),), ((args, kwargs),), single=True)
+
+
+def _by_shard(layout: mesh.Layout, arguments: Sequence[Arguments], shares: Shares | None = None) -> Dispatched:
+    """Each rank gets what is its shard's; answers come in the order of shards."""
+    ranks = sorted(range(len(layout.shard_of)), key=lambda rank: (layout.shard_of[rank], rank))
+    sends = tuple(Send(rank, layout.shard_of[rank], quiet=not layout.answers(rank)) for rank in ranks)
+    return Dispatched(sends, tuple(arguments), shares=shares)
+
+
+def _each(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    layout = shards_of(view, mark, default="dp")
+    named = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
+    for name, value in named:
+        if not isinstance(value, (list, tuple)) or len(value) != layout.shards:
+            got = f"{len(value)} items" if isinstance(value, (list, tuple)) else type(value).__name__
+            raise UsageError(f"dispatch='each': {name} is to be a list of {layout.shards}, one for each, got {got}")
+    arguments = [
+        (tuple(value[n] for value in args), {name: value[n] for name, value in kwargs.items()})
+        for n in range(layout.shards)
+    ]
+    return _by_shard(layout, arguments)
+
+
+def _shard(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    layout = shards_of(view, mark, default="dp")
+    shares = batch.shares(batch.count_rows(args, kwargs, mark.parameters), layout.shards, mark.pad)
+    return _by_shard(layout, batch.split(args, kwargs, shares), shares)
+
+
+def _key(mark: RpcMark, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    if name in kwargs:
+        return kwargs[name]
+    if name in mark.parameters and mark.parameters.index(name) < len(args):
+        return args[mark.parameters.index(name)]
+    raise UsageError(
+        f"dispatch='hash:{name}': the call has no argument {name!r}",
+        hint=f"the method's parameters: {', '.join(mark.parameters) or 'none that are known'}",
+    )
+
+
+def _own(view: View, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    choose = _registered.get(name)
+    if choose is None:
+        raise UsageError(
+            f"dispatch={name!r}: not known in this process",
+            hint="register_dispatch it where callers import it too, as in a module that both import",
+        )
+    chosen = list(choose(view, args, kwargs))
+    wrong = [rank for rank, _, _ in chosen if rank not in range(view.ranks)]
+    if wrong or not chosen:
+        said = f"rank {wrong[0]}" if wrong else "no rank"
+        raise UsageError(f"dispatch={name!r} chose {said}; {view.role} has ranks 0 to {view.ranks - 1}")
+    sends = tuple(Send(rank, number) for number, (rank, _, _) in enumerate(chosen))
+    return Dispatched(sends, tuple((tuple(own), dict(named)) for _, own, named in chosen))

@@ -1,0 +1,107 @@
+"""Meshes: where each rank of a role stands on named axes (dp, tp, pp, cp), and which rank answers for its shard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dljob.errors import UsageError
+
+LAST_ANSWERS = "pp"
+"""The axis whose last coordinate answers, not its first: a pipeline's output is at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Axes and their sizes in order; the last varies fastest from rank to rank, as in torch's DeviceMesh."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return math.prod(size for _, size in self.axes)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Axis -> where the rank stands on it."""
+        found: dict[str, int] = {}
+        for name, size in reversed(self.axes):
+            rank, found[name] = divmod(rank, size)
+        return {name: found[name] for name, _ in self.axes}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shards of a mesh: the shard of each rank, and for each shard the rank that answers for it."""
+
+    shard_of: tuple[int, ...]
+    answering: tuple[int, ...]
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self.answering)
+
+    def answers(self, rank: int) -> bool:
+        """Whether a rank answers for its shard."""
+        return self.answering[self.shard_of[rank]] == rank
+
+
+def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
+    """The mesh that a role's class declares; one size may be -1: what is left.
+
+    Raises:
+        UsageError: a size is no whole number from 1, or the axes do not make the role's ranks.
+    """
+    sizes = dict(declared)
+    open_axes = [name for name, size in sizes.items() if size == -1]
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != -1):  # pyright: ignore[reportUnnecessaryIsInstance] - users write it
+            raise UsageError(f"mesh of role {role}: axis {name!r} is {size!r}; wanted a whole number from 1, or -1")
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if len(open_axes) == 1 and ranks % known == 0:
+        sizes[open_axes[0]] = ranks // known
+    mesh = Mesh(tuple(sizes.items()))
+    if len(open_axes) > 1 or mesh.size != ranks:
+        said = ", ".join(f"{name} {size}" for name, size in declared.items())
+        raise UsageError(
+            f"mesh of role {role}: {said} does not make its {ranks} ranks",
+            hint="the product of all axes is the number of ranks; one axis may be -1, which is what is left",
+        )
+    return mesh
+
+
+def layout(mesh: Mesh, names: Sequence[str], role: str) -> Layout:
+    """The shards over some axes: ranks that differ only on the other axes have the same shard.
+
+    On the other axes the rank at 0 answers; on `pp` the last one.
+
+    Raises:
+        UsageError: the mesh has no such axis.
+    """
+    sizes = dict(mesh.axes)
+    for name in names:
+        if name not in sizes:
+            there = ", ".join(sizes) or "none"
+            raise UsageError(
+                f"mesh={','.join(names)!r}: role {role} has no axis {name!r}",
+                hint=f"it has: {there}; a class says so by `mesh = {{'dp': -1, 'tp': 2}}`",
+            )
+    shard_of: list[int] = []
+    answering: dict[int, int] = {}
+    for rank in range(mesh.size):
+        at = mesh.coordinates(rank)
+        shard = 0
+        for name in names:
+            shard = shard * sizes[name] + at[name]
+        shard_of.append(shard)
+        others = (name for name in sizes if name not in names)
+        if all(at[name] == (sizes[name] - 1 if name == LAST_ANSWERS else 0) for name in others):
+            answering[shard] = rank
+    return Layout(tuple(shard_of), tuple(answering[shard] for shard in range(len(answering))))
+
+
+def every_rank(ranks: int) -> Layout:
+    """Without a mesh each rank is a shard of its own."""
+    return Layout(tuple(range(ranks)), tuple(range(ranks)))

@@ -1,0 +1,68 @@
+"""`dljob torchrun`: a script of torchrun's, unchanged, as a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dljob.api import torchrun as meaning
+from dljob.api import torchrun_line
+from dljob.api.torchrun_console import console
+from dljob.cli import output
+from dljob.errors import ExitCode, UsageError
+
+REMOTE = ("image", "namespace", "context", "no-upload")
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
+
+def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    """Run a script of torchrun's, unchanged, as a job: here, on a Ray that runs, or on Kubernetes.
+
+    Args:
+        words: torchrun's arguments and ours, the script, the script's arguments; `dljob torchrun --help` names them.
+    """
+    line = _read(words)
+    if line is None:
+        return ExitCode.OK
+    local = line.to == "local"
+    if not local and line.to != "kubernetes" and not ADDRESS.fullmatch(line.to):
+        raise UsageError(f"--to {line.to}: to where?", hint="--to local, --to kubernetes, or --to HOST:PORT of a Ray")
+    if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
+        raise UsageError(f"{', '.join(only)}: for --to kubernetes")
+    job = meaning.job(line, _site(local=local))
+    shown = console(line, job.ranks_per_node)
+    from dljob.plan.plan import plan
+    from dljob.spec.load import parse
+
+    manifest = parse(job.document)
+    plan(manifest)
+    for note in job.notes:
+        output.say(note)
+    if line.dry_run:
+        output.structured(job.document, "yaml")
+        return ExitCode.OK
+    from dljob.cli import scripted
+
+    if line.to == "kubernetes":
+        return scripted.on_kubernetes(manifest, line)
+    return (scripted.here if local else scripted.on_ray)(manifest, shown, line)
+
+
+def _read(words: tuple[str, ...]) -> argparse.Namespace | None:
+    """The line; None when only the help was asked for, which is then printed."""
+    try:
+        return torchrun_line.read(words, os.environ)
+    except SystemExit:
+        return None
+
+
+def _site(*, local: bool) -> meaning.Site:
+    from dljob.runtime.machine import devices_here
+
+    devices = {kind: len(ids) for kind, ids in devices_here().items()} if local else {}
+    return meaning.Site(local, len(os.sched_getaffinity(0)), devices, Path.cwd())

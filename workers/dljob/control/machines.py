@@ -1,0 +1,122 @@
+"""What is done about bad Kubernetes nodes: new pods keep away, old ones leave, and by force where nobody answers.
+
+KubeRay replaces a pod that is gone. One that is being deleted counts as there, and on a node that is lost it would be
+so for ever: no kubelet tells of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.control import exclusions, patches, reasons
+from dljob.control.case import Case, seconds, stamp
+from dljob.control.fields import items, part, text
+from dljob.control.model import Delete, Event, PatchCluster, Pod
+from dljob.control.steps import Step
+from dljob.telemetry import reasons as told
+
+GRACE_SECONDS = 5
+"""Of a pod that PrimeMaster has left already: there is nothing to be saved."""
+FORCE_SECONDS = 10.0
+"""A kubelet that answers has ended a pod so long after its time."""
+LOOK_SECONDS = 15.0
+"""Between looks at the node of a pod that does not end."""
+PODS_A_PASS = 20
+GONE = ("NotReady", "Gone")
+TAINTED = "DeletionByTaintManager"
+"""Why a pod on a node that is not ready is deleted; it stands on the pod, for those who may not look at nodes."""
+
+
+def force(case: Case) -> Step | None:
+    """Take away pods that are over and on nodes where nobody says so."""
+    pods = () if case.ref else case.observed.pods
+    lost = [pod for pod in pods if _overdue(case, pod) and _dead(case, pod)]
+    if not lost:
+        return None
+    actions = tuple(Delete("Pod", pod.name, pod.uid, grace=0) for pod in lost[:PODS_A_PASS])
+    events = tuple(Event("Warning", reasons.POD_FORCED, _words(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
+    return Step(
+        f"{len(lost)} pods are over, and their nodes do not say so",
+        actions,
+        events=events,
+        left=len(lost) - len(actions),
+    )
+
+
+def exclude(case: Case) -> Step | None:
+    """Keep new pods away from bad nodes, and let old ones leave them."""
+    if case.ref or case.cluster is None or case.leaving:
+        return None
+    entries = exclusions.entries(case)
+    if exclusions.state({"excluded": entries}) != exclusions.state(part(case.old, "nodes")):
+        # The pods that told which Kubernetes nodes these are may be gone in the next pass.
+        return Step("nodes are excluded, or no longer: that is written first")
+    nodes = exclusions.avoided(entries)
+    if nodes != patches.excluded(case.cluster):
+        action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
+        return Step(f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}", (action,))
+    actions = tuple(_leave(case, entries))
+    if not actions:
+        return None
+    now = actions[:PODS_A_PASS]
+    return Step(
+        f"{len(actions)} pods are to leave their nodes, or look for one anew", now, left=len(actions) - len(now)
+    )
+
+
+def wait(case: Case) -> float | None:
+    """Seconds until time alone changes something about nodes and the pods on them; None: it does not."""
+    left = [at for at in _dues(case) if at > 0]
+    return min(left) if left else None
+
+
+def _dues(case: Case) -> Iterator[float]:
+    for pod in case.observed.pods:
+        if pod.ends is not None:
+            yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
+    entries = exclusions.entries(case)
+    for one in entries:
+        until = seconds(text(one, "until"))
+        if until is not None and one.get("attempt", case.attempt) != case.attempt:
+            yield until - case.now + 1.0
+    for pod in exclusions.kept_out(case, exclusions.avoided(entries)):
+        yield pod.made + exclusions.patience(case) - case.now
+
+
+def _overdue(case: Case, pod: Pod) -> bool:
+    """Whether a pod that is being deleted should have been gone."""
+    return pod.ends is not None and pod.ends + FORCE_SECONDS <= case.now
+
+
+def _dead(case: Case, pod: Pod) -> bool:
+    """Whether nobody will ever tell of a pod's end: two that do not answer, or the API server's word on its node."""
+    if pod.machine in GONE:
+        return True
+    known = items(case.old, "nodes", "excluded")
+    frozen = any(text(one, "pod") == pod.name and text(one, "reason") == told.NODE_FROZEN for one in known)
+    return frozen or (pod.machine == "Unknown" and pod.end.startswith(TAINTED))
+
+
+def _words(pod: Pod) -> str:
+    node = {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
+    since = stamp(pod.ends or 0.0)
+    return f"pod {pod.name} was to be gone at {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
+
+
+def _leave(case: Case, entries: list[exclusions.Entry]) -> Iterator[Delete]:
+    """Pods on excluded nodes, the head apart; and pods that wait for a node by what was so before."""
+    left = {text(one, "pod") for one in entries if one.get("attempt") == case.attempt}
+    barred = {one["kubernetesNode"] for one in entries if one["reason"] == exclusions.REQUESTED}
+    allowed = patches.away(case.cluster)
+    for pod in case.observed.pods:
+        if pod.leaving:
+            continue
+        if pod.name in left:
+            yield Delete("Pod", pod.name, pod.uid, grace=GRACE_SECONDS)
+        elif (pod.node in barred and not pod.head) or (pod.trouble_reason == "Unschedulable" and _stale(pod, allowed)):
+            yield Delete("Pod", pod.name, pod.uid)
+
+
+def _stale(pod: Pod, away: frozenset[str] | None) -> bool:
+    """Whether a pod keeps away from more nodes than its successor would."""
+    return away is not None and not away.issuperset(pod.away)

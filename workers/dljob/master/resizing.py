@@ -1,0 +1,169 @@
+"""Giving roles other numbers of ranks: where their units can be then, and the restart with which they have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dljob.master import grants, ledger
+from dljob.master.actions import Unreserve
+from dljob.master.assign import Assignment, Refusal, assign, spare_nodes
+from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
+from dljob.master.holding import left, reserve, taken, unit_hosts
+from dljob.master.job import RoleFacts
+from dljob.master.ledger_rules import micros
+from dljob.master.restart import Order, begin, kill
+from dljob.master.seats import seats_of
+from dljob.master.state import HostState, RankKey, RankPhase, RankState, UnitPhase, UnitState
+from dljob.master.views import Level
+from dljob.telemetry import reasons
+
+RESIZED = "Resized"
+"""Why ranks are restarted that have other peers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Numbers of ranks by role, and the nodes of the units that have none yet."""
+
+    sizes: Mapping[str, int]
+    nodes: Mapping[str, str]
+
+
+def fewer(d: Draft, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
+    """The largest numbers of ranks of these roles with which all that has no place finds one, the first roles first."""
+    sizes = {role: d.facts(role).plan.min_replicas for role in roles}
+    found = placed(d, sizes, spares=spares)
+    for role in roles if isinstance(found, Assignment) else ():
+        group = d.facts(role).plan.group_size
+        low, high = sizes[role] // group, d.facts(role).plan.groups
+        while low < high:
+            middle = (low + high + 1) // 2
+            tried = placed(d, {**sizes, role: middle * group}, spares=spares)
+            if isinstance(tried, Assignment):
+                low, found = middle, tried
+            else:
+                high = middle - 1
+        sizes[role] = low * group
+    return found if isinstance(found, Refusal) else Resize(sizes, found.nodes)
+
+
+def more(d: Draft, role: str, upto: int) -> Resize:
+    """The most ranks up to so many of a role that there is room for."""
+    facts = d.facts(role)
+    group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
+    best = Resize({role: facts.plan.replicas}, {})
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = placed(d, {role: middle * group}, spares=True)
+        if isinstance(tried, Assignment):
+            low, best = middle, Resize({role: middle * group}, tried.nodes)
+        else:
+            high = middle - 1
+    return best
+
+
+def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
+    """Where all units that have no node go when roles have these numbers of ranks. `spares`: those nodes stay free."""
+    plan = d.job.sized(sizes).plan
+    gone = frozenset(name for role in sizes for name in _units(d.facts(role), sizes[role]))
+    lacking = [name for name in plan.units if name not in d.units or d.units[name].phase in _NOWHERE]
+    barred = frozenset(d.exclusions).union(d.departures)
+    nodes = {node.id: node for node in d.nodes}
+    for name in gone:
+        own = d.units[name]
+        if own.phase is UnitPhase.HELD and own.node in nodes:
+            holds = grants.unit_of(d.job.plan, name, grants.given(d.grants, name))
+            nodes[own.node] = left(nodes[own.node], holds)
+    return assign(
+        grants.units_of(plan, d.grants, lacking),
+        nodes.values(),
+        excluded=barred,
+        taken=[held for held in taken(d) if held.unit.name not in gone],
+        reserve_nodes=spare_nodes(plan) if spares else None,
+    )
+
+
+_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
+
+
+def _units(facts: RoleFacts, size: int) -> Iterable[str]:
+    """The units that a role has no more with so many ranks."""
+    return (f"{facts.series}/{k}" for k in range(size // facts.plan.group_size, facts.plan.groups))
+
+
+def start_with_fewer(d: Draft, why: str) -> bool:
+    """Admit a job that has no room with as many ranks of its elastic roles as there is room for, if there is."""
+    roles = [role for role in d.job.roles if role in d.sizes]
+    made = fewer(d, roles, spares=True)
+    before = {role: d.facts(role) for role in roles}
+    if isinstance(made, Refusal) or all(made.sizes[role] == facts.plan.replicas for role, facts in before.items()):
+        return False
+    for role, facts in before.items():
+        _give_back(d, facts, made.sizes[role])
+    d.job = d.job.sized(made.sizes)
+    for role, facts in before.items():
+        have, had = made.sizes[role], facts.plan.replicas
+        own = evolve(d.sizes[role], size=have, shrink_at=None, resized=d.now)
+        d.sizes = d.sizes.set(role, own)
+        if have != had:
+            d.ledger = ledger.resized(d.ledger, role, had, have, micros(d, d.now))
+            d.note(reasons.RESIZED, role, f"it starts with {have} ranks instead of {had}: {why}")
+    reserve(d, dict(made.nodes))
+    return True
+
+
+def resize(d: Draft, made: Resize, why: str, *, anew: bool) -> None:
+    """Restart roles with other numbers of ranks. `anew`: for the loss that restarts them anyhow."""
+    before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
+    left_out = {role: _give_back(d, facts, made.sizes[role]) for role, facts in before.items()}
+    d.job = d.job.sized({role: made.sizes[role] for role in before})
+    for role, facts in before.items():
+        _add(d, role, facts)
+        d.ledger = ledger.resized(d.ledger, role, facts.plan.replicas, d.facts(role).plan.replicas, micros(d, d.now))
+    reserve(d, dict(made.nodes))
+    for role, facts in before.items():
+        have, had = d.facts(role).plan.replicas, facts.plan.replicas
+        own = d.sizes[role]
+        grown = d.now if have > had else own.grown
+        settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
+        d.sizes = d.sizes.set(role, evolve(settled, grown=grown))
+        d.seats = d.seats.set(role, seats_of(d, role))
+        words = f"{have} ranks instead of {had}: {why}"
+        d.note(reasons.RESIZED, role, words)
+        begin(d, Order(Level.ROLE, role, (0,), RESIZED, words, leaving=left_out[role], anew=anew))
+        for key in left_out[role]:
+            d.set_rank(key, evolve(d.ranks[key], incident=0))
+
+
+def _give_back(d: Draft, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
+    """Give up the units beyond so many ranks; gives the ranks that are no more."""
+    for name in _units(facts, size):
+        own = d.units[name]
+        d.do(Unreserve(name, own.token))
+        for host in unit_hosts(d, name):
+            kill(d, host)
+        d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
+    keys = tuple((facts.plan.name, rank) for rank in range(size, facts.plan.replicas))
+    for key in keys:
+        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT, pid=0))
+    return keys
+
+
+def _add(d: Draft, role: str, before: RoleFacts) -> None:
+    """Ranks that the role had not; one that it once had is a later process of it."""
+    facts = d.facts(role)
+    for rank in range(before.plan.replicas, facts.plan.replicas):
+        key, host = (role, rank), facts.host_of(rank)
+        if key in d.ranks:
+            d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING))
+        else:
+            d.ranks = d.ranks.set(key, RankState())
+            d.set_role(role, evolve(d.roles[role], waiting=d.roles[role].waiting + 1))
+            d.touched.ranks.add(key)
+        if host not in d.hosts:
+            d.hosts = d.hosts.set(host, HostState())
+    for name in _units(facts, before.plan.replicas):
+        token = d.units[name].token if name in d.units else 0
+        d.units = d.units.set(name, UnitState(UnitPhase.LOST, token))

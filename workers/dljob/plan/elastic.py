@@ -1,0 +1,54 @@
+"""How many machines a job wants when its elastic roles have other numbers of ranks than at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dljob.plan.model import JobPlan, NodeGroup, RolePlan, Series, UnitTable
+from dljob.plan.rooms import copies, demand_of, room_of
+
+MOST = 100_000
+"""Units of one kind that a machine is taken to hold at most."""
+
+
+def machines(plan: JobPlan, start: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """Node group -> how many of its machines are wanted for these numbers of ranks, within its bounds.
+
+    `start`: the numbers that the groups' `replicas` are for.
+    """
+    groups = plan.node_groups.values()
+    counts = counted(groups, plan.units, plan.roles, start, wanted)
+    return {group.name: _within(group, counts[group.name]) for group in groups}
+
+
+def counted(
+    groups: Iterable[NodeGroup],
+    units: UnitTable,
+    roles: Mapping[str, RolePlan],
+    start: Mapping[str, int],
+    wanted: Mapping[str, int],
+) -> dict[str, int]:
+    """The same without bounds.
+
+    A role that grows wants whole machines more; one that shrinks gives back as many as its units alone fill.
+    """
+    every = sorted(groups, key=lambda group: (group.bounds is None, group.name))
+    counts = {group.name: group.replicas for group in every}
+    for name, size in sorted(wanted.items()):
+        more = (size - start[name]) // roles[name].group_size
+        if more:
+            group, each = _home(every, units.of_role(name))
+            counts[group.name] += -(-more // each)
+    return counts
+
+
+def _within(group: NodeGroup, count: int) -> int:
+    low, high = group.bounds or (group.replicas, group.replicas)
+    return min(max(count, low), high)
+
+
+def _home(groups: Iterable[NodeGroup], series: Series) -> tuple[NodeGroup, int]:
+    """Where further units of a role go, and how many of them one machine holds; the plan has found room for some."""
+    demand = demand_of(series.unit(0))
+    each = ((group, copies(room_of(group.resources, group.labels), demand, MOST)) for group in groups)
+    return next(found for found in each if found[1])

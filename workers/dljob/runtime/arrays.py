@@ -1,0 +1,53 @@
+"""The libraries whose values `shard` cuts and `concat` joins; each is imported by who has such a value already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dljob.calls.rows import register_rows
+
+
+def _length(value: Any) -> int | None:
+    """Rows of an array; None for one without dimensions."""
+    return int(value.shape[0]) if len(value.shape) else None
+
+
+def _cut(value: Any, begin: int, end: int) -> Any:
+    return value[begin:end]
+
+
+def _cut_copy(value: Any, begin: int, end: int) -> Any:
+    """Its own memory: pickling a slice of a tensor sends all of the memory that it looks into."""
+    return value[begin:end].clone()
+
+
+def _numpy_join(parts: Sequence[Any]) -> Any:
+    import numpy as np
+
+    return np.concatenate(parts)
+
+
+def _numpy_maximum(a: Any, b: Any) -> Any:
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def _torch_join(parts: Sequence[Any]) -> Any:
+    import torch
+
+    return torch.cat(list(parts))
+
+
+def _torch_maximum(a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.maximum(a, b)
+
+
+def register() -> None:
+    """Teach `shard` and `concat` the arrays of NumPy, the tensors of torch, and TensorDicts."""
+    register_rows("numpy.ndarray", count=_length, cut=_cut, join=_numpy_join, maximum=_numpy_maximum)
+    register_rows("torch.Tensor", count=_length, cut=_cut_copy, join=_torch_join, maximum=_torch_maximum)
+    register_rows("tensordict.base.TensorDictBase", count=_length, cut=_cut_copy, join=_torch_join)
