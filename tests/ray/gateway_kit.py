@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+PORTS = range(20_000, 32_000)
 
 
 class Submissions:
@@ -67,7 +69,8 @@ class Submissions:
             said[0] = ask(f"{self.jobs_api}/api/jobs/", body, token())
             return said[0][1]["submission_id"] if said[0][0] == 200 else ""
 
-        return eventually(taken, 150, lambda: str(said[0]))
+        job.sent = eventually(taken, 150, lambda: str(said[0]))
+        return job.sent
 
     def submission(self, sent: str) -> dict[str, Any]:
         return ask(f"{self.jobs_api}/api/jobs/{sent}", None, token())[1]
@@ -85,7 +88,7 @@ class Submissions:
             seen = self.submission(sent)
             return seen if seen["status"] in ("SUCCEEDED", "FAILED", "STOPPED") else None
 
-        return eventually(over, within, lambda: self.log(sent))
+        return eventually(over, within, lambda: f"{self.submission(sent)}\n{self.log(sent)}")
 
     @property
     def gateway(self) -> str:
@@ -101,6 +104,10 @@ class Submissions:
         code, said = ask(f"{self.jobs_api}/api/packages/gcs/{name}", package.getvalue(), token(), method="PUT")
         assert code == 200, said
         return f"gcs://{name}"
+
+    def told(self) -> str:
+        """What its processes said when they were started."""
+        return ""
 
     def driver(self, sent: str) -> int:
         """The pid of a launcher."""
@@ -174,6 +181,7 @@ class Job:
     def __init__(self, folder: Path, *roles: Mapping[str, Any], name: str = "g", **spec: Any) -> None:
         self.uid = uuid.uuid4().hex
         self.name = name
+        self.sent = ""
         self.spec = folder / f"{name}-{self.uid[:8]}.json"
         self.spec.write_text(
             json.dumps(
@@ -198,7 +206,15 @@ class Job:
             seen[0] = self.ask(ray, "status?ranks=1")
             return seen[0][1] if seen[0][0] == 200 and check(seen[0][1]) else None
 
-        return eventually(look, within, lambda: json.dumps(seen[0], indent=1))
+        return eventually(look, within, lambda: f"{json.dumps(seen[0], indent=1)}\n{self.launched(ray)}")
+
+    def launched(self, ray: Submissions) -> str:
+        """What became of its last submission, for a test that fails."""
+        if not self.sent:
+            return "nothing was submitted"
+        with suppress(OSError, KeyError):
+            return f"{json.dumps(ray.submission(self.sent), indent=1)}\n{ray.log(self.sent)}\n{ray.told()}"
+        return "Ray's head does not answer"
 
     def running(self, ray: Submissions, within: float = 60) -> dict[str, Any]:
         return self.until(ray, lambda seen: seen["phase"] == "Running", within)
@@ -261,8 +277,15 @@ def processes() -> Iterator[tuple[int, list[str]]]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port that nothing listens on.
+
+    It lies between those of Ray's workers and those that the kernel gives away: a port that the kernel chose is free
+    again when this returns, and one of Ray's many servers gets it before it is used.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError(f"no port is free from {PORTS.start} to {PORTS.stop - 1}")
 
 
 def kill(pid: int) -> None:

@@ -22,18 +22,20 @@ from redis_kit import PASSWORD
 
 RAY = str(Path(sys.executable).parent / "ray")
 STORE = str(80 << 20)
-POD = 'mount -t tmpfs none "$DLJOB_HOME" && mount -t tmpfs none "$RAY_TMPDIR/head" && exec "$@"'
+HEAD = ("-pf", "--mount-proc", "--kill-child")
+OWN = 'mount -t tmpfs none "$RAY_TMPDIR/head" && exec "$@"'
+POD = f'mount -t tmpfs none "$DLJOB_HOME" && {OWN}'
 
 
 def may_be_made() -> bool:
     """Whether this user may make namespaces with mounts."""
-    made = subprocess.run([*_apart(), "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
+    made = subprocess.run([*_apart(*HEAD), "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
     return made.returncode == 0
 
 
-def _apart() -> list[str]:
+def _apart(*more: str) -> list[str]:
     as_root = [] if os.geteuid() == 0 else ["-r"]
-    return ["unshare", *as_root, "-m", "-pf", "--mount-proc", "--kill-child"]
+    return ["unshare", *as_root, "-m", *more]
 
 
 class HeadApart(Submissions):
@@ -51,6 +53,7 @@ class HeadApart(Submissions):
             "DLJOB_HOME": str(self.home),
             "PYTHONPATH": str(HERE),
             "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+            "RAY_raylet_start_wait_time_s": "120",
             **env,
         }
         rocks = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
@@ -76,14 +79,16 @@ class HeadApart(Submissions):
         ports = [f"--port={self.gcs}", f"--dashboard-port={self.dashboard}", "--dashboard-host=127.0.0.1"]
         made = ["--head", "--num-cpus=0", *ports, f"--temp-dir={self.folder}/head", *self._flags]
         env = {**self._env, **self._kept, "RAY_NODE_TYPE_NAME": "headgroup", "RAY_CLOUD_INSTANCE_ID": "head"}
-        self._head = self._ray([*_apart(), "sh", "-c", POD, "pod"], made, env, "head.log")
+        self._head = self._ray([*_apart(*HEAD), "sh", "-c", POD, "pod"], made, env, "head.log")
         eventually(self.session, 120, lambda: (self.folder / "head.log").read_text()[-2000:])
 
     def add_worker(self, name: str) -> None:
         """A raylet of 4 CPUs."""
         made = [f"--address=127.0.0.1:{self.gcs}", "--num-cpus=4"]
         env = {**self._env, "RAY_NODE_TYPE_NAME": "workers", "RAY_CLOUD_INSTANCE_ID": name}
-        self._workers.append(self._ray([], made, env, f"{name}.log"))
+        # Two that start at once in one folder take the same names in it, and one of them dies (Ray 2.60).
+        own = [*_apart(), "sh", "-c", OWN, "pod"]
+        self._workers.append(self._ray(own, made, env, f"{name}.log"))
 
     def kill_head(self) -> None:
         """SIGKILL of everything that is there, at once, as a pod ends that is gone with its machine."""
@@ -120,6 +125,10 @@ class HeadApart(Submissions):
     def session(self) -> str:
         """The session of Ray, as the operator asks for it."""
         return ask(f"{self.jobs_api}/api/version", None, token())[1]["session_name"]
+
+    def told(self) -> str:
+        """The ends of what its `ray start` printed."""
+        return "\n".join(f"{log.name}: {log.read_text()[-1000:]}" for log in sorted(self.folder.glob("*.log")))
 
     def mine(self) -> Iterator[int]:
         """Every process of this Ray."""
