@@ -23,7 +23,7 @@ from redis_kit import PASSWORD
 RAY = str(Path(sys.executable).parent / "ray")
 STORE = str(80 << 20)
 HEAD = ("-pf", "--mount-proc", "--kill-child")
-OWN = 'mount -t tmpfs none "$RAY_TMPDIR/head" && exec "$@"'
+OWN = 'mount --bind "$(mktemp -d "$RAY_TMPDIR/machine-XXXXXX")" "$RAY_TMPDIR/head" && exec "$@"'
 POD = f'mount -t tmpfs none "$DLJOB_HOME" && {OWN}'
 
 
@@ -127,8 +127,9 @@ class HeadApart(Submissions):
         return ask(f"{self.jobs_api}/api/version", None, token())[1]["session_name"]
 
     def told(self) -> str:
-        """The ends of what its `ray start` printed."""
-        return "\n".join(f"{log.name}: {log.read_text()[-1000:]}" for log in sorted(self.folder.glob("*.log")))
+        """The ends of what each `ray start` printed, and of what its servers wrote."""
+        found = [*self.folder.glob("*.log"), *self.folder.glob("machine-*/session_2*/logs/[gr]*.[oe]*")]
+        return "\n".join(f"== {log}: {log.read_text()[-1000:]}" for log in sorted(found))
 
     def mine(self) -> Iterator[int]:
         """Every process of this Ray."""
