@@ -114,6 +114,7 @@ def test_ranks_leave_for_a_node_that_has_room(job: Job, add: Any) -> None:
     steps_made(job, 5)
     here = job.connection.status()["units"][0]["node"]
     (said,) = leaves(here)
+    print(said)  # for who reads a failure
     last = told(job.folder, 0)
     job.running("w/0", incarnation={"w/0": 2}, within=100)
     assert job.connection.status()["units"][0]["node"] != here
