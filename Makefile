@@ -6,6 +6,8 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
+EXAMPLE ?= grpo-tiny
+RUN_ppo-tiny := --pretend GPU=4
 export OMP_NUM_THREADS ?= 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
@@ -27,8 +29,8 @@ $(UV):
 	$(UV) sync --quiet --locked --all-extras --all-groups --python $(PYTHON)
 	@touch $@
 
-run: setup ## the example: GRPO with five roles on an embedded Ray, three faults (ARGS=--no-faults: the control)
-	$(BIN)/python -m dljob.cli run examples/grpo-tiny/dljob.yaml $(if $(filter --no-faults,$(ARGS)),,--faults examples/grpo-tiny/faults.yaml) $(filter-out --no-faults,$(ARGS))
+run: setup ## an example on an embedded Ray: GRPO, three faults (ARGS=--no-faults: the control); EXAMPLE=ppo-tiny: another one
+	$(BIN)/python -m dljob.cli run examples/$(EXAMPLE)/dljob.yaml $(RUN_$(EXAMPLE)) $(if $(filter --no-faults,$(ARGS)),,$(addprefix --faults ,$(wildcard examples/$(EXAMPLE)/faults.yaml))) $(filter-out --no-faults,$(ARGS))
 
 test: setup ## every tier that this machine can run
 	$(BIN)/python tests/tiers.py $(ARGS)

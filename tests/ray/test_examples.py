@@ -72,6 +72,26 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
 
 
+@pytest.mark.torch
+def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    example = tmp_path / "ppo-tiny"
+    shutil.copytree(EXAMPLES / "ppo-tiny", example)
+    shorten(example / "dljob.yaml", {"iterations: 100": "iterations: 40"})
+    last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--pretend", "GPU=4")
+    assert last["restarts"] == NOTHING
+    assert last["iterations"] == 40
+    assert last["score"] > 0.6, "it begins at 0.1"
+
+
+def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    last = dljob_run(tmp_path, str(EXAMPLES / "ray-data" / "dljob.yaml"))
+    assert last["restarts"] == NOTHING
+    assert (last["rows"], last["captured"]) == (4 * 13_333, 0)
+    assert (last["slope"], last["start"]) == (pytest.approx(3, abs=0.1), pytest.approx(2, abs=0.1))
+
+
 def shorten(file: Path, changes: dict[str, str]) -> None:
     """Replace words of a file, each of which must be there once."""
     text = file.read_text()

@@ -33,6 +33,7 @@ class DLJobBuilder(SpecSetters):
         self._devices_said: set[str] = set()
         self._collocations: list[Collocation] = []
         self._machines: dict[str, Any] = {}
+        self._comm: dict[str, Any] = {}
 
     # --- machines
 
@@ -156,6 +157,16 @@ class DLJobBuilder(SpecSetters):
         """Collocate all roles but those named, whenever they are declared."""
         return self._collocate(Collocation(None, tuple(r.lower() for r in exclude), _level(level), name))
 
+    def skip_node_check(self) -> Self:
+        """Check no nodes before torch ranks start, in whichever role they are."""
+        self._comm["preCheck"] = False
+        return self
+
+    def no_setup_process_group(self) -> Self:
+        """Let the user code of torch ranks make its process group itself."""
+        self._comm["initProcessGroup"] = False
+        return self
+
     # --- the end
 
     def build(self) -> DLJob:
@@ -172,6 +183,8 @@ class DLJobBuilder(SpecSetters):
                 raise UsageError(
                     f"role {role.name!r} runs nothing", hint=f".role({role.name!r}) needs .run(...) or .train(...)"
                 )
+            if role.type == "Elastic":
+                role.comm = {**role.comm, **self._comm}
         spec = copy.deepcopy(self._spec)
         if self._env:
             spec["env"] = [{"name": k, "value": v} for k, v in self._env.items()]

@@ -1,0 +1,58 @@
+"""The actor: the policy that learns, as one torch world. Each iteration ends with a checkpoint in memory."""
+
+from __future__ import annotations
+
+import time
+
+import ppo
+import task
+import torch
+import torch.distributed as dist
+from model import policy
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from dljob import Worker, checkpoint, rpc
+
+
+class Policy(Worker):
+    """Takes its rows of each batch; DDP averages the gradients of all ranks."""
+
+    def setup(self) -> None:
+        """Weights, optimizer and scores so far, from the checkpoint if there is one."""
+        torch.set_num_threads(1)
+        self.net = policy(self.config["seed"])
+        self.optimizer = torch.optim.Adam(self.net.parameters(), ppo.LEARNING_RATE)
+        self.scores: list[float] = []
+        found = checkpoint.load()
+        if found:
+            self.net.load_state_dict(found[1]["net"])
+            self.optimizer.load_state_dict(found[1]["optimizer"])
+            self.scores = found[1]["scores"]
+        self.ddp = DistributedDataParallel(self.net)
+
+    @rpc(dispatch="shard", collect="mean", idempotent=True, concurrency=1)
+    def train(self, iteration: int, batch: task.Batch, score: float) -> float:
+        """One iteration; nothing if the checkpoint already has it. The loss."""
+        if iteration < len(self.scores):
+            return 0.0
+        try:
+            loss = ppo.improve(self.ddp, self.optimizer, batch)
+            self.scores.append(score)
+            state = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "scores": self.scores}
+            checkpoint.save(iteration + 1, state, persist=False)
+            dist.barrier()  # nobody answers before all have saved, or a restart would find half the answers
+        except RuntimeError:
+            time.sleep(10)  # another rank died: the group is about to be restarted, and this call made again
+            raise
+        return loss
+
+    @rpc(dispatch="rank0", idempotent=True)
+    def weights(self) -> tuple[int, dict[str, Tensor]]:
+        """How many iterations made these weights, and the weights."""
+        return len(self.scores), self.net.state_dict()
+
+    @rpc(dispatch="rank0", idempotent=True)
+    def history(self) -> list[float]:
+        """The mean score of each iteration done."""
+        return self.scores

@@ -1,0 +1,35 @@
+"""The trainer: the driver, which leads the other roles through PPO. Plain Python, no torch, and it keeps no state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import task
+
+from dljob import RoleGroup, Worker, progress
+
+
+class PPOTrainer(Worker):
+    """Samples, judges, estimates, improves, so many times over."""
+
+    def run(self) -> dict[str, Any]:
+        """Train; what it returns is the job's result."""
+        actor, rollout = RoleGroup("actor"), RoleGroup("rollout")
+        history: list[float] = actor.history()
+        for iteration in range(len(history), self.config["iterations"]):
+            asked = task.prompts(self.config["seed"], iteration, self.config["prompts"])
+            batch, scores, strayed = self.estimated(rollout.generate(asked, iteration))
+            learning = RoleGroup("critic").call("train", iteration, batch)
+            history.append(task.mean(scores))
+            loss = actor.train(iteration, batch, history[-1])
+            progress(iteration + 1, score=history[-1], kl=strayed, loss=loss, value_loss=learning.result())
+        return {"score": round(task.mean(history[-5:]), 4), "iterations": len(history)}
+
+    def estimated(self, batch: task.Batch) -> tuple[task.Batch, list[float], float]:
+        """The batch with what it teaches, the scores of its answers, and how far they stray from the reference."""
+        values = RoleGroup("critic").call("values", batch)  # three roles work at once
+        scores = RoleGroup("reward").call("score", batch)
+        weight = self.config["init_kl_coef"]
+        reference = RoleGroup("reference").logprobs(batch) if weight else batch["logprobs"]  # without it nothing strays
+        judged = scores.result()
+        return task.estimated(batch, reference, values.result(), judged, weight), judged, task.kl(batch, reference)
