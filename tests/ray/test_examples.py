@@ -92,6 +92,13 @@ def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path) -
     assert (last["slope"], last["start"]) == (pytest.approx(3, abs=0.1), pytest.approx(2, abs=0.1))
 
 
+def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(tmp_path: Path) -> None:
+    last = dljob_run(tmp_path, str(EXAMPLES / "sub-master" / "dljob.yaml"))
+    assert last["restarts"] == NOTHING | {"role_group": 1}
+    assert (last["ranks"], last["generation"]) == (3, 2)
+    assert last["sums"] == [3 * number + 3 for number in range(20)]
+
+
 def shorten(file: Path, changes: dict[str, str]) -> None:
     """Replace words of a file, each of which must be there once."""
     text = file.read_text()

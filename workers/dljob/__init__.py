@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dljob.runtime.futures import CallFuture, FutureSequence
     from dljob.runtime.rpc import RoleGroup, rpc
     from dljob.runtime.shards import Shard, shards
+    from dljob.runtime.sub_master import SubMaster
     from dljob.runtime.worker import Worker
 
 _HOMES = {
@@ -68,6 +69,7 @@ _HOMES = {
     "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
     "dljob.runtime.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.shards": ("Shard", "shards"),
+    "dljob.runtime.sub_master": ("SubMaster",),
     "dljob.runtime.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -94,6 +96,7 @@ __all__ = [
     "RoleGroup",
     "Shard",
     "SpecError",
+    "SubMaster",
     "UnreachableError",
     "UsageError",
     "Worker",

@@ -140,6 +140,7 @@ SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].replicas": ((".roles.0.replicasPerGroup", 1),),
     ".gcsFaultTolerance.claimName": ((".gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),),
     ".faultTolerance.elastic.shrinkAfterSeconds": ((".faultTolerance.node.pendingTimeoutSeconds", 86400),),
+    ".roles[].comm.subMaster": ((".roles[].comm.backend", "Auto"),),
     ".faultTolerance.node.pendingTimeoutSeconds": ((".faultTolerance.elastic", {}),),
     ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),
 }

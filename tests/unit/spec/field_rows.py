@@ -143,6 +143,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.timeoutSeconds": Plan("spec.roles.0.comm.timeoutSeconds", 60),
     "spec.roles[].comm.preCheck": Plan("spec.roles.0.comm.preCheck", True),
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
+    "spec.roles[].comm.subMaster": Plan("spec.roles.0.comm", {"subMaster": "ring"}),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
     "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(

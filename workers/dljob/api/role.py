@@ -188,18 +188,21 @@ class RoleBuilder(Generic[B_co]):
         timeout_seconds: int | None = None,
         init_process_group: bool | None = None,
         pre_check: bool | None = None,
+        sub_master: str | None = None,
     ) -> Self:
-        """The torch process group; what is left out stays as it was.
+        """How torch ranks meet; what is left out stays as it was.
 
         Args:
             backend: Auto, nccl, hccl, gloo or None.
             timeout_seconds: how long a collective may wait.
             init_process_group: whether a class finds the group initialised.
             pre_check: whether nodes are checked first; left out: where the backend is nccl or hccl.
+            sub_master: an entry point in `dljob.submasters` that serves where they meet, in the place of torch's store.
         """
         if pre_check is not None:
             self._workload.comm_pre_check = pre_check
         given = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
+        given["subMaster"] = sub_master
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
         return self
 

@@ -59,7 +59,9 @@ def rank_env(
         }
     if store:
         host, _, port = store.rpartition(":")
-        env.update(MASTER_ADDR=host, MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True")
+        env.update(MASTER_ADDR=host, MASTER_PORT=port)
+        if not role.sub_master:
+            env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     if local_world_size > 1 and "OMP_NUM_THREADS" not in env and "OMP_NUM_THREADS" not in (inherited or {}):
         # torchrun's default: ranks of one machine would each take all its cores.
         env["OMP_NUM_THREADS"] = "1"

@@ -81,6 +81,8 @@ class RolePlan:
     """The fewest ranks that it goes on with; 0: it always has as many."""
     max_replicas: int = 0
     """The most ranks that it may be given; 0: it always has as many."""
+    sub_master: str = ""
+    """The entry point that serves where its ranks meet; empty: ElasticMaster, where they have a process group."""
 
     @property
     def resizes(self) -> bool:
@@ -94,8 +96,8 @@ class RolePlan:
 
     @property
     def uses_store(self) -> bool:
-        """Whether ranks meet through a torch store that ElasticMaster serves."""
-        return self.elastic and self.comm_backend is not None
+        """Whether ranks meet through a store: torch's, which ElasticMaster serves, or what their own SubMaster does."""
+        return self.elastic and (self.comm_backend is not None or bool(self.sub_master))
 
     @property
     def rejoins(self) -> bool:

@@ -16,7 +16,7 @@ from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
 
 DIGEST_LENGTH = 16
-_BOUNDS = ("min_replicas", "max_replicas", "bounds")
+_LATER = ("min_replicas", "max_replicas", "bounds", "sub_master")
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
@@ -54,5 +54,5 @@ def _digest(
 
 
 def _told(of: RolePlan | NodeGroup) -> dict[str, object]:
-    """Its fields; bounds only where there are some, so that a job without any keeps its digest."""
-    return {key: value for key, value in asdict(of).items() if value or key not in _BOUNDS}
+    """Its fields; those that came later only where they say something, so that a job without them keeps its digest."""
+    return {key: value for key, value in asdict(of).items() if value or key not in _LATER}

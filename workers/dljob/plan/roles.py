@@ -52,6 +52,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         pre_check=_pre_check(role, comm),
         min_replicas=low,
         max_replicas=high,
+        sub_master=(role.comm.sub_master or "") if elastic else "",
     )
 
 
@@ -70,7 +71,7 @@ def _restart_level(role: Role) -> str:
 
 
 def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | None:
-    if role.comm.backend == "None":
+    if role.comm.backend == "None" or role.comm.sub_master:
         return None
     if role.comm.backend != "Auto":
         return role.comm.backend

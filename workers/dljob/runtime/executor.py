@@ -15,6 +15,7 @@ from dljob.errors import DLJobError
 from dljob.master import actions as ac
 from dljob.master import events as ev
 from dljob.master.grants import unit_of
+from dljob.master.job import STORE
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId
 from dljob.plan.model import HostKind, JobPlan, RolePlan
@@ -30,6 +31,7 @@ HOST_CLASSES = {
 }
 PROBE_CLASS = "dljob.runtime.device_probe.DeviceProbe"
 STORE_CLASS = "dljob.runtime.elastic_master.ElasticMaster"
+SUB_MASTER_CLASS = "dljob.runtime.sub_master_host.SubMasterHost"
 SPARE_DEADLINE_S = 120.0
 LEFT_S = 30.0
 LOOK_S = 0.02
@@ -183,7 +185,8 @@ class Executor:
         name = self.host_actor(action.host, action.life)
         reservation = self._reservation(action.unit, action.token)
         if action.host.index < 0:
-            spec = self._spec(role, name, STORE_CLASS, reservation=reservation)
+            cls = SUB_MASTER_CLASS if role.sub_master else STORE_CLASS
+            spec = self._spec(role, name, cls, reservation=reservation)
             self.hosts.bring_up(action.host, action.life, Birth(spec, action.deadline_s))
             return
         first, *others = self._bundles(role, action.host.index)
@@ -215,6 +218,9 @@ class Executor:
         order = StartOrder(
             self._epoch(), action.life, action.ranks, many, action.generation, action.store, action.devices, sizes
         )
+        host = action.host
+        if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE))):
+            await self.hosts.tell(store, "start", order)  # it is ready for these ranks before they come
         await self.hosts.tell(action.actor, "start", order)
 
     async def _stop(self, action: ac.StopRanks) -> None:

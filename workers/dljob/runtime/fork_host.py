@@ -115,7 +115,7 @@ class ForkHost(Host):
             env=env,
             log=log,
             code_dir=spec.job.code_dir or "/",
-            store=order.store if spec.role.uses_store else "",
+            store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
         )
 

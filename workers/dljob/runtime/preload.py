@@ -20,8 +20,9 @@ FILES = 100
 
 def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
     """The modules to import early for a role."""
-    if role.uses_store or "torch" in imported(role.entrypoint, code_dir):
-        return ("torch", "torch.distributed") if role.uses_store else ("torch",)
+    grouped = role.comm_backend is not None
+    if grouped or "torch" in imported(role.entrypoint, code_dir):
+        return ("torch", "torch.distributed") if grouped else ("torch",)
     return ()
 
 

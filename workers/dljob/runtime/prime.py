@@ -22,7 +22,7 @@ from dljob.master.carry import carried
 from dljob.master.status import placement
 from dljob.master.views import Clue
 from dljob.plan.plan import plan
-from dljob.runtime import parting
+from dljob.runtime import extensions, parting
 from dljob.runtime.backend import Backend, factory
 from dljob.runtime.core import core
 from dljob.runtime.entries import SPEC, MasterOrder, forget, master_name
@@ -215,6 +215,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         text = path.read_bytes()
     manifest = DLJobManifest.model_validate(json.loads(text))
     spec = leased(manifest.spec)
+    extensions.check(spec, order.code_dir)
     made = plan(manifest)
     info = JobInfo(
         uid=order.uid,

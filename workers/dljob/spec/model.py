@@ -157,7 +157,7 @@ class Dependency(Model):
 
 
 class Comm(Model):
-    """The torch process group of an Elastic role."""
+    """How the ranks of an Elastic role meet: in a torch process group, or by a SubMaster of one's own."""
 
     backend: Literal["Auto", "nccl", "hccl", "gloo", "None"] = "Auto"
     """Auto: nccl on GPU, hccl on NPU, else gloo. None: no process group and no store."""
@@ -168,6 +168,9 @@ class Comm(Model):
     where the backend is nccl or hccl."""
     init_process_group: bool = True
     """Whether a `class` entrypoint finds the group initialised; scripts call `init_process_group()` themselves."""
+    sub_master: Annotated[str | None, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = None
+    """Name of an entry point in `dljob.submasters` that serves where the ranks meet, in the place of torch's store;
+    there is no process group then."""
 
 
 class Role(Model):

@@ -92,6 +92,11 @@ def _comm(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding(
                 (*loc, "comm"), words, "set type: Elastic, or leave comm out", ((*loc, "type"), (*loc, "comm"))
             )
+        elif role.comm.sub_master and role.comm.backend not in ("Auto", "None"):
+            loc = ("spec", "roles", index, "comm")
+            words = f"{role.name} has the SubMaster {role.comm.sub_master} in the place of torch's store"
+            hint = "leave backend out, or subMaster"
+            yield Finding((*loc, "backend"), words, hint, ((*loc, "subMaster"), (*loc, "backend")))
 
 
 def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:

@@ -131,7 +131,16 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
     groups = f"{role.groups} of {role.group_size}"
     ranks = _range(0, role.replicas)
     takes = resources_text(role.per_rank)
-    return role.name, kind, ranks, groups, takes, restarts, role.comm_backend or "-", " ".join(role.entrypoint)
+    return (
+        role.name,
+        kind,
+        ranks,
+        groups,
+        takes,
+        restarts,
+        role.comm_backend or role.sub_master or "-",
+        " ".join(role.entrypoint),
+    )
 
 
 def _unit_rows(series: Series) -> Rows:
