@@ -105,7 +105,10 @@ class World:
         status = self.job.get("status", {})
         attempt = status.get("attempt", 1)
         named = self.job["spec"].get("rayClusterRef") or status.get("rayCluster", {})
-        name = named.get("name") or names.cluster_name(self.job["metadata"]["name"], UID, attempt)
+        own = names.cluster_name(self.job["metadata"]["name"], UID, attempt)
+        name = named.get("name") or own
+        if "rayClusterRef" not in self.job["spec"] and name not in self.clusters and not self.pods.get(name):
+            name = own  # as the shell does: nothing of the last attempt's is left to look at
         cluster = copy.deepcopy(self.clusters.get(name))
         return Observed(
             job=copy.deepcopy(self.job),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_kit import UID, World, dljob
+from control_kit import UID, CrashError, World, dljob
 
 from dljob.control import attempts, names
 from dljob.control.model import Delete, RayJobView, Trouble
@@ -235,6 +235,36 @@ def test_the_old_cluster_goes_before_the_new_one_is_made():
     world.settle()
     assert world.name == names.cluster_name("hello", UID, 2)
     assert world.log.count("Create RayCluster") == 2
+
+
+def _made_and_died() -> World:
+    """The next attempt's RayCluster was made by an operator that died before the status named it."""
+    world = World().running().new_session()
+    world.step()
+    world.step()
+    world.fuse = len(world.look().actions)
+    with pytest.raises(CrashError):
+        world.step()
+    assert list(world.clusters) == [names.cluster_name("hello", UID, 2)]
+    assert world.status["rayCluster"]["name"] == names.cluster_name("hello", UID, 1)
+    return world.restarted()
+
+
+def test_a_cluster_whose_maker_died_is_kept_and_not_waited_for():
+    world = _made_and_died()
+    made = world.cluster["metadata"]["uid"]
+    assert world.step().actions == ()
+    assert (world.status["rayCluster"]["name"], world.status["rayCluster"]["uid"]) == (world.name, made)
+    assert world.calm().phase == "Succeeded"
+    assert (world.status["attempt"], world.log.count("Create RayCluster")) == (2, 2)
+
+
+def test_a_cluster_whose_maker_died_goes_when_the_job_is_suspended():
+    world = _made_and_died()
+    world.edit(suspend=True).settle()
+    assert (world.clusters, world.phase) == ({}, "Suspended")
+    world.edit(suspend=False).calm()
+    assert (world.phase, world.log.count("Create RayCluster")) == ("Succeeded", 3)
 
 
 def test_a_cluster_that_is_leaving_is_waited_for():

@@ -85,7 +85,8 @@ def clearing(case: Case) -> float | None:
         return max(left, 1.0)
     if case.ref:
         return left if left > 0 else None
-    return left if case.observed.pods and left > 0 else None
+    # Where this attempt's own is there, and not yet in the status, all of that was waited for.
+    return left if case.observed.pods and case.cluster is None and left > 0 else None
 
 
 def _lost_at(case: Case) -> float:

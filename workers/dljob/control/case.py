@@ -172,9 +172,14 @@ class Case:
 
     @cached_property
     def leftover(self) -> Object | None:
-        """The RayCluster of an earlier attempt, while it is there."""
+        """The RayCluster of an earlier attempt, while it is there.
+
+        Also one of this attempt that is not to begin yet: whoever made it died before the status named it.
+        """
         cluster = self.observed.cluster
-        return cluster if self.replaced and cluster is not None and self.owns(cluster) else None
+        if not self.replaced or cluster is None or not self.owns(cluster):
+            return None
+        return cluster if self.halt or cluster["metadata"]["name"] != self.cluster_name else None
 
     @cached_property
     def cluster(self) -> Object | None:

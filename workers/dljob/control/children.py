@@ -21,7 +21,7 @@ OPEN_PORTS = (dict(RAY_PORTS)["dashboard"], GATEWAY_PORT, dict(RAY_PORTS)["metri
 
 def missing(case: Case) -> Step | None:
     """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount."""
-    if case.ref or (case.observed.cluster is not None and not case.replaced):
+    if case.ref or case.cluster is not None or (case.observed.cluster is not None and not case.replaced):
         return None
     if case.observed.kuberay:
         return Step(f"waits for KubeRay, which is {case.observed.kuberay}")
