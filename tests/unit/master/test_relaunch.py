@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from immutables import Map
 from master_kit import World, job, nodes
 
@@ -94,3 +96,12 @@ def test_what_went_wrong_is_told_and_the_job_goes_on() -> None:
     assert note.message.endswith("no quota")
     assert world.state.phase is Phase.RUNNING
     assert world.state.restarts == Map()
+
+
+def test_a_node_that_was_announced_to_go_is_not_told_of() -> None:
+    world = boot(2)
+    victim = world.state.units["w/0"].node
+    world.send(ev.NodesSeen(tuple(replace(v, leaving=0.0) if v.id == victim else v for v in world.seen())))
+    assert victim in world.state.departures
+    left = tuple(view for view in world.seen() if view.id != victim)
+    assert told(world.send(ev.NodesSeen(left))) == []
