@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.context import WorkerContext, current_worker, progress
     from dljob.runtime.futures import CallFuture, FutureSequence
+    from dljob.runtime.relauncher import BadNode, NodeRelauncher
     from dljob.runtime.rpc import RoleGroup, rpc
     from dljob.runtime.shards import Shard, shards
     from dljob.runtime.sub_master import SubMaster
@@ -67,6 +68,7 @@ _HOMES = {
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
     "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
+    "dljob.runtime.relauncher": ("BadNode", "NodeRelauncher"),
     "dljob.runtime.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.shards": ("Shard", "shards"),
     "dljob.runtime.sub_master": ("SubMaster",),
@@ -75,6 +77,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BadNode",
     "CallError",
     "CallFuture",
     "CallTimeoutError",
@@ -87,6 +90,7 @@ __all__ = [
     "JobFailedError",
     "JobHandle",
     "JournalError",
+    "NodeRelauncher",
     "NotFoundError",
     "PeerLostError",
     "PlacementError",

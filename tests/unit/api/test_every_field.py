@@ -46,6 +46,7 @@ def everything() -> DLJobManifest:
             unreachable_seconds=40,
             exclude_seconds=60,
             pending_timeout_seconds=90,
+            relauncher="cloud",
         )
         .resizing(shrink_after_seconds=20, grow_after_seconds=600)
         .hung_ranks(action="Report", idle_seconds=30, busy_seconds=300)

@@ -400,6 +400,9 @@ class World:
     def _save_copies(self, a):
         self.pending += [ev.NodesSeen(self.seen()), ev.CopiesSaved(a.node)]
 
+    def _relaunch(self, a):
+        self.pending.append(ev.RelaunchTold(a.node))
+
     def _kill_spare(self, a):
         if self.spares.get((a.role, a.node, a.slot)) == a.life:
             del self.spares[a.role, a.node, a.slot]
@@ -433,6 +436,7 @@ _EXECUTE = {
     act.SpawnSpare: World._spawn_spare,
     act.CheckNodes: World._check_nodes,
     act.SaveCopies: World._save_copies,
+    act.RelaunchNode: World._relaunch,
     act.Note: World._note,
     act.Release: World._release,
     act.Finish: World._finish,

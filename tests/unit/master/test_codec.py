@@ -87,6 +87,7 @@ EVENTS = st.one_of(
     st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
     st.builds(ev.NodeThawed, text),
     st.builds(ev.CopiesSaved, text, text),
+    st.builds(ev.RelaunchTold, text, text),
     st.builds(
         ev.NodesSeen,
         st.lists(views, max_size=3).map(tuple),

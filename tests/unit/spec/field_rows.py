@@ -265,6 +265,11 @@ ROWS: dict[str, Plan | Code] = {
         "node.pending_timeout_seconds",
         f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
     ),
+    "spec.faultTolerance.node.relauncher": Code(
+        "dljob.master.relaunch",
+        "node.relauncher",
+        "tests/unit/master/test_relaunch.py::test_each_bad_node_is_told_of_once",
+    ),
     "spec.faultTolerance.elastic.shrinkAfterSeconds": Code(
         "dljob.master.elastic",
         "elastic.shrink_after_seconds",

@@ -197,14 +197,16 @@ class SpecSetters:
         unreachable_seconds: int | None = None,
         exclude_seconds: int | None = None,
         pending_timeout_seconds: int | None = None,
+        relauncher: str | None = None,
     ) -> Self:
-        """What becomes of a node that stops answering, and how long its ranks wait for another one."""
+        """What becomes of a node that stops answering, how long its ranks wait for another one, who replaces it."""
         policy = {
             "action": action,
             "freezeSeconds": freeze_seconds,
             "unreachableSeconds": unreachable_seconds,
             "excludeSeconds": exclude_seconds,
             "pendingTimeoutSeconds": pending_timeout_seconds,
+            "relauncher": relauncher,
         }
         return self._merge("faultTolerance", node=pruned(policy))
 

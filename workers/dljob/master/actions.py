@@ -157,6 +157,16 @@ class SaveCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class RelaunchNode:
+    """Have a node replaced that was left, or is gone, by whoever the spec names; answer RelaunchTold."""
+
+    node: str
+    reason: str
+    why: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line of the job's timeline: what `dljob events` shows. Not executed, only written down."""
 
@@ -195,6 +205,7 @@ Action = (
     | KillHost
     | KillSpare
     | SaveCopies
+    | RelaunchNode
     | Note
     | Release
     | Finish

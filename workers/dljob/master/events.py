@@ -85,6 +85,15 @@ class CopiesSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class RelaunchTold:
+    """Whoever replaces nodes was told of one."""
+
+    node: str
+    trouble: str = ""
+    """Why it was not; empty: it was."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitReserved:
     """A unit's placement group is held on a node; `token` counts the reservations of that unit."""
 
@@ -291,6 +300,7 @@ Event = (
     | NodeFrozen
     | NodeThawed
     | CopiesSaved
+    | RelaunchTold
     | UnitReserved
     | UnitRefused
     | HostReady

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dljob.master import checks, departures, limits
+from dljob.master import checks, departures, limits, relaunch
 from dljob.master.admission import leave, look, nodes_seen
 from dljob.master.draft import Draft
 from dljob.master.events import NodeFrozen, NodesSeen, NodeThawed
@@ -26,6 +26,7 @@ def seen(d: Draft, event: NodesSeen) -> None:
         if own.silent and name not in live:
             _set(d, name, evolve(own, silent=False))
     departures.announced(d, event.nodes)
+    relaunch.lost(d, event.nodes)
     nodes_seen(d, event)
     departures.follow(d)
 
@@ -48,6 +49,7 @@ def frozen(d: Draft, event: NodeFrozen) -> None:
     why = f"node {name} has not answered for {event.silent_s:.1f} s"
     d.note(reasons.NODE_FROZEN, f"node/{name}", why)
     _exclude(d, name, Reason.NODE_FROZEN.value, silent=True)
+    relaunch.ask(d, name, Reason.NODE_FROZEN.value, why)
     leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
     look(d)
 
@@ -69,6 +71,7 @@ def leave_by_rule(d: Draft) -> None:
             return
         d.note(reasons.NODE_REPLACED, f"node/{name}", why.cause)
         _exclude(d, name, why.reason, silent=False)
+        relaunch.ask(d, name, why.reason, why.cause)
         outcome = Outcome(ok=False, reason=Reason(why.reason), message=why.cause)
         leave(d, frozenset([name]), outcome, counts=why.counts)
         look(d)
@@ -79,6 +82,7 @@ def leave_bad(d: Draft, bad: Mapping[str, str]) -> None:
     for name, why in sorted(bad.items()):
         d.note(reasons.NODE_CHECK_FAILED, f"node/{name}", f"failed check {why}")
         _exclude(d, name, "CheckFailed", silent=False, check=why)
+        relaunch.ask(d, name, "CheckFailed", f"failed check {why}")
     said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
     leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
     look(d)

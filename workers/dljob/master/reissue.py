@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.master import checks, departures, elastic, grants, limits, starting
+from dljob.master import checks, departures, elastic, grants, limits, relaunch, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -56,6 +56,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *checks.again(d),
         *departures.orders(state, now),
         *elastic.orders(state, now),
+        *relaunch.orders(state),
     )
 
 

@@ -24,6 +24,7 @@ from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
 from dljob.runtime.messages import HostSpec, JobInfo, LeaveOrder, StartOrder, StopOrder, agent_prefix, is_saver
+from dljob.runtime.relauncher import Relaunching
 
 HOST_CLASSES = {
     HostKind.THREAD: "dljob.runtime.thread_host.ThreadHost",
@@ -63,6 +64,8 @@ class Executor:
         self._reserving: dict[str, asyncio.Task[None]] = {}
         self.hosts = Hosts(backend, offer, epoch, on_loss, agent_prefix(job))
         self._checks = Checks(job, plan, backend, offer, epoch)
+        self.relaunching = Relaunching("")
+        """Who replaces nodes, where the spec names somebody."""
         self.failed: Callable[[BaseException], None] = lambda _: None
         self.sizes: Callable[[], tuple[tuple[str, int], ...]] = tuple
         """(role, ranks) now, of roles whose number of ranks may change."""
@@ -71,6 +74,7 @@ class Executor:
             ac.StopRanks: self._stop,
             ac.LeaveGroup: self._leave,
             ac.SaveCopies: self._save_copies,
+            ac.RelaunchNode: self._relaunch,
             ac.Release: self._release,
         }
         self._pump = asyncio.create_task(self._run())
@@ -142,7 +146,9 @@ class Executor:
                 self._bring_up_spare(action)
             case ac.CheckNodes():
                 self._checks.begin(action)
-            case ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.SaveCopies() | ac.Release():
+            case (
+                ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.SaveCopies() | ac.RelaunchNode() | ac.Release()
+            ):
                 self._spawn(self._works[type(action)], action)
             case _:
                 self.failed(DLJobError(f"PrimeMaster ordered something unknown: {action!r}"))
@@ -232,6 +238,9 @@ class Executor:
     async def _leave(self, action: ac.LeaveGroup) -> None:
         order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason)
         await self.hosts.tell(action.actor, "leave_group", order)
+
+    async def _relaunch(self, action: ac.RelaunchNode) -> None:
+        await self._offer(ev.RelaunchTold(action.node, await self.relaunching.tell(action)))
 
     # -- the end
 

@@ -16,6 +16,7 @@ from dljob.errors import UsageError
 from dljob.spec.model import DLJobSpec
 
 SUB_MASTERS = "dljob.submasters"
+RELAUNCHERS = "dljob.noderelaunchers"
 
 
 def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:
@@ -34,6 +35,8 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
     for role in spec.roles:
         if role.comm.sub_master:
             _there(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
+    if spec.fault_tolerance.node.relauncher:
+        _there(RELAUNCHERS, spec.fault_tolerance.node.relauncher, "the relauncher", "")
 
 
 def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:

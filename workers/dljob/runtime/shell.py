@@ -31,6 +31,7 @@ from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Repl
 from dljob.runtime.messages import Beacon, BeaconReply
 from dljob.runtime.node_watch import NodeWatch
 from dljob.runtime.rebuild import change_record, rebuild
+from dljob.runtime.relauncher import Relaunching
 from dljob.runtime.setup import Setup
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
@@ -65,6 +66,7 @@ class Shell:
         epoch, widest = (lambda: self.journal.epoch), setup.plan.widest
         self.executor = Executor(setup.info, widest, backend, offer=self.offer, epoch=epoch, on_loss=self.alert)
         self.executor.failed = self._troubled
+        self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
         self.executor.sizes = lambda: tuple((role, own.size) for role, own in sorted(self.state.sizes.items()))
         self.nodes = NodeWatch(setup.info, backend, self.offer, lambda: self.state, epoch=epoch, heard=self.heard)
 

@@ -12,6 +12,7 @@ from dljob.master.actions import (
     KillHost,
     KillSpare,
     LeaveGroup,
+    RelaunchNode,
     Release,
     Reserve,
     SaveCopies,
@@ -21,7 +22,7 @@ from dljob.master.actions import (
     StopRanks,
     Unreserve,
 )
-from dljob.master.events import HostLost, RankEnded, Released, SpareLost, UnitRefused, UnitReserved
+from dljob.master.events import HostLost, RankEnded, RelaunchTold, Released, SpareLost, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId, Outcome, Reason
@@ -272,12 +273,18 @@ def finish(w: World, action: Finish) -> None:
     w.crash()
 
 
+def _relaunch(w: World, a: RelaunchNode) -> None:
+    """Whoever replaces nodes hears of one; what joins is for the world's own happenings."""
+    w.later(Arrive(RelaunchTold(a.node)))
+
+
 _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     Reserve: _reserve,
     SpawnHost: _spawn_host,
     SpawnSpare: _spawn_spare,
     CheckNodes: checks.check,
     SaveCopies: leaving.save,
+    RelaunchNode: _relaunch,
     StartRanks: _start,
     StopRanks: _stop,
     LeaveGroup: _leave_group,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from dljob.spec import cel
+from dljob.spec import cel, scalars
 from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, Memory, Model, Name, RoleName
 from dljob.spec.standing import LEASE_SECONDS
 
@@ -97,6 +97,9 @@ class NodePolicy(Model):
     pending_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 300
     """So long ranks of a replaced node wait for another one; then an excluded node that answers is taken back, and
     where there is none the job fails. New pods that find no Kubernetes node go to excluded ones after half of it."""
+    relauncher: Annotated[str | None, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = None
+    """Name of an entry point in `dljob.noderelaunchers` that is told of nodes that were left or are gone, to have them
+    replaced; left out: nobody is. On Kubernetes the operator replaces pods, and none is needed."""
 
 
 class ElasticPolicy(Model):

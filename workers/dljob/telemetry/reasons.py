@@ -19,6 +19,8 @@ NODE_LEAVING = "NodeLeaving"  # a node is to be taken away: who said so, and wha
 NODE_STAYS = "NodeStays"  # a node that was to be taken away is still there, and used again
 NODE_REPLACED = "NodeReplaced"  # a rule says to leave a node; its units go elsewhere, and it is excluded for a time
 NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start; it is excluded, its units go elsewhere
+NODE_RELAUNCH = "NodeRelaunch"  # whoever replaces machines for the job was told of a node that was left or is gone
+NODE_RELAUNCH_FAILED = "NodeRelaunchFailed"  # whoever replaces machines did not take an order: look at its message
 NODE_READMITTED = "NodeReadmitted"  # a node is excluded no longer: its time is over, or nothing else is left
 
 # Starting.
