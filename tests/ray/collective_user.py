@@ -76,7 +76,9 @@ def operations(group: CollectiveGroup) -> dict[str, Any]:
         group.recv(passed, 0)
     group.barrier()
     by_ray = np.ones(2)
-    if "DLJOB_HOST_SOCKET" not in os.environ:
+    if "DLJOB_HOST_SOCKET" in os.environ:  # Ray's own calls are for its workers only
+        group.allreduce(by_ray)
+    else:
         collective.allreduce(by_ray, group.full_name)
     return {
         "rank": me, "members": group.members, "epoch": group.epoch, "backend": group.backend, "full": group.full_name,

@@ -42,6 +42,7 @@ def right(seen: dict[str, Any], place: int) -> None:
     assert seen["part"] == [4.0 * place]
     assert seen["reduced"] == [6.0 if place == 1 else float(place)]
     assert seen["passed"] == [0.0 if place == 3 else float(place)]
+    assert seen["by_ray"] == [4.0, 4.0]
     assert seen["full"].endswith(f"/{seen['epoch']}.1/weights")
 
 
