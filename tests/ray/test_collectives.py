@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prime_help import Job, eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(420)]
 
 QUICK = {"backoff": {"initialSeconds": 0}}
 
@@ -24,7 +24,7 @@ def job(ray_here: Any, tmp_path: Path) -> Any:
     made.close()
 
 
-def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 60) -> dict[str, Any]:
+def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 150) -> dict[str, Any]:
     path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
     return json.loads(eventually(lambda: path.exists() and path.read_text(), within, lambda: f"{path}: {job.seen()}"))
 
