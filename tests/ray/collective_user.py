@@ -43,10 +43,10 @@ def meets(**more: Any) -> None:
     say("first", **operations(group), **more)
     lost: dict[str, Any] = {}
     try:
-        if current_worker().incarnation == 1 and current_worker().name == "rollout/0":
-            time.sleep(600)
-        else:
+        if current_worker().name != "rollout/0":
             group.allreduce(np.ones(4))
+        elif current_worker().incarnation == 1:
+            time.sleep(600)
     except CollectiveAbortedError as error:
         lost = {"lost": error.lost, "of": error.epoch, "text": str(error), "at": time.time()}
         group = CollectiveGroup("weights")
