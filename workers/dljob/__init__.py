@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         CallError,
         CallTimeoutError,
         CheckpointError,
+        CollectiveAbortedError,
+        CollectiveError,
         DeadlineError,
         DLJobError,
         JobFailedError,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from dljob.runtime.checkpoint import checkpoint
+    from dljob.runtime.collectives.group import CollectiveGroup
+    from dljob.runtime.collectives.table import register_backends
     from dljob.runtime.context import WorkerContext, current_worker, progress
     from dljob.runtime.futures import CallFuture, FutureSequence
     from dljob.runtime.relauncher import BadNode, NodeRelauncher
@@ -53,6 +57,8 @@ _HOMES = {
         "CallError",
         "CallTimeoutError",
         "CheckpointError",
+        "CollectiveAbortedError",
+        "CollectiveError",
         "DLJobError",
         "DeadlineError",
         "JobFailedError",
@@ -66,6 +72,8 @@ _HOMES = {
         "UsageError",
     ),
     "dljob.runtime.checkpoint": ("checkpoint",),
+    "dljob.runtime.collectives.group": ("CollectiveGroup",),
+    "dljob.runtime.collectives.table": ("register_backends",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
     "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
     "dljob.runtime.relauncher": ("BadNode", "NodeRelauncher"),
@@ -82,6 +90,9 @@ __all__ = [
     "CallFuture",
     "CallTimeoutError",
     "CheckpointError",
+    "CollectiveAbortedError",
+    "CollectiveError",
+    "CollectiveGroup",
     "DLJob",
     "DLJobBuilder",
     "DLJobError",
@@ -108,6 +119,7 @@ __all__ = [
     "checkpoint",
     "current_worker",
     "progress",
+    "register_backends",
     "register_collect",
     "register_dispatch",
     "register_rows",

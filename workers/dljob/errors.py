@@ -10,6 +10,8 @@
     +-- JobFailedError       the job ended, and not well                            exit 1
     +-- JournalError         a journal that must not be replayed (offset, why)      exit 1
     +-- CheckpointError      a checkpoint cannot be saved, or not be restored       exit 1
+    +-- CollectiveError      a group of collectives, or its backend, cannot be used
+        +-- CollectiveAbortedError   a member was lost; carries who, and the group's epoch
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
         +-- PeerLostError        the callee died with the call; it may have run
@@ -125,6 +127,23 @@ class JournalError(DLJobError):
 
 class CheckpointError(DLJobError):
     """A checkpoint cannot be saved, or what is to be restored is gone or does not fit."""
+
+
+class CollectiveError(DLJobError):
+    """A group of collectives, or its backend, cannot be used."""
+
+
+class CollectiveAbortedError(CollectiveError):
+    """A group lost a member, and its pending operations with it; its tensors may hold anything.
+
+    `group` and `epoch` say which one it was, `lost` names the members ("rollout/1") as far as that is known.
+    """
+
+    def __init__(self, message: str, *, group: str, epoch: int, lost: tuple[str, ...] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.group = group
+        self.epoch = epoch
+        self.lost = lost
 
 
 class CallError(DLJobError):

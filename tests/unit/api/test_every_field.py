@@ -29,6 +29,8 @@ def everything() -> DLJobManifest:
         .network_policy()
         .scheduling(queue="research", priority_class="high", labels={"volcano.sh/queue-name": "q"})
         .backend("other", option=1)
+        .collective_backend("MYCCL", "acme.Group")
+        .collective_group("w", "a", "b", backend="MYCCL", timeout_seconds=60, on_restart="Fail")
         .config({"lr": 1}).global_env({"A": "1"})
         .node_group("big", replicas=4, min_replicas=3, max_replicas=5, cpu=32, memory="64Gi",
                     shared_memory="8Gi", labels={"rack": "r1"},

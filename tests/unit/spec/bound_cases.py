@@ -103,6 +103,10 @@ WHOLE: Json = {
         "gracePeriodSeconds": 9,
     },
     "networkPolicy": {"enabled": True},
+    "collectives": {
+        "backends": [{"name": "MYCCL", "class": "acme.Group"}],
+        "groups": [{"name": "w", "backend": "MYCCL", "roles": ["a"], "timeoutSeconds": 60, "onRestart": "Fail"}],
+    },
     "scheduling": {"queueName": "q", "priorityClassName": "p", "labels": {"volcano.sh/queue-name": "q"}},
     "managedBy": "dljob.io/operator",
 }
@@ -120,6 +124,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
     scalars.KEY_PATTERN: (lambda n: "a" * n, "a/b"),
+    scalars.BACKEND_PATTERN: (lambda n: "A" * n, "a-b"),
     scalars.HOST_PORT_PATTERN: (lambda n: "a" * (n - 5) + ":6379", "redis"),
     quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),
     "": (lambda n: "a" * n, ""),
@@ -154,6 +159,7 @@ CROSS = {
     ".master.journal.path", ".master.placement", ".gcsFaultTolerance.backend",
     ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
+    ".collectives.groups[].roles", ".collectives.groups[].roles[]",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
 

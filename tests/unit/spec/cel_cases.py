@@ -103,6 +103,11 @@ RULES: tuple[Case, ...] = (
     ),
     case(cel.DEPENDS_ON, {"roles": [role()]}, {"roles": [role(dependsOn=[{"role": "a"}])]}),
     case(
+        cel.GROUP_ROLES,
+        {"roles": [role(), role("b")], "collectives": {"groups": [{"name": "w", "roles": ["a", "b"]}]}},
+        {"roles": [role(), role("b")], "collectives": {"groups": [{"name": "w", "roles": ["a", "c"]}]}},
+    ),
+    case(
         cel.NODE_GROUP,
         {"roles": [role(nodeGroup="g")], "nodeGroups": [{"name": "g"}]},
         {"roles": [role(nodeGroup="h")], "nodeGroups": [{"name": "g"}]},

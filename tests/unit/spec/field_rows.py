@@ -36,6 +36,10 @@ DERIVED: dict[str, Any] = {
         "collocations": [{"name": "both", "roles": ["script", "program"], "level": "Host"}],
     },
 }
+GROUPED: dict[str, Any] = {
+    **DERIVED,
+    "spec": {**DERIVED["spec"], "collectives": {"groups": [{"name": "w", "roles": ["last"]}]}},
+}
 DECLARED: dict[str, Any] = {
     **DERIVED,
     "spec": {
@@ -368,6 +372,13 @@ ROWS: dict[str, Plan | Code] = {
         "grace_period_seconds",
         "tests/unit/runtime/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
     ),
+    "spec.collectives.backends[].name": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.B"}]}),
+    "spec.collectives.backends[].class": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.C"}]}),
+    "spec.collectives.groups[].name": Plan("spec.collectives.groups.0.name", "other", "grouped"),
+    "spec.collectives.groups[].backend": Plan("spec.collectives.groups.0.backend", "NCCL", "grouped"),
+    "spec.collectives.groups[].roles[]": Plan("spec.collectives.groups.0.roles", ["script"], "grouped"),
+    "spec.collectives.groups[].timeoutSeconds": Plan("spec.collectives.groups.0.timeoutSeconds", 9, "grouped"),
+    "spec.collectives.groups[].onRestart": Plan("spec.collectives.groups.0.onRestart", "Fail", "grouped"),
     "spec.scheduling.queueName": Plan("spec.scheduling", {"queueName": "research"}),
     "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
     "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),

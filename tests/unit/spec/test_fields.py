@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from field_rows import DECLARED, DERIVED, ROWS, Code, Plan
+from field_rows import DECLARED, DERIVED, GROUPED, ROWS, Code, Plan
 
 from dljob.plan.plan import plan
 from dljob.spec.load import dump, load, parse
@@ -48,7 +48,7 @@ def test_every_field_has_a_row_and_every_row_a_field() -> None:
 @pytest.mark.parametrize("field", PLANNED)
 def test_changing_it_changes_the_plan(field: str) -> None:
     row = PLANNED[field]
-    data = copy.deepcopy(DERIVED if row.base == "derived" else DECLARED)
+    data = copy.deepcopy({"derived": DERIVED, "declared": DECLARED, "grouped": GROUPED}[row.base])
     before = plan(parse(data))
     node: Any = data
     *parents, last = row.path.split(".")

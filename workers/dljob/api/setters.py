@@ -106,6 +106,26 @@ class SpecSetters:
         """The distributed backend."""
         return self._put("backend", {"name": name, "options": dict(options)})
 
+    def collective_backend(self, name: str, path: str) -> Self:
+        """A backend of collectives by the dotted path of its class; may be called again."""
+        return self._collective("backends", {"name": name, "class": path})
+
+    def collective_group(
+        self,
+        name: str,
+        *roles: str,
+        backend: str | None = None,
+        timeout_seconds: int | None = None,
+        on_restart: str | None = None,
+    ) -> Self:
+        """A group of collectives across these roles; on_restart: Recreate or Fail. May be called again."""
+        more = {"backend": backend, "timeoutSeconds": timeout_seconds, "onRestart": on_restart}
+        return self._collective("groups", pruned({"name": name, "roles": list(roles), **more}))
+
+    def _collective(self, kind: str, item: dict[str, object]) -> Self:
+        before = self._spec.get("collectives", {})
+        return self._put("collectives", {**before, kind: [*before.get(kind, []), item]})
+
     def head(
         self,
         *,

@@ -22,7 +22,9 @@ _ACTIONS = {
     "RestartRole": Level.ROLE,
     "RestartJob": Level.JOB,
 }
-_PEER_ERRORS = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"})
+_PEER_ERRORS = frozenset(
+    {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
+)
 _PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken pipe")
 
 

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from dljob.plan.model import RolePlan
 
+COLLECTIVES = "DLJOB_COLLECTIVES"
+"""Backends and groups of collectives as JSON: in the environment of every role of a job that has some, so that
+processes that user code makes inherit it."""
+
 
 def rank_env(
     role: RolePlan,

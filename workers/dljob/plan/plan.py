@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from dljob.plan.collectives import with_collectives
 from dljob.plan.dress import undressed
 from dljob.plan.model import JobPlan, NodeGroup, RolePlan, UnitTable
 from dljob.plan.nodes import build_node_groups
@@ -26,7 +27,7 @@ def plan(manifest: DLJobManifest) -> JobPlan:
         PlacementError: It cannot be placed; the message names the smallest set that conflicts, with its numbers.
     """
     spec = spoken(manifest.spec)
-    roles = {role.name: resolve_role(spec, role) for role in spec.roles}
+    roles = with_collectives(spec, {role.name: resolve_role(spec, role) for role in spec.roles})
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)

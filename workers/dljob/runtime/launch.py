@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
+from dljob.runtime.collectives.driver import register_when_used
 from dljob.runtime.entries import (
     FINAL,
     REGISTRY,
@@ -219,6 +220,7 @@ def launch(
 ) -> JobConnection:
     """Start a job on the cluster that this process is connected to: the manifest is frozen now. Else as `begin`."""
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
+    register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})
     return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
 
 

@@ -14,6 +14,7 @@ from dljob.errors import CallError
 from dljob.master.views import Outcome, Reason
 from dljob.plan.model import RolePlan
 from dljob.runtime import outcome
+from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.context import WorkerContext
 from dljob.runtime.entrypoint import EntrypointError, resolve, takes_context
 from dljob.runtime.loop import settle
@@ -105,6 +106,7 @@ class Lifecycle:
     def _run_phases(self) -> Any:
         path = self._role.entrypoint[1]
         with self._recall.held():
+            register_for_rank(self._role.name)
             target = resolve(path)
         self._still_wanted()
         with_context = takes_context(target, path)

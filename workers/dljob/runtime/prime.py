@@ -30,6 +30,7 @@ from dljob.runtime.guard import boot_id, raylet_pidfd
 from dljob.runtime.journal import FencedError
 from dljob.runtime.looks import stacks_of
 from dljob.runtime.messages import Beacon, BeaconReply, JobInfo, Peer, RoleTable
+from dljob.runtime.muster import MusterDesk
 from dljob.runtime.peers import peer, role_table
 from dljob.runtime.saves import SaveDesk
 from dljob.runtime.setup import Setup
@@ -53,6 +54,7 @@ class PrimeMaster:
         self._order = order
         self._clients = 0
         self._desk = SaveDesk()
+        self._musters = MusterDesk()
         loop = asyncio.get_running_loop()
         self._made: asyncio.Future[Shell] = loop.create_future()
         self._main = loop.create_task(self._run())
@@ -123,6 +125,10 @@ class PrimeMaster:
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """What a node's saver asks of checkpoints (`runtime.checkpoint.book`)."""
         return await self._desk.answer(await asyncio.shield(self._made), question, node)
+
+    async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What a member of a collective group asks (`runtime.muster`)."""
+        return await self._musters.answer(await self._ready(), question)
 
     # -- what clients ask
 

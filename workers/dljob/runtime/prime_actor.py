@@ -39,6 +39,10 @@ class PrimeMaster:
         """What a node's saver asks of checkpoints."""
         return await self._own.saves(question, node)
 
+    async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What a member of a collective group asks."""
+        return await self._own.muster(question)
+
     async def hello(self) -> int:
         """The first answer. Its pid."""
         return await self._own.hello()

@@ -22,7 +22,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from dljob.master.views import Outcome, Reason
+from dljob.plan.env import COLLECTIVES
 from dljob.runtime import last_save, outcome, supervise, torch_group
+from dljob.runtime.collectives.table import register_for_rank
+from dljob.runtime.entrypoint import EntrypointError
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -39,7 +42,10 @@ def run(order: Mapping[str, Any]) -> int | str | None:
         return _exec(order)
     body = _path_body(target) if target.endswith(".py") else _module_body(target)
     try:
+        _register(target)
         body()
+    except EntrypointError as error:
+        return _ended(order, error, "import", fatal=True)
     except SystemExit as ended:
         return ended.code
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt too is the end of a script
@@ -123,6 +129,18 @@ def _module_body(target: str) -> Callable[[], None]:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
 
     return body
+
+
+def _register(target: str) -> None:
+    """Register the job's collective backends, found as the script will find its modules."""
+    if not os.environ.get(COLLECTIVES):
+        return
+    first = str(Path(target).absolute().parent if target.endswith(".py") else Path.cwd())
+    sys.path.insert(0, first)
+    try:
+        register_for_rank(os.environ["DLJOB_ROLE"])
+    finally:
+        sys.path.remove(first)
 
 
 def _exec(order: Mapping[str, Any]) -> int:

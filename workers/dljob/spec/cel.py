@@ -43,6 +43,11 @@ DEPENDS_ON = Rule(
     " || r.dependsOn.all(d, d.role != r.name && self.roles.exists(x, x.name == d.role)))",
     "dependsOn must name other roles",
 )
+GROUP_ROLES = Rule(
+    "!has(self.collectives) || !has(self.collectives.groups)"
+    " || self.collectives.groups.all(g, g.roles.all(n, self.roles.exists(r, r.name == n)))",
+    "collectives.groups[].roles must name roles",
+)
 NODE_GROUP = Rule(
     "self.roles.all(r, !has(r.nodeGroup) || has(self.nodeGroups) && self.nodeGroups.exists(g, g.name == r.nodeGroup))",
     "nodeGroup must exist",
@@ -185,7 +190,7 @@ REF_SPARES = Rule(
 )
 
 SPEC = (
-    *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, NODE_GROUP),
+    *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, GROUP_ROLES, NODE_GROUP),
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_SUSPEND, REF_MASTER, REF_SPARES),
 )
 ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)

@@ -23,6 +23,7 @@ from dljob.spec.cluster import (
     ObjectRef,
     Scheduling,
 )
+from dljob.spec.collectives import CollectiveBackend, CollectiveGroup, Collectives
 from dljob.spec.policy import (
     Backoff,
     FaultTolerance,
@@ -61,6 +62,9 @@ __all__ = [
     "Backoff",
     "Checkpoint",
     "Code",
+    "CollectiveBackend",
+    "CollectiveGroup",
+    "Collectives",
     "Collocation",
     "CollocationLevel",
     "Comm",
@@ -290,6 +294,8 @@ class DLJobSpec(Model):
     a lost head is a lost attempt, and the next one resumes from what was saved. A laptop ignores it."""
     checkpoint: Checkpoint | None = None
     """Where user code saves. On a laptop path and claim are ignored: `dljob.checkpoint` saves in the job's folder."""
+    collectives: Collectives = Collectives()
+    """Collectives across roles: their backends and groups."""
     scheduling: Scheduling = Scheduling()
     """Queue and gang scheduling of the RayCluster; a laptop ignores it."""
     network_policy: NetworkPolicy = NetworkPolicy()

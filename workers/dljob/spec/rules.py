@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dljob.spec import cel
 from dljob.spec.annotations import annotation_findings, spoken, written_at
+from dljob.spec.collective_rules import COLLECTIVE_RULES
 from dljob.spec.elastic_rules import ELASTIC_RULES
 from dljob.spec.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.head_rules import HEAD_RULES
@@ -205,5 +206,6 @@ RULES: tuple[Check, ...] = (
     *REFERENCE_RULES,
     *REJOIN_RULES,
     *MEMORY_RULES,
+    *COLLECTIVE_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

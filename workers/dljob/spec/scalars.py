@@ -23,6 +23,7 @@ OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+BACKEND_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
 
 WORDS = {
@@ -37,6 +38,7 @@ WORDS = {
     ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
+    BACKEND_PATTERN: "letters, digits and '_', a letter first",
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }

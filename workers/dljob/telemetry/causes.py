@@ -256,7 +256,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         "peer-lost",
         Source.ERROR,
-        ("peerlosterror:", "distnetworkerror:", "diststoreerror:"),
+        ("peerlosterror:", "collectiveabortederror:", "distnetworkerror:", "diststoreerror:"),
         "Network",
         "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (10.0.0.7, 29500).",
         "docs.pytorch.org/docs/stable/distributed.html (torch.distributed.DistError)",

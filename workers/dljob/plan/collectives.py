@@ -1,0 +1,50 @@
+"""Collectives resolved: which backend each group has, in a form that every process of the job can read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dljob.plan.env import COLLECTIVES
+from dljob.plan.model import RolePlan
+from dljob.spec.collectives import CollectiveGroup
+from dljob.spec.model import DLJobSpec
+from dljob.spec.quantity import parse_devices
+
+_BY_DEVICE = {"GPU": "nccl", "NPU": "hccl"}
+_WHOLE = parse_devices("1")
+
+
+def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str, RolePlan]:
+    """The roles, told of the job's collectives; the same where it has none."""
+    said = spec.collectives
+    if not said.backends and not said.groups:
+        return dict(roles)
+    told = {
+        "backends": {backend.name.upper(): backend.class_ for backend in said.backends},
+        "groups": {
+            group.name: {
+                "backend": chosen(group, roles).upper(),
+                "roles": group.roles,
+                "timeout_s": group.timeout_seconds,
+                "recreate": group.on_restart == "Recreate",
+            }
+            for group in said.groups
+        },
+    }
+    text = json.dumps(told, sort_keys=True)
+    return {name: replace(role, env=(*role.env, (COLLECTIVES, text))) for name, role in roles.items()}
+
+
+def chosen(group: CollectiveGroup, roles: Mapping[str, RolePlan]) -> str:
+    """The backend of a group. Auto: what connects the devices of its ranks, if each has one of its own; else gloo.
+
+    NCCL and HCCL refuse two ranks on one device; devices of other kinds have nothing that connects them here.
+    """
+    if group.backend != "Auto":
+        return group.backend
+    held = [roles[name].accelerator for name in group.roles]
+    kinds = {own[0] for own in held if own is not None and own[1] >= _WHOLE}
+    alike = len(kinds) == 1 and all(own is not None and own[1] >= _WHOLE for own in held)
+    return _BY_DEVICE.get(kinds.pop(), "gloo") if alike else "gloo"

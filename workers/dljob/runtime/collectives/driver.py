@@ -1,0 +1,68 @@
+"""Backends of collectives in a process that starts jobs: registered when it uses Ray's collectives, which few ever do.
+
+Registering imports torch and the backend's own library. A machine that only starts jobs need not have either.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from dljob.errors import CollectiveError
+from dljob.runtime.collectives.table import SPEC, Declared, registered
+
+RAYS = "ray.util.collective"
+
+_log = logging.getLogger(__name__)
+
+
+def register_when_used(backends: Mapping[str, str]) -> None:
+    """Register backends, by name and dotted path, now or once `ray.util.collective` is imported here.
+
+    One that cannot be used here is told in the log: it may well be usable where the ranks are.
+    """
+    if not backends:
+        return
+    if RAYS in sys.modules:
+        _register(backends)
+    else:
+        sys.meta_path.insert(0, _Late(backends))
+
+
+class _Late(importlib.abc.MetaPathFinder):
+    """Finds one module as it would be found anyway, and does something once it is imported."""
+
+    def __init__(self, backends: Mapping[str, str]) -> None:
+        self._backends = backends
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Its spec, of which the loader registers as well; None for all other modules."""
+        if fullname != RAYS:
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if found is not None and found.loader is not None:
+            loader: Any = found.loader
+            whole = loader.exec_module
+
+            def then(module: ModuleType) -> None:
+                whole(module)
+                _register(self._backends)
+
+            loader.exec_module = then
+        return found
+
+
+def _register(backends: Mapping[str, str]) -> None:
+    for name, path in backends.items():
+        try:
+            registered(name.upper(), Declared(path, SPEC))
+        except CollectiveError as error:
+            _log.warning("not registered in this process: %s", error)

@@ -1,0 +1,169 @@
+"""The backends of collectives of a job, and their registration with Ray; its groups, as every process reads them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dljob.errors import CollectiveError
+from dljob.plan.env import COLLECTIVES
+from dljob.runtime.entrypoint import EntrypointError, resolve
+
+if TYPE_CHECKING:
+    from ray.util.collective.collective_group.base_collective_group import BaseGroup
+
+ENTRY_POINTS = "dljob.collectives"
+SPEC = "spec.collectives.backends"
+_OURS = "dljob.runtime.collectives.torch_groups"
+OURS = {name: f"{_OURS}.Isolated{name.capitalize()}" for name in ("GLOO", "NCCL", "HCCL")}
+"""Registered with Ray under DLJ_ and the name: nothing that Ray has of its own is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of the spec."""
+
+    name: str
+    backend: str
+    """In capitals; never AUTO."""
+    roles: tuple[str, ...]
+    timeout_s: float
+    recreate: bool
+    """Whether members that live through the loss of one may make it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A backend that is not there by itself: a dotted path, and who said so."""
+
+    path: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All backends by their names in capitals, and all groups by name."""
+
+    backends: Mapping[str, Declared]
+    groups: Mapping[str, Group]
+
+    def backend(self, name: str) -> tuple[str, type[BaseGroup]]:
+        """What Ray calls a backend, and its class, registered.
+
+        Raises:
+            CollectiveError: There is none of that name, or it cannot be used; it says which there are, or why.
+        """
+        said = self.backends.get(name)
+        if said is not None:
+            return name, registered(name, said)
+        ours = OURS.get(name.removeprefix("DLJ_"))
+        if ours is None:
+            there = ", ".join(sorted({*self.backends, *OURS}))
+            raise CollectiveError(
+                f"there is no collective backend {name}",
+                hint=f"there are: {there}; declare others in {SPEC}, or install them as entry points of {ENTRY_POINTS}",
+            )
+        full = f"DLJ_{name.removeprefix('DLJ_')}"
+        return full, registered(full, Declared(ours, "dljob"))
+
+    def register(self) -> None:
+        """Register what was declared, each once; again changes nothing.
+
+        Raises:
+            CollectiveError: One of them cannot be used. Of entry points only those that a group names count.
+        """
+        named = {group.backend for group in self.groups.values()}
+        for name, said in self.backends.items():
+            if said.source == SPEC or name in named:
+                self.backend(name)
+        for name in named - set(self.backends):
+            self.backend(name)
+
+
+def table(
+    environ: Mapping[str, str] = os.environ,
+    installed: Callable[[], Iterable[importlib.metadata.EntryPoint]] | None = None,
+) -> Table:
+    """The job's table, from the environment of one of its processes; empty where the job has no collectives."""
+    text = environ.get(COLLECTIVES, "")
+    if not text:
+        return Table({}, {})
+    said = json.loads(text)
+    found = installed() if installed else importlib.metadata.entry_points(group=ENTRY_POINTS)
+    backends = {
+        point.name.upper(): Declared(point.value.replace(":", "."), f"entry point {point.name}") for point in found
+    }
+    backends |= {name: Declared(path, SPEC) for name, path in said["backends"].items()}
+    groups = {
+        name: Group(name, own["backend"], tuple(own["roles"]), float(own["timeout_s"]), own["recreate"])
+        for name, own in said["groups"].items()
+    }
+    return Table(backends, groups)
+
+
+def registered(name: str, said: Declared) -> type[BaseGroup]:
+    """The class of a backend, known to Ray in this process from now on."""
+    from ray.util.collective import backend_registry
+
+    cls = usable(name, said)
+    known = backend_registry._global_registry._map.get(name)
+    if known is None:
+        backend_registry.register_collective_backend(name, cls)
+    elif known is not cls:
+        raise CollectiveError(
+            f"collective backend {name} is {said.path} ({said.source}), and Ray in this process has "
+            f"{known.__module__}.{known.__qualname__} under that name",
+            hint="give one of them another name",
+        )
+    return cls
+
+
+def usable(name: str, said: Declared) -> type[BaseGroup]:
+    """The class of a declared backend.
+
+    Raises:
+        CollectiveError: It cannot be imported, is no group of Ray's, or lacks methods; it says which.
+    """
+    from ray.util.collective.collective_group.base_collective_group import BaseGroup
+
+    what = f"collective backend {name} ({said.path}, {said.source}) cannot be used"
+    try:
+        cls = resolve(said.path)
+    except (ImportError, EntrypointError) as error:
+        raise CollectiveError(
+            f"{what}: {error}", hint="it must be importable in the image and the code of the job"
+        ) from error
+    if not isinstance(cls, type) or not issubclass(cls, BaseGroup):
+        raise CollectiveError(f"{what}: it is no subclass of ray.util.collective's BaseGroup")
+    missing = sorted(cls.__abstractmethods__)
+    if missing:
+        raise CollectiveError(
+            f"{what}: it lacks {', '.join(missing)}, which Ray's BaseGroup requires",
+            hint="write them (the example in Ray's documentation lacks them too); one that it cannot offer may raise "
+            "NotImplementedError",
+        )
+    return cls
+
+
+def register_backends() -> None:
+    """Register the job's backends with Ray in this process; in ranks that is done before their code runs.
+
+    For actors that user code makes itself: they inherit the environment that says which. Again changes nothing.
+
+    Raises:
+        CollectiveError: One of them cannot be used; it says why.
+    """
+    table().register()
+
+
+def register_for_rank(role: str) -> None:
+    """The same for a rank, before user code. Raises EntrypointError, which ends the job: it would fail again."""
+    try:
+        register_backends()
+    except CollectiveError as error:
+        kind = "ImportError" if isinstance(error.__cause__, ImportError) else "TypeError"
+        raise EntrypointError(kind, f"role {role}: {error}") from error
