@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NotFoundError,
         PeerLostError,
         PlacementError,
+        QueueClosedError,
         RemoteError,
         SpecError,
         UnreachableError,
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     )
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.context import WorkerContext, current_worker, progress
+    from dljob.runtime.data_queue import DataQueue
     from dljob.runtime.futures import CallFuture, FutureSequence
     from dljob.runtime.rpc import RoleGroup, rpc
     from dljob.runtime.shards import Shard, shards
     from dljob.runtime.sub_master import SubMaster
+    from dljob.runtime.weights import WeightChannel
     from dljob.runtime.worker import Worker
 
 _HOMES = {
@@ -59,6 +62,7 @@ _HOMES = {
         "NotFoundError",
         "PeerLostError",
         "PlacementError",
+        "QueueClosedError",
         "RemoteError",
         "SpecError",
         "UnreachableError",
@@ -66,10 +70,12 @@ _HOMES = {
     ),
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
+    "dljob.runtime.data_queue": ("DataQueue",),
     "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
     "dljob.runtime.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.shards": ("Shard", "shards"),
     "dljob.runtime.sub_master": ("SubMaster",),
+    "dljob.runtime.weights": ("WeightChannel",),
     "dljob.runtime.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -82,6 +88,7 @@ __all__ = [
     "DLJob",
     "DLJobBuilder",
     "DLJobError",
+    "DataQueue",
     "DeadlineError",
     "FutureSequence",
     "JobFailedError",
@@ -90,6 +97,7 @@ __all__ = [
     "NotFoundError",
     "PeerLostError",
     "PlacementError",
+    "QueueClosedError",
     "RLJobBuilder",
     "RLRoleType",
     "RemoteError",
@@ -99,6 +107,7 @@ __all__ = [
     "SubMaster",
     "UnreachableError",
     "UsageError",
+    "WeightChannel",
     "Worker",
     "WorkerContext",
     "checkpoint",

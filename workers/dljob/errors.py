@@ -10,6 +10,7 @@
     +-- JobFailedError       the job ended, and not well                            exit 1
     +-- JournalError         a journal that must not be replayed (offset, why)      exit 1
     +-- CheckpointError      a checkpoint cannot be saved, or not be restored       exit 1
+    +-- QueueClosedError     a DataQueue is closed: it takes no item, or has none left
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
         +-- PeerLostError        the callee died with the call; it may have run
@@ -125,6 +126,10 @@ class JournalError(DLJobError):
 
 class CheckpointError(DLJobError):
     """A checkpoint cannot be saved, or what is to be restored is gone or does not fit."""
+
+
+class QueueClosedError(DLJobError):
+    """A DataQueue is closed: it takes nothing in, or all that was in it has been got."""
 
 
 class CallError(DLJobError):
