@@ -109,10 +109,10 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(*cpus: int, quick: bool = True) -> Iterator[Any]:
+def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[Any]:
     """A Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
 
-    `quick`: with RAY_ENV; else Ray is as it comes.
+    `quick`: with RAY_ENV; else Ray is as it comes. `store`: bytes of a raylet's object store.
     """
     with folder() as home:
         os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **(RAY_ENV if quick else {}))
@@ -122,7 +122,7 @@ def cluster(*cpus: int, quick: bool = True) -> Iterator[Any]:
 
         made = Cluster()
         made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
-        made.raylets = [made.add_node(num_cpus=n, object_store_memory=100 << 20) for n in cpus]
+        made.raylets = [made.add_node(num_cpus=n, object_store_memory=store) for n in cpus]
         from dljob.runtime.connect import connect
 
         connect(made.address)

@@ -46,6 +46,7 @@ SCRIPTS = (
     "example",
     "goodput",
     "calls",
+    "weights",
     "checkpoint",
     "kube_apply",
     "kube_status",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotFoundError,
         PeerLostError,
         PlacementError,
+        QueueClosedError,
         RemoteError,
         SpecError,
         UnreachableError,
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from dljob.runtime.collectives.group import CollectiveGroup
     from dljob.runtime.collectives.table import register_backends
     from dljob.runtime.context import WorkerContext, current_worker, progress
+    from dljob.runtime.data_queue import DataQueue
     from dljob.runtime.futures import CallFuture, FutureSequence
     from dljob.runtime.relauncher import BadNode, NodeRelauncher
     from dljob.runtime.rpc import RoleGroup, rpc
     from dljob.runtime.shards import Shard, shards
     from dljob.runtime.sub_master import SubMaster
+    from dljob.runtime.weights import WeightChannel
     from dljob.runtime.worker import Worker
 
 _HOMES = {
@@ -66,6 +69,7 @@ _HOMES = {
         "NotFoundError",
         "PeerLostError",
         "PlacementError",
+        "QueueClosedError",
         "RemoteError",
         "SpecError",
         "UnreachableError",
@@ -75,11 +79,13 @@ _HOMES = {
     "dljob.runtime.collectives.group": ("CollectiveGroup",),
     "dljob.runtime.collectives.table": ("register_backends",),
     "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
+    "dljob.runtime.data_queue": ("DataQueue",),
     "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
     "dljob.runtime.relauncher": ("BadNode", "NodeRelauncher"),
     "dljob.runtime.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.shards": ("Shard", "shards"),
     "dljob.runtime.sub_master": ("SubMaster",),
+    "dljob.runtime.weights": ("WeightChannel",),
     "dljob.runtime.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -96,6 +102,7 @@ __all__ = [
     "DLJob",
     "DLJobBuilder",
     "DLJobError",
+    "DataQueue",
     "DeadlineError",
     "FutureSequence",
     "JobFailedError",
@@ -105,6 +112,7 @@ __all__ = [
     "NotFoundError",
     "PeerLostError",
     "PlacementError",
+    "QueueClosedError",
     "RLJobBuilder",
     "RLRoleType",
     "RemoteError",
@@ -114,6 +122,7 @@ __all__ = [
     "SubMaster",
     "UnreachableError",
     "UsageError",
+    "WeightChannel",
     "Worker",
     "WorkerContext",
     "checkpoint",

@@ -12,6 +12,7 @@
     +-- CheckpointError      a checkpoint cannot be saved, or not be restored       exit 1
     +-- CollectiveError      a group of collectives, or its backend, cannot be used
         +-- CollectiveAbortedError   a member was lost; carries who, and the group's epoch
+    +-- QueueClosedError     a DataQueue is closed: it takes no item, or has none left
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
         +-- PeerLostError        the callee died with the call; it may have run
@@ -144,6 +145,10 @@ class CollectiveAbortedError(CollectiveError):
         self.group = group
         self.epoch = epoch
         self.lost = lost
+
+
+class QueueClosedError(DLJobError):
+    """A DataQueue is closed: it takes nothing in, or all that was in it has been got."""
 
 
 class CallError(DLJobError):

@@ -23,9 +23,10 @@ from dljob.runtime.lifecycle import Lifecycle
 from dljob.runtime.messages import Call, LeaveOrder, Peer, Refusal, Reply, StartOrder
 from dljob.runtime.recall import Recall, Recalled
 from dljob.runtime.reports import Reports
-from dljob.runtime.router import RayCalls, _Sending
+from dljob.runtime.router import RayCalls
 from dljob.runtime.serve import Callee
 from dljob.runtime.thread_host import ThreadHost
+from dljob.runtime.under_way import Sending
 
 
 class Steps(Worker):
@@ -387,7 +388,7 @@ def test_a_call_that_is_broken_off_is_told_as_such_and_waited_for():
 )
 def test_a_call_that_was_broken_off_is_sent_again_where_that_does_no_harm(idempotent, known, goes):
     calls = RayCalls(cast("Any", SimpleNamespace(namespace="n")), "w/0")
-    sending, peer = _Sending(Outgoing("t", 0, "once", b"", None, idempotent), "1"), Peer("t", 0, 3, "a", ready=True)
+    sending, peer = Sending(Outgoing("t", 0, "once", b"", None, idempotent), "1"), Peer("t", 0, 3, "a", ready=True)
     calls._peers["t", 0] = peer
     if known is not None:
         calls._idempotent["t", "once"] = known

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dljob.errors import UsageError
 from dljob.runtime.cards import Cards
 from dljob.runtime.job_control import JobControl
-from dljob.runtime.messages import JobInfo, Reply, StartOrder
+from dljob.runtime.messages import KEEPER, JobInfo, Reply, StartOrder
 from dljob.runtime.step_counters import Count, Slot, StepCounters
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Outgoing:
 
     @property
     def name(self) -> str:
-        """As in `rollout/1.generate`."""
-        return f"{self.role}/{self.rank}.{self.label or self.method}"
+        """As in `rollout/1.generate`; a call to a keeper has a label that says all."""
+        return self.label if self.role.startswith(KEEPER) else f"{self.role}/{self.rank}.{self.label or self.method}"
 
 
 class Calls(Protocol):

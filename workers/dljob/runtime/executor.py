@@ -7,6 +7,7 @@ long, so it goes on in tasks of its own.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -23,7 +24,16 @@ from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
-from dljob.runtime.messages import HostSpec, JobInfo, LeaveOrder, StartOrder, StopOrder, agent_prefix, is_saver
+from dljob.runtime.messages import (
+    HostSpec,
+    JobInfo,
+    LeaveOrder,
+    StartOrder,
+    StopOrder,
+    agent_prefix,
+    is_saver,
+    queue_folder,
+)
 from dljob.runtime.relauncher import Relaunching
 
 HOST_CLASSES = {
@@ -267,6 +277,7 @@ class Executor:
             groups = await self._backend.reservations(self._prefix)
             await asyncio.gather(*(self._backend.release(name) for name in groups))
             if not actors and not groups:
+                await asyncio.to_thread(shutil.rmtree, queue_folder(self.job), ignore_errors=True)
                 return
             await asyncio.sleep(LOOK_S)
 

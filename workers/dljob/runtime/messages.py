@@ -31,6 +31,7 @@ import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from dljob.master.actions import RankStart
@@ -266,6 +267,8 @@ class Call:
         return cls(*head), payload
 
 
+KEEPER = ":"
+"""What the address of a keeper begins with, where a call has its role: `:queue:samples`."""
 CARD, PULL, CLOSE = ":card", ":pull", ":close"
 """Calls to the host rather than to a method: what the role can do; the next items of a stream; no more of them."""
 
@@ -328,6 +331,11 @@ def saver_prefix(job: JobInfo) -> str:
 def agent_prefix(job: JobInfo) -> str:
     """What the names of all agents of a job's nodes begin with; eight letters of the node's id follow."""
     return f"{job.uid[:8]}/agent/"
+
+
+def queue_folder(job: JobInfo) -> Path:
+    """Where the head has the queues of a job, gone with its attempt."""
+    return Path(job.dir) / "queues" / str(job.attempt)
 
 
 def is_saver(actor: str) -> bool:

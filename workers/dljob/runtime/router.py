@@ -13,16 +13,17 @@ import threading
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from dljob.errors import CallError, CallTimeoutError, PeerLostError, UnreachableError
+from dljob.runtime import keepers
 from dljob.runtime.context import Outgoing
 from dljob.runtime.direct import DirectCall, Unasked, known_dead, unpacked
-from dljob.runtime.messages import Call, JobInfo, Peer, Refusal, Reply
+from dljob.runtime.messages import KEEPER, Call, JobInfo, Peer, Refusal, Reply
+from dljob.runtime.under_way import LateError, Sending
 from dljob.runtime.wire import LARGE
 
 RETRY_S = 0.1
@@ -31,34 +32,6 @@ RETRY_S = 0.1
 T = TypeVar("T")
 _Payload = tuple[Any, ...]
 """What goes beside a call: its arguments, and those that are the same for several ranks; none where they are in it."""
-
-
-class _LateError(Exception):
-    """The call's deadline passed."""
-
-
-@dataclass(slots=True)
-class _Sending:
-    """A call on its way: how long it may still take, what it waits for, which incarnations it will not go to."""
-
-    call: Outgoing
-    id: str
-    started: float = field(default_factory=time.monotonic)
-    after: int = 0
-    again: bool = False
-    waiting_for: str = "its answer"
-
-    @property
-    def left(self) -> float | None:
-        """Seconds to the deadline; None without one."""
-        if self.call.timeout_s is None:
-            return None
-        return self.call.timeout_s - (time.monotonic() - self.started)
-
-    @property
-    def name(self) -> str:
-        """As in `rollout/1.generate`."""
-        return self.call.name
 
 
 class RayCalls:
@@ -81,7 +54,7 @@ class RayCalls:
 
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call: straight to a process that is known, else by the loop."""
-        sending = _Sending(call, f"{self._caller}:{self._process}:{next(self._ids)}")
+        sending = Sending(call, f"{self._caller}:{self._process}:{next(self._ids)}")
         payload = self._parcels(call)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
@@ -98,10 +71,14 @@ class RayCalls:
         self._unasked.add(made, self._running_loop())
         return made
 
+    def keeper(self, address: str) -> Any:
+        """The actor that keeps what is at an address, for what passes references."""
+        return keepers.made(self._job, address)[1]
+
     def _learn(self, call: Outgoing, reply: Reply) -> None:
         self._idempotent[call.role, call.method] = reply.idempotent
 
-    def _take_over(self, future: DirectCall, sending: _Sending, peer: Peer, payload: _Payload) -> None:
+    def _take_over(self, future: DirectCall, sending: Sending, peer: Peer, payload: _Payload) -> None:
         """The loop goes on with a call that a thread sent."""
         work = asyncio.run_coroutine_threadsafe(self._run(sending, payload, peer, future.ref), self._running_loop())
 
@@ -158,7 +135,7 @@ class RayCalls:
     # -- one call
 
     async def _run(
-        self, sending: _Sending, payload: _Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
+        self, sending: Sending, payload: _Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
     ) -> Reply:
         """Bring a call to its end; it may be on its way to a process already."""
         call = sending.call
@@ -173,7 +150,7 @@ class RayCalls:
                     if reply.refused is None:
                         self._learn(call, reply)
                     return reply
-        except _LateError:
+        except LateError:
             waited = time.monotonic() - sending.started
             raise CallTimeoutError(
                 f"{sending.name}: no answer within {call.timeout_s:g} s, "
@@ -183,7 +160,7 @@ class RayCalls:
                 hint=f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does",
             ) from None
 
-    async def _sent(self, sending: _Sending, peer: Peer, payload: _Payload) -> Awaitable[Any] | None:
+    async def _sent(self, sending: Sending, peer: Peer, payload: _Payload) -> Awaitable[Any] | None:
         """Send it to one incarnation; None when that is over."""
         handle = await self._in_time(self._handle(peer), sending)
         if handle is None or known_dead(handle):
@@ -192,7 +169,7 @@ class RayCalls:
         sending.waiting_for = "its answer"
         return handle.invoke.remote(self._message(sending, peer, payload), *payload)
 
-    def _message(self, sending: _Sending, peer: Peer, payload: _Payload) -> bytes:
+    def _message(self, sending: Sending, peer: Peer, payload: _Payload) -> bytes:
         call = sending.call
         return Call(
             sending.id,
@@ -206,7 +183,7 @@ class RayCalls:
             window=call.window,
         ).packed(b"" if payload else call.payload)
 
-    async def _answered(self, sending: _Sending, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
+    async def _answered(self, sending: Sending, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
         """The answer of one incarnation; None when it is to be sent to a later one."""
         call = sending.call
         try:
@@ -220,14 +197,14 @@ class RayCalls:
             return None
         return self._judge(sending, peer, reply)
 
-    def _judge(self, sending: _Sending, peer: Peer, reply: Reply) -> Reply | None:
+    def _judge(self, sending: Sending, peer: Peer, reply: Reply) -> Reply | None:
         match reply.refused:
             case Refusal.ENDED:
                 self._forget(sending, peer)
                 return None
             case Refusal.LATE:
                 sending.waiting_for = reply.message
-                raise _LateError
+                raise LateError
             case Refusal.CUT_OFF:
                 self._may_go_again(sending, peer)
                 self._forget(sending, peer)
@@ -237,7 +214,7 @@ class RayCalls:
             case _:
                 return reply
 
-    async def _lost(self, sending: _Sending, peer: Peer, error: RayActorError) -> None:
+    async def _lost(self, sending: Sending, peer: Peer, error: RayActorError) -> None:
         """The callee's process died with the call in it, or cannot be reached; returns when it may be sent again."""
         self._may_go_again(sending, peer)
         call = sending.call
@@ -247,7 +224,7 @@ class RayCalls:
         else:
             self._forget(sending, peer)
 
-    def _may_go_again(self, sending: _Sending, peer: Peer) -> None:
+    def _may_go_again(self, sending: Sending, peer: Peer) -> None:
         """A call that may have run is sent again where that does no harm; else PeerLostError is raised."""
         call = sending.call
         idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
@@ -256,7 +233,7 @@ class RayCalls:
             raise self._lost_error(sending, peer)
         sending.again = not call.idempotent
 
-    def _lost_error(self, sending: _Sending, peer: Peer) -> PeerLostError:
+    def _lost_error(self, sending: Sending, peer: Peer) -> PeerLostError:
         call = sending.call
         return PeerLostError(
             f"{sending.name}: the process of {call.role}/{call.rank} (incarnation {peer.incarnation}) died with the "
@@ -268,13 +245,15 @@ class RayCalls:
 
     # -- who is who
 
-    async def _peer(self, sending: _Sending) -> Peer:
+    async def _peer(self, sending: Sending) -> Peer:
         """The callee's living incarnation; waits until there is one."""
         call = sending.call
         key = (call.role, call.rank)
         known = self._peers.get(key)
         if known is not None and known.incarnation > sending.after:
             return known
+        if call.role.startswith(KEEPER):
+            return await self._keeper(sending)
         sending.waiting_for = f"{call.role}/{call.rank} to be " + ("back" if sending.after else "ready")
         while True:
             try:
@@ -294,7 +273,23 @@ class RayCalls:
                 return peer
             await self._pause(sending)
 
-    def _note_size(self, sending: _Sending, peer: Peer) -> None:
+    async def _keeper(self, sending: Sending) -> Peer:
+        """The keeper of an address; each one that is found after another died is the next incarnation."""
+        call = sending.call
+        sending.waiting_for = "what keeps it to be there"
+        while True:
+            if sending.after:
+                await self._pause(sending)
+            try:
+                name, handle = await self._in_time(asyncio.to_thread(keepers.made, self._job, call.role), sending)
+            except (RayError, ValueError):
+                await self._pause(sending)
+                continue
+            peer = Peer(call.role, call.rank, sending.after + 1, name, ready=True)
+            self._peers[call.role, call.rank], self._handles[name] = peer, handle
+            return peer
+
+    def _note_size(self, sending: Sending, peer: Peer) -> None:
         """A call of a role of another size than it has would reach only some of its ranks, or none."""
         call = sending.call
         if peer.size:
@@ -304,7 +299,7 @@ class RayCalls:
             hint = "make it again: the next one knows; what other ranks were sent, they may have run"
             raise CallError(said, role=call.role, rank=call.rank, hint=hint)
 
-    def _forget(self, sending: _Sending, peer: Peer) -> None:
+    def _forget(self, sending: Sending, peer: Peer) -> None:
         """That incarnation is over: this call, and later ones, go to the next."""
         key = (sending.call.role, sending.call.rank)
         known = self._peers.get(key)
@@ -330,19 +325,19 @@ class RayCalls:
 
     # -- time
 
-    async def _in_time(self, answer: Awaitable[T], sending: _Sending) -> T:
+    async def _in_time(self, answer: Awaitable[T], sending: Sending) -> T:
         left = sending.left
         if left is not None and left <= 0:
-            raise _LateError
+            raise LateError
         try:
             return await asyncio.wait_for(_plain(answer), left)
         except TimeoutError:
-            raise _LateError from None
+            raise LateError from None
 
-    async def _pause(self, sending: _Sending) -> None:
+    async def _pause(self, sending: Sending) -> None:
         left = sending.left
         if left is not None and left <= 0:
-            raise _LateError
+            raise LateError
         await asyncio.sleep(RETRY_S if left is None else min(RETRY_S, left))
 
 

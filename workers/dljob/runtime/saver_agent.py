@@ -22,9 +22,10 @@ import ray
 from ray.exceptions import RayTaskError
 
 from dljob.errors import CheckpointError
+from dljob.runtime import keepers
 from dljob.runtime.checkpoint.carrying import Inbox
 from dljob.runtime.checkpoint.wire import Wire
-from dljob.runtime.guard import EndCode, Guard, Lease, boottime, end
+from dljob.runtime.guard import EndCode, Guard, Lease, end
 from dljob.runtime.messages import JobInfo
 from dljob.runtime.saver_peers import PeerLink
 
@@ -33,8 +34,6 @@ FLUSH_S = 60.0
 """How long the savers of other nodes are waited for."""
 ASK_S = 20.0
 AGAIN_S = 0.1
-LOOKS = 6
-"""So often in a lease's time it is asked whether PrimeMaster is still there."""
 _BOOT = """import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from dljob.runtime.checkpoint.process import main
@@ -61,7 +60,7 @@ class SaverAgent:
         self._guard = Guard(self._lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
         self._wire = self._start()
         threading.Thread(target=self._read, name="dljob-saver", daemon=True).start()
-        threading.Thread(target=self._follow_master, name="dljob-master", daemon=True).start()
+        keepers.follow_master(job, self._lease)
 
     # -- what hosts, other agents and PrimeMaster ask
 
@@ -195,11 +194,3 @@ class SaverAgent:
                     print(f"[dljob] checkpoint: PrimeMaster cannot answer: {error}", flush=True)  # noqa: T201
                 time.sleep(AGAIN_S)
         self._say({"op": "done", "id": number, "answer": answer})
-
-    def _follow_master(self) -> None:
-        """The lease runs while the job has a master, dead or alive; one that is gone for good has no name any more."""
-        while True:
-            with contextlib.suppress(Exception):
-                ray.get_actor(self._job.master, self._job.namespace)
-                self._lease.renew(boottime())
-            time.sleep(self._job.lease_s / LOOKS)

@@ -39,6 +39,12 @@ class Packed:
     """Tensors, and memory views of bytes."""
     offsets: Sequence[int]
     size: int
+    plain: Sequence[int]
+    """Which of the sources are not tensors."""
+    stream: bytes
+    """The state without its sources."""
+    pieces: bool
+    """Whether a source is this rank's piece of a DTensor."""
 
     def copy_into(self, target: mmap.mmap, at: int) -> None:
         """Copy it all; the one copy that saving makes."""
@@ -85,6 +91,7 @@ class _Packer(pickle.Pickler):
         super().__init__(stream, protocol=5, buffer_callback=self._buffer)
         self.sources: list[Any] = []
         self.plain: list[int] = []
+        self.pieces = False
         self._seen: dict[Any, int] = {}
         self._torch: Any = sys.modules.get("torch")
 
@@ -97,6 +104,7 @@ class _Packer(pickle.Pickler):
         if torch is None or not isinstance(obj, torch.Tensor):
             return None
         if shards.is_shard(obj):
+            self.pieces = True
             local = shards.local(obj)
             return "shard", self._add(local), _dtype(local), tuple(local.shape), shards.layout(obj)
         plain = type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided
@@ -161,8 +169,8 @@ def read_tensor(data: mmap.mmap, at: int, dtype: str, shape: Sequence[int]) -> A
     return made
 
 
-def pack(state: Any) -> Packed:
-    """Index a state; copies no tensor.
+def pack(state: Any, what: str = "checkpoint.save") -> Packed:
+    """Index a state; copies no tensor. `what` is how errors call the caller.
 
     Raises:
         UsageError: when something in it cannot be pickled; it says where.
@@ -173,17 +181,18 @@ def pack(state: Any) -> Packed:
         packer.dump(state)
     except (pickle.PicklingError, TypeError, AttributeError, BufferError) as error:
         raise UsageError(
-            f"checkpoint.save: {_culprit(state, 'state')} cannot be saved: {error}",
+            f"{what}: {_culprit(state, 'state')} cannot be saved: {error}",
             hint="a state is made of tensors, arrays and what pickle takes: keep open files, locks and lambdas out",
         ) from error
-    sizes = [s.nbytes if isinstance(s, memoryview) else s.numel() * s.element_size() for s in packer.sources]
+    sizes = [_size(source) for source in packer.sources]
     relative, end = list[int](), 0
     for size in sizes:
         relative.append(end)
         end += _round(size, ALIGN)
     index = pickle.dumps((relative, sizes, packer.plain, stream.getvalue()), protocol=5)
     start = _round(len(index), PAGE)
-    return Packed(index, packer.sources, [start + at for at in relative], start + end)
+    offsets = [start + at for at in relative]
+    return Packed(index, packer.sources, offsets, start + end, packer.plain, stream.getvalue(), packer.pieces)
 
 
 def unpack(data: mmap.mmap, at: int, index_size: int, *, tensors: bool = True) -> Any:
@@ -198,6 +207,11 @@ def unpack(data: mmap.mmap, at: int, index_size: int, *, tensors: bool = True) -
     offsets = [start + offset for offset in relative]
     buffers = [bytearray(data[offsets[n] : offsets[n] + sizes[n]]) for n in plain]
     return _Unpacker(io.BytesIO(stream), data, offsets, buffers, tensors=tensors).load()
+
+
+def _size(source: Any) -> int:
+    """Bytes of a tensor, or of a view."""
+    return source.nbytes if isinstance(source, memoryview) else source.numel() * source.element_size()
 
 
 def _culprit(state: Any, path: str) -> str:

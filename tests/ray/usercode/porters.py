@@ -1,0 +1,57 @@
+"""Ranks that put, get, publish and receive when they are told to."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+
+import dljob
+from dljob import DataQueue, WeightChannel, rpc
+
+
+class Porter(dljob.Worker):
+    def __init__(self):
+        self.queues = {}
+        self.channels = {}
+
+    @rpc
+    def put(self, name, items):
+        for item in items:
+            self.queue(name).put(item, 60)
+
+    @rpc
+    def get(self, name):
+        return self.queue(name).get(60)
+
+    @rpc
+    def publish(self, name, version, fill, size=1 << 16):
+        state = {"w": np.full(size, fill, dtype=np.float32), "step": version}
+        self.channel(name).publish(version, state)
+
+    @rpc
+    def receive(self, name):
+        version, state = self.channel(name).receive(60)
+        return version, float(state["w"].min()), float(state["w"].max()), state["w"].flags.writeable
+
+    @rpc
+    def pid(self):
+        return os.getpid()
+
+    def queue(self, name):
+        return self.queues.setdefault(name, DataQueue(name))
+
+    def channel(self, name):
+        return self.channels.setdefault(name, WeightChannel(name))
+
+
+def script() -> None:
+    """What a rank without Ray does: an item and a version go through it."""
+    DataQueue("forked-out").put([DataQueue("forked-in").get(60), "ray" in sys.modules], 60)
+    version, state = WeightChannel("to-fork").receive(60)
+    WeightChannel("from-fork").publish(version + 1, {"w": state["w"] * 2})
+
+
+if __name__ == "__main__":
+    script()

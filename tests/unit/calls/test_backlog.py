@@ -1,0 +1,176 @@
+"""What a queue holds: nothing lost, nothing doubled, whoever dies and whatever answer is lost."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dljob.calls.backlog import Backlog, Verdict, Who
+
+A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
+
+
+def queue(items: int = 3, size: int = 100, *, filled: int = 0) -> Backlog:
+    made = Backlog(items, size)
+    assert made.meet(A)
+    assert made.meet(B)
+    for number in range(1, filled + 1):
+        made.put(A, number, 10)
+    return made
+
+
+def test_items_come_in_the_order_in_which_they_went_in():
+    made = queue(filled=3)
+    assert made.heard(B, 1, 0) == ()
+    assert made.take(B, 2) == (1, 2)
+    assert made.heard(B, 2, 1) == (1, 2)
+    assert made.take(B, 2) == (3,)
+    assert made.sizes == {3: 10}
+
+
+def test_it_is_full_by_items_and_by_bytes_and_an_empty_one_takes_anything():
+    made = queue(items=2, size=25)
+    assert made.refused(A, 1, 1000) is None
+    made.put(A, 1, 20)
+    assert made.refused(A, 2, 6) is Verdict.FULL
+    assert made.refused(A, 2, 5) is None
+    made.put(A, 2, 5)
+    assert made.refused(A, 3, 0) is Verdict.FULL
+    made.heard(B, 1, 0)
+    made.take(B, 1)
+    assert made.bytes == 5
+    assert made.refused(A, 3, 20) is None
+
+
+def test_a_put_that_is_sent_twice_is_in_once_and_a_closed_queue_takes_none():
+    made = queue(filled=1)
+    assert made.refused(A, 1, 10) is Verdict.AGAIN
+    made.close()
+    assert made.refused(A, 1, 10) is Verdict.AGAIN
+    assert made.refused(A, 2, 10) is Verdict.CLOSED
+
+
+def test_a_closed_queue_gives_what_it_has_and_then_nothing():
+    made = queue(filled=1)
+    assert not made.ready(2)
+    made.close()
+    assert made.ready(2)
+    made.heard(B, 1, 0)
+    assert made.take(B, 2) == (1,)
+    made.heard(B, 2, 1)
+    assert made.take(B, 2) == ()
+
+
+def test_an_answer_that_is_asked_for_again_is_the_same_and_one_never_seen_goes_back():
+    made = queue(filled=3)
+    assert made.heard(B, 1, 0) == ()
+    assert made.answer(B) is None
+    made.take(B, 1)
+    assert made.heard(B, 1, 0) == ()
+    assert made.answer(B) == (1,)
+    assert made.heard(B, 2, 0) == ()
+    assert made.take(B, 3) == (1, 2, 3)
+    assert made.heard(B, 1, 0) is None
+
+
+def test_a_get_that_was_overtaken_is_not_current_any_more():
+    made = queue()
+    made.heard(B, 1, 0)
+    assert made.current(B, 1)
+    made.heard(B, 2, 0)
+    assert not made.current(B, 1)
+    assert made.meet(Who("b/0", 2, "q"))
+    assert not made.current(B, 2)
+    assert not made.current(Who("c/0", 1, "r"), 1)
+
+
+def test_what_a_dead_process_had_not_done_comes_back_in_front_and_its_late_words_are_refused():
+    made = queue(filled=3)
+    made.heard(B, 1, 0)
+    made.take(B, 2)
+    made.heard(A, 1, 0)
+    made.take(A, 1)
+    later = Who("b/0", 2, "other")
+    assert made.meet(later)
+    assert not made.meet(B)
+    assert made.waiting[0] == 1
+    made.heard(later, 1, 0)
+    assert made.take(later, 3) == (1, 2)
+    assert made.lines["p"].ids == (3,)
+
+
+def test_it_is_the_same_after_it_was_written_down():
+    made = queue(filled=3)
+    made.heard(B, 1, 0)
+    made.take(B, 1)
+    assert Backlog.loaded(json.loads(json.dumps(made.dumped()))) == made
+
+
+class Traffic(RuleBasedStateMachine):
+    """Two ranks put, two get, answers are lost, processes die: what was done, is held and waits is what was put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = Backlog(4, 1000)
+        self.lives = {"a": 1, "b": 1}
+        self.turns = {"a": 0, "b": 0}
+        self.seen = {"a": 0, "b": 0}
+        self.puts = 0
+        self.got: dict[str, tuple[int, ...]] = {"a": (), "b": ()}
+        self.done: list[int] = []
+
+    def who(self, name: str) -> Who:
+        who = Who(name, self.lives[name], f"{name}{self.lives[name]}")
+        assert self.queue.meet(who)
+        return who
+
+    @rule(name=st.sampled_from("ab"))
+    def puts_one(self, name: str) -> None:
+        who = self.who(name)
+        self.puts += 1
+        if self.queue.refused(who, self.puts, 1) is None:
+            self.queue.put(who, self.puts, 1)
+
+    @rule(name=st.sampled_from("ab"), count=st.integers(1, 3), lost=st.booleans())
+    def gets(self, name: str, count: int, lost: bool) -> None:
+        who = self.who(name)
+        self.turns[name] += 1
+        done = self.queue.heard(who, self.turns[name], self.seen[name])
+        assert done == self.got[name]
+        self.done += done
+        self.got[name] = ()
+        if self.queue.ready(count):
+            found = self.queue.take(who, count)
+            if not lost:
+                self.got[name], self.seen[name] = found, self.turns[name]
+
+    @rule(name=st.sampled_from("ab"))
+    def dies(self, name: str) -> None:
+        self.lives[name] += 1
+        self.turns[name] = self.seen[name] = 0
+        self.got[name] = ()
+        self.who(name)
+
+    @precondition(lambda self: self.puts > 10)
+    @rule()
+    def closes(self) -> None:
+        self.queue.close()
+
+    @rule()
+    def keeper_dies(self) -> None:
+        self.queue = Backlog.loaded(json.loads(json.dumps(self.queue.dumped())))
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        held = [number for line in self.queue.lines.values() for number in line.ids]
+        everywhere = self.done + held + self.queue.waiting
+        assert sorted(everywhere) == list(range(1, self.queue.next))
+        assert self.queue.bytes == len(self.queue.waiting)
+        assert set(self.queue.sizes) == {*held, *self.queue.waiting}
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

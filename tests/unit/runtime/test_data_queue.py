@@ -1,0 +1,342 @@
+"""DataQueue without Ray: its files, its keeper, and what users call; keepers and ranks die at any place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
+from dljob.calls.backlog import Verdict, Who
+from dljob.runtime import context, keeper
+from dljob.runtime.context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.messages import Call, Reply
+from dljob.runtime.queue_files import QueueFiles
+from dljob.runtime.queue_keeper import QueueKeeper, folder_of
+from dljob.runtime.queue_store import QueueStore
+
+BOUNDS = (10, 1 << 20)
+A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
+
+
+def store(folder: Path, **changes: Any) -> QueueStore:
+    made = QueueStore(folder, BOUNDS, **changes)
+    assert made.meet(A)
+    assert made.meet(B)
+    return made
+
+
+def reopened(old: QueueStore, folder: Path, **changes: Any) -> QueueStore:
+    old.close()
+    return QueueStore(folder, BOUNDS, **changes)
+
+
+# -- files
+
+
+def test_records_are_there_after_a_process_and_a_torn_one_is_cut_off(tmp_path):
+    files = QueueFiles(tmp_path)
+    assert files.full
+    files.begin()
+    place = files.append({"n": 1}, b"one")
+    files.append({"n": 2}, b"two" * 1000)
+    files.close()
+    last = tmp_path / "00000001.seg"
+    os.truncate(last, last.stat().st_size - 1)
+    files = QueueFiles(tmp_path)
+    assert list(files.records()) == [({"n": 1}, place)]
+    assert files.read(place) == b"one"
+    after = files.append({"n": 3}, b"three")
+    files.close()
+    files = QueueFiles(tmp_path)
+    assert [head["n"] for head, _ in files.records()] == [1, 3]
+    assert files.read(after) == b"three"
+    with pytest.raises(OSError, match="ends before"):
+        files.read((1, 1 << 20, 1))
+    files.close()
+
+
+def test_a_record_whose_bytes_are_others_ends_the_log(tmp_path):
+    files = QueueFiles(tmp_path)
+    files.begin()
+    segment, start, _ = files.append({"n": 1}, b"bytes")
+    files.close()
+    with (tmp_path / f"{segment:08d}.seg").open("r+b") as file:
+        file.seek(start)
+        file.write(b"B")
+    files = QueueFiles(tmp_path)
+    assert list(files.records()) == []
+    files.close()
+
+
+def test_one_process_at_a_time_has_the_folder(tmp_path):
+    first = QueueFiles(tmp_path)
+    second: list[QueueFiles] = []
+    waiting = threading.Thread(target=lambda: second.append(QueueFiles(tmp_path)))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    first.close()
+    waiting.join(60)
+    assert second
+    second[0].close()
+
+
+def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
+    first = store(tmp_path)
+    for number in range(1, 4):
+        assert first.put(A, number, b"item%d" % number) is None
+    assert first.heard(B, 1, 0)
+    assert first.take(B, 2) == [b"item1", b"item2"]
+    second = reopened(first, tmp_path)
+    assert second.token == first.token
+    assert second.backlog == first.backlog
+    assert second.put(A, 3, b"again") is Verdict.AGAIN
+    assert second.take(B, 2) == [b"item1", b"item2"]
+    assert second.heard(B, 2, 1)
+    assert second.take(B, 1) == [b"item3"]
+    second.close_queue()
+    third = reopened(second, tmp_path)
+    assert third.backlog == second.backlog
+    assert third.meet(Who("b/0", 2, "r"))
+    assert not third.meet(B)
+    fourth = reopened(third, tmp_path)
+    assert fourth.backlog.waiting == [3]
+    fourth.close()
+
+
+def test_segments_go_when_nothing_in_them_is_left(tmp_path):
+    queue = store(tmp_path, segment=1000)
+    for number in range(1, 31):
+        assert queue.put(A, number, bytes([number]) * 400) is None
+        assert queue.heard(B, number, number - 1)
+        assert queue.take(B, 1) == [bytes([number]) * 400]
+        if number % 7 == 0:
+            before = queue.backlog
+            queue = reopened(queue, tmp_path, segment=1000)
+            assert queue.backlog == before
+    assert len(list(tmp_path.glob("*.seg"))) <= 3
+    queue.close()
+
+
+# -- what users call
+
+
+class Loopback:
+    """Carries calls to a keeper in a loop of its own; `kill` has another one take over, as the router does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.job: Any = SimpleNamespace(dir=str(folder), attempt=1, lease_s=30.0)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.keepers: dict[str, QueueKeeper] = {}
+        self.lost: list[str] = []
+        self.away = False
+        self.sizes: dict[str, int] = {}
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        if self.away:
+            failed: Future[Reply] = Future()
+            failed.set_exception(CallTimeoutError(f"{call.name}: no answer", role=call.role, rank=0))
+            return failed
+        return asyncio.run_coroutine_threadsafe(self._send(call), self.loop)
+
+    async def _send(self, call: Outgoing) -> Reply:
+        while True:
+            name = call.role.removeprefix(":queue:")
+            if name not in self.keepers:
+                self.keepers[name] = QueueKeeper(self.job, name)
+            packed = Call("1", 0, 1, call.method, call.timeout_s, "").packed(call.payload)
+            answer = await self.keepers[name].invoke(packed)
+            if call.method in self.lost:
+                self.lost.remove(call.method)
+                self._drop(name)
+                continue
+            return answer if isinstance(answer, Reply) else Reply.unpacked(answer)
+
+    def kill(self, name: str) -> None:
+        async def drop() -> None:
+            self._drop(name)
+
+        asyncio.run_coroutine_threadsafe(drop(), self.loop).result(60)
+
+    def _drop(self, name: str) -> None:
+        self.keepers.pop(name)._opening.result().close()
+
+    def close(self) -> None:
+        for name in list(self.keepers):
+            if self.keepers[name]._opening is not None:
+                self.kill(name)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(60)
+        self.loop.close()
+
+    def ask(self, what: str, args: Any, timeout_s: float) -> Future[Any]:
+        raise AssertionError
+
+
+@pytest.fixture
+def line(tmp_path, monkeypatch) -> Iterator[Loopback]:
+    monkeypatch.setattr(keeper, "Guard", lambda *_: None)
+    monkeypatch.setattr(keeper.keepers, "follow_master", lambda *_: None)
+    made = Loopback(tmp_path)
+    become(made)
+    yield made
+    context.install(None)
+    made.close()
+
+
+def become(line: Loopback, rank: int = 0, incarnation: int = 1) -> None:
+    me = WorkerContext(
+        job_name="j", job_uid="0" * 32, job_dir="", role="w", rank=rank, local_rank=0, world_size=2, group=0,
+        incarnation=incarnation, restart_reason="", config={}, peers={"w": 2}, devices={}, device_index=0,
+        stopping=Stopping(), log=logging.getLogger("w"), calls=line, report=lambda _step, _metrics: None,
+    )  # fmt: skip
+    context.install(me)
+
+
+def test_items_come_in_order_and_the_end_is_told(line):
+    queue = DataQueue("samples")
+    for item in ({"a": 1}, [2], "three"):
+        queue.put(item)
+    assert queue.qsize() == 3
+    assert queue.get() == {"a": 1}
+    queue.close()
+    queue.close()
+    assert queue.get_batch(5) == [[2], "three"]
+    with pytest.raises(QueueClosedError, match=r"DataQueue\('samples'\).get: it is closed, and all was got"):
+        queue.get()
+    with pytest.raises(QueueClosedError, match="put: it is closed"):
+        queue.put(4)
+    assert list(queue) == []
+    assert queue.stats() == {"items": 0, "bytes": 0, "closed": True}
+
+
+def test_a_get_waits_for_its_item_and_a_put_for_room(line):
+    queue, other = DataQueue("q", max_items=1), DataQueue("q", max_items=1)
+    got: list[Any] = []
+    getter = threading.Thread(target=lambda: got.append(queue.get(60)))
+    getter.start()
+    other.put("first", 60)
+    getter.join(60)
+    assert got == ["first"]
+    other.put("second")
+    putter = threading.Thread(target=lambda: other.put("third", 60))
+    putter.start()
+    assert queue.get(60) == "second"
+    putter.join(60)
+    assert queue.get(60) == "third"
+
+
+def test_what_does_not_come_in_time_takes_nothing(line):
+    queue = DataQueue("q", max_items=2)
+    with pytest.raises(TimeoutError, match=r"1 items were not there in 0\.01 s"):
+        queue.get(0.01)
+    queue.put(1)
+    with pytest.raises(TimeoutError):
+        queue.get_batch(2, 0)
+    queue.put(2)
+    with pytest.raises(TimeoutError, match="it is full, for 0 s"):
+        queue.put(3, timeout=0)
+    assert queue.get_batch(2, 0) == [1, 2]
+    line.away = True
+    with pytest.raises(TimeoutError, match="the item may be in the queue, or not"):
+        queue.put(3, timeout=1)
+    with pytest.raises(TimeoutError, match="no answer"):
+        queue.get(1)
+
+
+def test_bounds_by_bytes(line):
+    queue = DataQueue("q", max_bytes=1000)
+    queue.put(b"x" * 5000, 0)
+    with pytest.raises(TimeoutError):
+        queue.put(b"", 0)
+    assert len(queue.get()) == 5000
+    queue.put(b"", 0)
+
+
+@pytest.mark.parametrize("method", ["put", "get"])
+def test_a_keeper_that_dies_before_its_answer_is_out_loses_and_doubles_nothing(line, method):
+    queue = DataQueue("q")
+    queue.put(1)
+    line.lost = [method]
+    if method == "put":
+        queue.put(2)
+        assert queue.get_batch(2) == [1, 2]
+    else:
+        assert queue.get() == 1
+        queue.put(2)
+        assert queue.get() == 2
+    assert queue.qsize() == 0
+
+
+def test_a_keeper_that_dies_between_calls_is_not_noticed(line):
+    queue = DataQueue("q")
+    for number in range(5):
+        queue.put(number)
+        line.kill("q")
+        if number % 2:
+            assert queue.get_batch(2) == [number - 1, number]
+            line.kill("q")
+    queue.close()
+    line.kill("q")
+    assert list(queue) == [4]
+
+
+def test_what_a_rank_had_got_when_it_died_goes_to_the_next_that_asks(line):
+    DataQueue("q").put("a")
+    DataQueue("q").put("b")
+    old = DataQueue("q")
+    assert old.get() == "a"
+    become(line, incarnation=2)
+    new = DataQueue("q")
+    assert new.get_batch(2) == ["a", "b"]
+    become(line, incarnation=1)
+    with pytest.raises(CallError, match=r"a later process of w/0 has begun"):
+        old.get()
+    become(line, rank=1)
+    with pytest.raises(TimeoutError):
+        DataQueue("q").get(0)
+
+
+def test_what_is_gone_with_its_machine_is_told_once(line, tmp_path):
+    queue = DataQueue("q")
+    queue.put(1)
+    line.kill("q")
+    folder = folder_of(line.job, "q")
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(CallError, match="lost with the machine"):
+        queue.get(0)
+    queue.put(2)
+    assert queue.get(0) == 2
+
+
+def test_misuse_is_told(line):
+    with pytest.raises(UsageError, match="max_items=0"):
+        DataQueue("q", max_items=0)
+    with pytest.raises(UsageError, match="name is printable"):
+        DataQueue("")
+    with pytest.raises(UsageError, match="wanted 1 to 10"):
+        DataQueue("q", max_items=10).get_batch(11)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        DataQueue("q").put(threading.Lock())
+    DataQueue("q").put(1)
+    with pytest.raises(UsageError, match=r"it has max_items=1000.* this one says 7"):
+        DataQueue("q", max_items=7).put(1)
+    DataQueue("../b:..").put(1)
+    assert folder_of(line.job, "../b:..").parent == folder_of(line.job, "q").parent
+    assert folder_of(replace_attempt(line.job), "q") != folder_of(line.job, "q")
+
+
+def replace_attempt(job: Any) -> Any:
+    return SimpleNamespace(**{**vars(job), "attempt": 2})

@@ -1,0 +1,113 @@
+"""A queue that outlives the process that keeps it: each change of its backlog is on disk before it is answered."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from dljob.calls.backlog import Backlog, Verdict, Who
+from dljob.errors import UsageError
+from dljob.runtime.queue_files import SEGMENT, Place, QueueFiles
+
+
+class QueueStore:
+    """One queue. `token` names its folder's life: another one says that what was in it is gone."""
+
+    def __init__(self, folder: Path, bounds: tuple[int, int], segment: int = SEGMENT) -> None:
+        """Open it, or make it; one that is there keeps its own bounds."""
+        self._files = QueueFiles(folder, segment)
+        self.backlog = Backlog(*bounds)
+        self.token = secrets.token_hex(8)
+        self._places: dict[int, Place] = {}
+        for head, place in self._files.records():
+            self._replay(head, place)
+
+    def check(self, bounds: tuple[int, int]) -> None:
+        """Whether others said the same. Raises UsageError."""
+        has = (self.backlog.max_items, self.backlog.max_bytes)
+        if has != bounds:
+            raise UsageError(f"it has max_items={has[0]}, max_bytes={has[1]}; this one says {bounds[0]}, {bounds[1]}")
+
+    def meet(self, who: Who) -> bool:
+        """See Backlog."""
+        known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
+        if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
+            self._write({"op": "meet", **_told(who)})
+        return known or self.backlog.meet(who)
+
+    def put(self, who: Who, put: int, body: bytes) -> Verdict | None:
+        """Take an item in, or say why not."""
+        why = self.backlog.refused(who, put, len(body))
+        if why is None:
+            place = self._write({"op": "put", **_told(who), "put": put, "size": len(body)}, body)
+            self._places[self.backlog.put(who, put, len(body))] = place
+        return why
+
+    def heard(self, who: Who, turn: int, seen: int) -> bool:
+        """Begin a get; whether it is the last one of its line."""
+        line = self.backlog.lines[who.line]
+        if turn > line.turn:
+            if line.ids:
+                self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen})
+            self._done(self.backlog.heard(who, turn, seen) or ())
+        return turn == line.turn
+
+    def take(self, who: Who, count: int) -> list[bytes] | None:
+        """The items of a get; None while they are not there."""
+        ids = self.backlog.answer(who)
+        if ids is None and self.backlog.ready(count):
+            turn = self.backlog.lines[who.line].turn
+            if self.backlog.waiting:
+                self._write({"op": "take", **_told(who), "turn": turn, "count": count})
+            ids = self.backlog.take(who, count)
+        return None if ids is None else [self._files.read(self._places[number]) for number in ids]
+
+    def close_queue(self) -> None:
+        """Take no more in."""
+        if not self.backlog.closed:
+            self._write({"op": "close"})
+            self.backlog.close()
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._files.close()
+
+    def _done(self, ids: tuple[int, ...]) -> None:
+        for number in ids:
+            del self._places[number]
+        if ids:
+            self._files.keep_from(min((place[0] for place in self._places.values()), default=1 << 62))
+
+    def _write(self, record: dict[str, Any], body: bytes = b"") -> Place:
+        if self._files.full:
+            self._files.begin()
+            self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
+        return self._files.append(record, body)
+
+    def _replay(self, record: dict[str, Any], place: Place) -> None:
+        """What was written, once more."""
+        backlog = self.backlog
+        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
+        match record["op"]:
+            case "state":
+                self.token = record["token"]
+                self.backlog = Backlog.loaded(record["backlog"])
+                self._places = {number: at for number, at in self._places.items() if number in self.backlog.sizes}
+            case "meet":
+                backlog.meet(who)
+            case "put":
+                self._places[backlog.put(who, record["put"], record["size"])] = place
+            case "heard":
+                for number in backlog.heard(who, record["turn"], record["seen"]) or ():
+                    self._places.pop(number, None)  # its segment may be gone already
+            case "take":
+                if backlog.lines[who.line].turn < record["turn"]:  # a get that gave nothing back is not written down
+                    backlog.heard(who, record["turn"], 0)
+                backlog.take(who, record["count"])
+            case _:
+                backlog.close()
+
+
+def _told(who: Who) -> dict[str, Any]:
+    return {"rank": who.rank, "life": who.life, "line": who.line}

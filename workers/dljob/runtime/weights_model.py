@@ -1,0 +1,32 @@
+"""What is known of a published version, at its keeper and at its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Mark = tuple[str, int]
+"""What a reader had last: the keeper's token, and a number that counts what was published there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A published state: its index, and where its buckets are."""
+
+    nonce: str
+    """Of one `publish`, which may arrive twice."""
+    version: int
+    index: bytes = field(repr=False)
+    node: str = ""
+    """Where the publisher is; empty when the bytes came through its host."""
+    refs: Sequence[Any] = field(default=(), repr=False)
+    sums: tuple[int, ...] | None = None
+    """The checksum of each bucket; None: not told yet."""
+    mark: Mark = ("", 0)
+    copied: bool = False
+    """Whether the buckets are the keeper's own."""
+
+    def summed(self, sums: tuple[int, ...]) -> Version:
+        """With its checksums."""
+        return replace(self, sums=sums)
