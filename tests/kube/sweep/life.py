@@ -254,7 +254,7 @@ class Life:
             "clusters": [self._plain(name) for name in made.values()],
             "children": sorted(self._plain(child) for child in self._children()),
             "logs": sorted(self._object("configmaps", names.logs_map(NAME))["data"]),
-            "submissions": [[self._plain(sent), state] for sent, state in ray["submissions"]],
+            "submissions": [[self._plain(sent), _outcome(state)] for sent, state in ray["submissions"]],
             "left in Ray": ray["left"],
             "refused": ray["refused"],
             "events": sorted(
@@ -329,3 +329,8 @@ def _running(pod: Json, ip: str) -> Json:
 
 
 Play: TypeAlias = Callable[[Life], Awaitable[None]]
+
+
+def _outcome(state: str) -> str:
+    """Of a head that goes, its launcher may end by itself (FAILED: the job is suspended) or be ended (STOPPED)."""
+    return state if state == "SUCCEEDED" else "ended"
