@@ -55,7 +55,7 @@ def test_ranks_of_three_roles_meet_and_meet_again_after_one_died(job: Job) -> No
     ]
     group = {"name": "weights", "roles": ["train", "rollout", "script"], "timeoutSeconds": 120}
     roles = [{**role, "resources": cpu} for role in roles]
-    job.start(*roles, collectives={"groups": [group]}, faultTolerance=QUICK)
+    connection = job.start(*roles, collectives={"groups": [group]}, faultTolerance=QUICK)
     first = [said(job, "first", rank) for rank in RANKS]
     for place, seen in enumerate(first):
         right(seen, place)
@@ -74,6 +74,7 @@ def test_ranks_of_three_roles_meet_and_meet_again_after_one_died(job: Job) -> No
             assert f"group weights (epoch {first[0]['epoch']}) is broken: rollout/0 " in seen["text"]
         right(seen, place)
         assert seen["epoch"] > first[0]["epoch"]
+    assert connection.wait(60)["phase"] == "Succeeded"
 
 
 def own(job: Job, cls: str, **group: Any) -> dict[str, Any]:
