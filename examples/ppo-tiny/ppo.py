@@ -40,4 +40,4 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> fl
         found = loss()
         found.backward()
         optimizer.step()
-    return float(found)
+    return float(found.detach())

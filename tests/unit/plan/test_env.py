@@ -70,6 +70,12 @@ def test_without_a_store_there_is_no_master_address():
     assert env_of("Elastic", store="").keys() & STORE.keys() == set()
 
 
+def test_a_sub_master_s_rank_makes_the_store_of_its_own_world():
+    """torch takes the agent's word for it that somebody else serves the store."""
+    with_one = env_of("Elastic", comm={"subMaster": "anybody"}).keys()
+    assert STORE.keys() - with_one == {"TORCHELASTIC_USE_AGENT_STORE"}
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
