@@ -113,9 +113,9 @@ async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: b
     for n in (1, 2, 3, 5, 8):
         world = World(tmp_path / str(n))
         world.carried = ev.Carried(1, restarts=(("Job", 3),))
-        for _ in range(300):
+        for _ in range(1000):
             world.core += "+" if upgraded else ""
-            shell = world.master(kv=kv, master={"maxRestarts": 100})
+            shell = world.master(kv=kv, master={"maxRestarts": 1000})
             await until(lambda s=shell: s.recovered or s.final)
             start = shell.journal._lines
             with suppress(TimeoutError):
