@@ -10,7 +10,7 @@ from control_kit import NOW, World, dljob
 
 from dljob.control import exclusions, machines, names, patches
 from dljob.control.case import stamp
-from dljob.control.model import Delete, PatchCluster, Pod
+from dljob.control.model import Command, Delete, PatchCluster, Pod
 
 GROUPS = [{"name": "cpu", "cpu": "2", "replicas": 3}]
 
@@ -202,6 +202,33 @@ def test_nodes_that_a_user_names_are_left_and_kept_away_from():
     assert patches.excluded(made.settle().cluster) == ()
 
 
+def test_prime_master_knows_why_before_the_pod_is_deleted():
+    """Once it is deleted it may be gone before an operator that was killed looks again."""
+    made = world()
+    made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
+    made.step()
+    made.step()
+    told, delete = made.look().actions
+    assert isinstance(told, Command)
+    assert (told.kind, told.target) == ("cause", "node/ray-1")
+    assert told.by == f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node n1 (pod {made.name}-w1)"
+    assert delete == Delete("Pod", f"{made.name}-w1", "worker-1")
+    made.execute(told)
+    assert made.look().actions == (delete,), "it is told once"
+    made.restarted()
+    assert made.look().actions == (), "an operator that comes back asks PrimeMaster first"
+    assert made.settle().master().settle().log[-2:] == ["Command cause", f"Delete Pod {made.name}-w1"]
+
+
+def test_nobody_waits_for_a_prime_master_that_does_not_answer():
+    made = world()
+    made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
+    made.step()
+    made.step()
+    made.silent(1)
+    assert made.look().actions == (Delete("Pod", f"{made.name}-w1", "worker-1"),)
+
+
 def test_the_head_stays_where_it_is_and_a_new_one_keeps_away():
     made = world()
     made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "node-a"
@@ -367,4 +394,4 @@ def test_many_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
     made.step()
     made.step()
     outcome = made.look()
-    assert (len(outcome.actions), outcome.left) == (2, 1)
+    assert ([type(action) for action in outcome.actions], outcome.left) == ([Command, Delete] * 2, 1)

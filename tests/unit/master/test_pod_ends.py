@@ -18,6 +18,7 @@ OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod
         ("EvictionByEvictionAPI: Eviction API: evicting (pod j-ed4f5-w0)", "Preempted"),
         ("DeletionByTaintManager: Taint manager: deleting due to NoExecute taint (pod j-ed4f5-w0)", "Preempted"),
         ("PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod", "Preempted"),
+        ("Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)", "Preempted"),
         ("Deleted: somebody deleted it (pod j-ed4f5-w0)", "Preempted"),
     ],
 )

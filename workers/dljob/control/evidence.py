@@ -32,6 +32,15 @@ def tell(case: Case) -> Step | None:
     return Step(f"{len(ends)} pods end, and PrimeMaster does not know why", actions, left=left)
 
 
+def announce(case: Case, pod: Pod, why: str) -> tuple[Action, ...]:
+    """Tell PrimeMaster that a pod will be deleted, and why: once it is, it may be gone before anybody looks again."""
+    node, id_ = _held(case, pod), f"leave/{pod.uid}"
+    if not node or not case.reachable or id_ in case.observed.commands:
+        return ()
+    words = bounded(f"{why} (pod {pod.name})", SIZE)
+    return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
+
+
 def _told(case: Case, pod: Pod, node: str) -> tuple[Action, ...]:
     noted = Annotate("Pod", pod.name, {names.TOLD: _digest(pod)})
     id_ = f"cause/{pod.uid}/{_digest(pod)}"
@@ -45,8 +54,12 @@ def _told(case: Case, pod: Pod, node: str) -> tuple[Action, ...]:
 
 
 def _node(case: Case, pod: Pod) -> str:
-    """The Ray node that the pod is, or was; empty for one that holds nothing of the job."""
-    if pod.head or not pod.end or case.observed.master is None:
+    """The Ray node that a pod is, or was, that ends; empty for one that holds nothing of the job."""
+    return _held(case, pod) if pod.end else ""
+
+
+def _held(case: Case, pod: Pod) -> str:
+    if pod.head or case.observed.master is None:
         return ""
     held = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
     return pod.annotations.get(names.RAY_NODE) or next(held, "")

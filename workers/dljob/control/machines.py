@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dljob.control import exclusions, patches, reasons
+from dljob.control import evidence, exclusions, names, patches, reasons
 from dljob.control.case import Case, seconds, stamp
 from dljob.control.fields import items, part, text
-from dljob.control.model import Delete, Event, PatchCluster, Pod
+from dljob.control.model import Action, Delete, Event, PatchCluster, Pod
 from dljob.control.steps import Step
 from dljob.telemetry import reasons as told
 
@@ -55,12 +55,12 @@ def exclude(case: Case) -> Step | None:
     if nodes != patches.excluded(case.cluster):
         action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
         return Step(f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}", (action,))
-    actions = tuple(_leave(case, entries))
-    if not actions:
+    pods = tuple(_leave(case, entries))
+    if not pods:
         return None
-    now = actions[:PODS_A_PASS]
+    now = tuple(action for pod in pods[:PODS_A_PASS] for action in pod)
     return Step(
-        f"{len(actions)} pods are to leave their nodes, or look for one anew", now, left=len(actions) - len(now)
+        f"{len(pods)} pods are to leave their nodes, or look for one anew", now, left=max(0, len(pods) - PODS_A_PASS)
     )
 
 
@@ -103,18 +103,22 @@ def _words(pod: Pod) -> str:
     return f"pod {pod.name} was to be gone at {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
 
 
-def _leave(case: Case, entries: list[exclusions.Entry]) -> Iterator[Delete]:
-    """Pods on excluded nodes, the head apart; and pods that wait for a node by what was so before."""
+def _leave(case: Case, entries: list[exclusions.Entry]) -> Iterator[tuple[Action, ...]]:
+    """What to do about pods on excluded nodes, the head apart; and those that wait for a node by what was so before."""
     left = {text(one, "pod") for one in entries if one.get("attempt") == case.attempt}
-    barred = {one["kubernetesNode"] for one in entries if one["reason"] == exclusions.REQUESTED}
+    asked = case.observed.master is not None or not case.submitted
+    barred = {one["kubernetesNode"] for one in entries if asked and one["reason"] == exclusions.REQUESTED}
     allowed = patches.away(case.cluster)
     for pod in case.observed.pods:
         if pod.leaving:
             continue
         if pod.name in left:
-            yield Delete("Pod", pod.name, pod.uid, grace=GRACE_SECONDS)
-        elif (pod.node in barred and not pod.head) or (pod.trouble_reason == "Unschedulable" and _stale(pod, allowed)):
-            yield Delete("Pod", pod.name, pod.uid)
+            yield (Delete("Pod", pod.name, pod.uid, grace=GRACE_SECONDS),)
+        elif pod.node in barred and not pod.head:
+            why = f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node {pod.node}"
+            yield (*evidence.announce(case, pod, why), Delete("Pod", pod.name, pod.uid))
+        elif pod.trouble_reason == "Unschedulable" and _stale(pod, allowed):
+            yield (Delete("Pod", pod.name, pod.uid),)
 
 
 def _stale(pod: Pod, away: frozenset[str] | None) -> bool:

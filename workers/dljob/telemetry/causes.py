@@ -112,6 +112,15 @@ RULES: tuple[CauseRule, ...] = (
         of=Of.OUTSIDE,
     ),
     CauseRule(
+        "pod-excluded",
+        Source.POD,
+        ("excluded: annotation",),
+        "Preempted",
+        "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1",
+        "dljob: what the operator says of a pod that it is about to delete since a user excluded its node",
+        of=Of.OUTSIDE,
+    ),
+    CauseRule(
         "notice",
         Source.NOTICE,
         ("",),
