@@ -75,6 +75,8 @@ class Life:
     operator: Operator
     play: Play
     uid: str = ""
+    heads: list[str] = field(default_factory=list)
+    """The addresses that its heads had."""
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -96,6 +98,8 @@ class Life:
             for task in (living, operating):
                 task.cancel()
             await asyncio.gather(living, operating, return_exceptions=True)
+            for ip in self.heads:  # what a life that broke left running would take the room of all that follow
+                await self.scene.lose(ip)
             await kube.delete(NAMESPACES, self.namespace)
 
     async def _live(self) -> Json:
@@ -148,6 +152,7 @@ class Life:
 
     async def _head(self, cluster: str) -> tuple[str, str]:
         pod, ip = self._head_pod(cluster), next(_ADDRESSES)
+        self.heads.append(ip)
         await self.scene.head(
             ip,
             uid=self.uid,

@@ -53,6 +53,7 @@ PLAYS: dict[str, Play] = {"restart": restart, "loss": loss, "pause": pause}
 BY_CHANCE: dict[str, str] = {
     "PlacementReady=False/UnitsPending": "PrimeMaster has placed one unit on a free Ray a moment after its first word",
     "POST events UnitsPending": "the same moment",
+    "PlacementReady=True/UnitsHeld in <1> #2": "the end of that moment",
     "POST events HeadPending in <2>": "an Event that has the words of one of attempt 1 is counted, not made",
     "phase=Stopping": "PrimeMaster ends one rank that has ended already in a moment",
 }

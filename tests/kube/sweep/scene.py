@@ -135,7 +135,9 @@ class Scene:
 
     async def lose(self, request: web.Request) -> web.Response:
         """A head is gone, with everything of its job that it ran."""
-        head = self.heads.pop(request.match_info["ip"])
+        head = self.heads.pop(request.match_info["ip"], None)
+        if head is None:
+            return web.json_response({})
         self.over.append(head)
         for sent in await self._submissions(head.uid):
             if sent["status"] in ("PENDING", "RUNNING"):
