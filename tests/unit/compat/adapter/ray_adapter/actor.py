@@ -1,0 +1,2 @@
+class ActorHandle:
+    """What `make` answers."""

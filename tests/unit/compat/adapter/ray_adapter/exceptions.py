@@ -1,0 +1,2 @@
+class GetTimeoutError(TimeoutError):
+    """What `worker.late` raises."""

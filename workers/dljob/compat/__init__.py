@@ -1,0 +1,8 @@
+"""User code that says `import ray`, on a backend that is not Ray.
+
+    DISTRIBUTED_BACKEND=yr python -m dljob.compat train.py --lr 1e-4
+    DISTRIBUTED_BACKEND=yr python -m dljob.compat -m trainer.main config=small
+
+`ray` and each of its submodules become the modules of the backend's own adapter: the same objects, not second copies.
+Importing this package changes nothing; `redirect.install` does.
+"""

@@ -1,0 +1,47 @@
+"""`python -m dljob.compat [-m] PROGRAM ARGS`: the program as Python runs it, with `import ray` redirected."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dljob.compat.redirect import ADAPTERS, RedirectError, install_everywhere, unknown, wanted
+from dljob.errors import ExitCode
+
+USAGE = "usage: DISTRIBUTED_BACKEND=yr python -m dljob.compat SCRIPT.py ARGS, or -m MODULE ARGS"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Redirect if the environment says so, and run the program in this process, under the name `__main__`."""
+    module = list(argv[:1]) == ["-m"]
+    program = list(argv[1:] if module else argv)
+    if not program or program[0].startswith("-"):
+        _refuse(USAGE)
+    backend = wanted(os.environ)
+    if backend != "ray":
+        if backend not in ADAPTERS:
+            _refuse(unknown(backend))
+        try:
+            install_everywhere(backend, os.environ)
+        except RedirectError as error:
+            _refuse(str(error))
+    sys.argv = program
+    if module:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+        return
+    if not Path(program[0]).exists():
+        _refuse(f"there is no file {program[0]}; {USAGE}")
+    sys.path[0] = str(Path(program[0]).resolve().parent)
+    runpy.run_path(program[0], run_name="__main__")
+
+
+def _refuse(why: str) -> None:
+    sys.stderr.write(f"python -m dljob.compat: {why}\n")
+    raise SystemExit(ExitCode.USAGE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,157 @@
+"""`import ray` means the adapter of another backend: one module object under two names.
+
+A second copy of a submodule is how redirection by `sys.modules["ray"] = adapter` goes wrong: its classes fail every
+`isinstance` of the adapter, and their pickles name a module that another process takes for Ray's. Here a finder, before
+all others, answers for `ray` and all below it with the adapter's module itself, made when it is first imported.
+
+`site/sitecustomize.py` loads this file by its path, in a Python that may have no dljob: the standard library alone,
+and of that neither pathlib nor importlib.abc, which would double the time in which a Python starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+ENVIRONMENT = "DISTRIBUTED_BACKEND"
+ADAPTERS = {"yr": "ray_adapter", "yuanrong": "ray_adapter"}
+"""Backend -> the package that offers Ray's interface on it. Source: openYuanrong's ray-adapter, March 2026."""
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # noqa: PTH100, PTH118, PTH120
+_MARK = "dljob_redirects_ray_to"
+
+
+class RedirectError(RuntimeError):
+    """`import ray` cannot be redirected in this process, and why."""
+
+
+class _Same:
+    """Gives the adapter's module out as Ray's, and leaves it as it was."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._own: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the name is the protocol's
+        """The module that is there, or is loaded now, under the adapter's name."""
+        module = import_module(self._target)
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran already. The import system has put its own spec on it: back to what it says of itself."""
+        module.__spec__ = self._own
+        if "__getattr__" not in vars(module):
+            module.__dict__["__getattr__"] = _refuser(module.__name__)
+
+
+class RayFinder:
+    """Finds `ray` and what is below it in the adapter, and nothing else; never a Ray that is installed beside it.
+
+    Args:
+        backend: as users name it, for messages.
+        adapter: the package that stands in for Ray; empty: none does, and `import ray` is refused.
+    """
+
+    def __init__(self, backend: str, adapter: str) -> None:
+        self.backend = backend
+        setattr(self, _MARK, adapter)
+        self._adapter = adapter
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the name is the protocol's
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`. Raises ModuleNotFoundError for what the adapter does not have."""
+        if fullname != "ray" and not fullname.startswith("ray."):
+            return None
+        if not self._adapter:
+            raise ModuleNotFoundError(f"import {fullname}: {unknown(self.backend)}", name=fullname)
+        wanted = self._adapter + fullname.removeprefix("ray")
+        there = find_spec(wanted)
+        if there is None:
+            raise ModuleNotFoundError(self._missing(fullname, wanted), name=fullname)
+        loader = _Same(wanted)
+        spec = ModuleSpec(fullname, loader, origin=there.origin)  # pyright: ignore[reportArgumentType] - no ABC
+        spec.submodule_search_locations = there.submodule_search_locations
+        return spec
+
+    def _missing(self, fullname: str, wanted: str) -> str:
+        said = f"{ENVIRONMENT}={self.backend}, so that `import {fullname}` means {wanted}, which is not there."
+        if wanted == self._adapter:
+            return f"{said} Install {wanted} in {sys.prefix}, or unset {ENVIRONMENT} to use Ray"
+        return f"{said} {self._adapter} has no such part of Ray: do without it, or unset {ENVIRONMENT} to use Ray"
+
+
+def _refuser(module: str) -> object:
+    """A module's `__getattr__` that says whose name is missing."""
+
+    def __getattr__(name: str) -> object:  # noqa: N807 - PEP 562
+        shown = "ray" + module.partition(".")[1] + module.partition(".")[2]
+        raise AttributeError(f"{shown}.{name} is not provided: here `{shown}` means {module}, which has no {name!r}")
+
+    return __getattr__
+
+
+def unknown(backend: str) -> str:
+    """What is said of a backend that nothing is known of."""
+    there = ", ".join(["ray", *sorted(ADAPTERS)])
+    return f"{ENVIRONMENT}={backend} is no backend for code that imports Ray; there are: {there}"
+
+
+def wanted(environ: Mapping[str, str]) -> str:
+    """The backend that the environment names, in lower case; `ray` when it names none."""
+    return environ.get(ENVIRONMENT, "").strip().lower() or "ray"
+
+
+def install(backend: str) -> None:
+    """Redirect `import ray` in this process, from now on; doing it again changes nothing.
+
+    Raises:
+        RedirectError: Ray itself, or another adapter, is in use here already.
+    """
+    adapter = ADAPTERS.get(backend, "")
+    for finder in sys.meta_path:
+        before = getattr(finder, _MARK, None)
+        if before == adapter:
+            return
+        if before is not None:
+            raise RedirectError(f"`import ray` means {before} in this process: it cannot mean {adapter} as well")
+    loaded = sorted(name for name in sys.modules if name == "ray" or name.startswith("ray."))
+    if foreign := [name for name in loaded if not _of(adapter, sys.modules[name])]:
+        more = f" and {len(foreign) - 1} of its submodules" if len(foreign) > 1 else ""
+        raise RedirectError(
+            f"{foreign[0]!r}{more} is loaded in this process already, from {_home(foreign[0])}: redirected now, there "
+            f"would be two of it. Start the program by `python -m dljob.compat`, before anything imports Ray"
+        )
+    sys.meta_path.insert(0, RayFinder(backend, adapter))
+
+
+def _of(adapter: str, module: ModuleType) -> bool:
+    """Whether it is a module of the adapter, under its own name: older adapters put themselves in Ray's place."""
+    return bool(adapter) and (module.__name__ == adapter or module.__name__.startswith(adapter + "."))
+
+
+def _home(name: str) -> str:
+    return str(getattr(sys.modules[name], "__file__", None) or "an unknown place")
+
+
+def environment(backend: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make every Python which has them redirect before it imports anything else.
+
+    Children of this process inherit them (spawn, forkserver, subprocess); give them to processes elsewhere.
+    """
+    path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != SITE]
+    return {ENVIRONMENT: backend, "PYTHONPATH": os.pathsep.join([SITE, *path])}
+
+
+def install_everywhere(backend: str, environ: MutableMapping[str, str]) -> None:
+    """As `install`, and in every process that inherits this environment."""
+    install(backend)
+    environ.update(environment(backend, environ))
