@@ -25,7 +25,7 @@ from dljob.runtime.backend import ActorRef, ActorSpec
 from dljob.runtime.ray_backend import RayBackend
 from dljob.runtime.stores import FileStore
 
-ASKED = ("nodes", "reserve", "release", "reservations", "spawn", "lookup", "call", "kill", "actors")
+ASKED = ("nodes", "reserve", "release", "reservations", "spawn", "lookup", "call", "kill", "actors", "clear_drivers")
 KEYS = ("put", "put_if_absent", "delete")
 KINDS = {"master": r"/master$", "agent": r"/agent/", "saver": r"/saver", "spare": r"/spare-", "store": r"/store/"}
 

@@ -67,6 +67,7 @@ def everything() -> DLJobManifest:
     )  # fmt: skip
     builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")
+    builder.role("q").module("main.py").quota()
     if "annotations" in role_fields():
         builder.role("d").run("m.D").annotation("scheduling.dljob.io/label-selector", '{"rack": "r1"}')
     draft = builder.with_collocation("a", "b", name="pair").build()

@@ -336,3 +336,14 @@ def test_answers_to_reservations_change_nothing_once_the_job_is_ending():
     assert world.send(ev.UnitRefused("w/0", 1, "no")) == ()
     assert world.send(ev.UnitReserved("w/1", 1, "n0")) == ()
     assert world.state is before
+
+
+def test_a_quota_is_looked_for_with_the_units_and_never_reserved():
+    driver = {"name": "d", "entrypoint": {"module": "main.py"}, "reserve": "Quota", "resources": {"cpu": "3"}}
+    world = World(job(driver, {"name": "w"}), views=small(2))
+    busy = tuple(replace(view, free=(("CPU", 10_000),)) for view in world.views)
+    world.send(ev.NodesSeen((busy[0], world.views[1])))
+    assert world.state.phase is Phase.PENDING
+    assert "the quota of d" in world.state.search.why
+    world.send(ev.NodesSeen(world.views))
+    assert sorted(reserve.unit for reserve in world.of(act.Reserve)) == ["d/0", "w/0"]

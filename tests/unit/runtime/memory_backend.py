@@ -99,6 +99,7 @@ class MemoryBackend:
         self.hosts: dict[str, MemoryHost] = {}
         self.refuse: str = ""
         self.calls: list[str] = []
+        self.cleared: list[str] = []
 
     def here(self) -> str:
         return ""
@@ -149,3 +150,6 @@ class MemoryBackend:
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.hosts if name.startswith(prefix)))
+
+    async def clear_drivers(self, owner: str) -> None:
+        self.cleared.append(owner)

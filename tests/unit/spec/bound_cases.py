@@ -159,7 +159,7 @@ CROSS = {
     ".master.journal.path", ".master.placement", ".gcsFaultTolerance.backend",
     ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
-    ".collectives.groups[].roles", ".collectives.groups[].roles[]",
+    ".collectives.groups[].roles", ".collectives.groups[].roles[]", ".roles[].reserve",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
 

@@ -274,6 +274,13 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(resources={"memory": "4Gi"}, restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
         {"roles": [role(restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
     ),
+    *(
+        case(cel.QUOTA, {"roles": [{**role(), "entrypoint": script, "reserve": "Quota"}]}, {"roles": [wrong]})
+        for script, wrong in (
+            ({"module": "train.py"}, role(reserve="Quota")),
+            ({"command": ["ls"]}, {**role(type="Elastic", reserve="Quota"), "entrypoint": {"module": "train.py"}}),
+        )
+    ),
     case(
         cel.ESCALATION,
         {

@@ -46,6 +46,7 @@ DECLARED: dict[str, Any] = {
         "roles": [
             {"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": {"type": "Custom"}},
             {"name": "e", "type": "Elastic", "entrypoint": {"class": "app.A"}, "replicas": 2, "minReplicas": 1},
+            {"name": "s", "entrypoint": {"module": "s.py"}},
         ],
         "nodeGroups": [
             {
@@ -160,6 +161,7 @@ ROWS: dict[str, Plan | Code] = {
         "policy.max_memory",
         f"{MEMORY}::test_it_goes_up_to_the_most_and_stays_there",
     ),
+    "spec.roles[].reserve": Plan("spec.roles.2.reserve", "Quota", "declared"),
     "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
     "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),
     "spec.collocations[].roles[]": Plan("spec.collocations.0.roles.1", "last"),

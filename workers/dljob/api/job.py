@@ -54,6 +54,7 @@ class Workload:
     """backend, timeoutSeconds, preCheck, initProcessGroup."""
     restart_policy: dict[str, Any] = field(default_factory=dict[str, Any])
     """level, maxRestarts."""
+    reserve: Literal["Placement", "Quota"] = "Placement"
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -102,12 +103,19 @@ class Workload:
             "dependsOn": [{"role": k, "condition": v} for k, v in self.depends_on.items()],
             "comm": self.comm,
             "restartPolicy": self.restart_policy,
+            "reserve": self.reserve,
             "annotations": self.annotations,
         }
         return {k: v for k, v in pruned(made).items() if v != _DEFAULTS.get(k, object())}
 
 
-_DEFAULTS: dict[str, object] = {"type": "Actor", "replicas": 1, "replicasPerGroup": 1, "driver": True}
+_DEFAULTS: dict[str, object] = {
+    "type": "Actor",
+    "replicas": 1,
+    "replicasPerGroup": 1,
+    "driver": True,
+    "reserve": "Placement",
+}
 
 
 _FREE = ("config", "options", "template", "rayClusterTemplate", "runtimeEnv")

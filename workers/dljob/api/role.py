@@ -74,6 +74,11 @@ class RoleBuilder(Generic[B_co]):
         self._workload.args = [*self._workload.args, *(str(v) for v in values)]
         return self
 
+    def quota(self) -> Self:
+        """Hold nothing of what `resource` says: it is for the placement groups that the script itself makes in Ray."""
+        self._workload.reserve = "Quota"
+        return self
+
     # --- how often
 
     def total(self, count: int) -> Self:

@@ -18,6 +18,7 @@ from dljob.master.spares import forget_node
 from dljob.master.starting import ensure_host, start_roles
 from dljob.master.state import Phase, Search, UnitPhase, UnitState
 from dljob.master.views import HostId, Level, Outcome, Reason
+from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 
 _NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
@@ -89,7 +90,9 @@ def _room(d: Draft, names: tuple[str, ...], excluded: frozenset[str]) -> Assignm
     plan = d.job.plan
     units = grants.units_of(plan, d.grants, names)
     if d.phase is Phase.PENDING:
-        # Spares stay free at admission only: a unit that lost its node is what they are there for.
+        # Spares stay free at admission only: a unit that lost its node is what they are there for. So do quotas: a
+        # framework has taken what is its own by then.
+        units = (*units, *quota_units(plan.roles))
         return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
     # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
     near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=taken(d, every=False))

@@ -94,6 +94,8 @@ def _who(batch: Batch) -> str:
     ranks = [rank for bundle in unit.bundles for rank in bundle.ranks]
     if len(ranks) == 1:
         return f"one process of role {ranks[0][0]}"
+    if not ranks:
+        return f"a piece of {unit.name.rpartition('/')[0]}"
     by_role = {role: sum(1 for r, _ in ranks if r == role) for role, _ in ranks}
     inside = ", ".join(f"{count} of {role}" for role, count in sorted(by_role.items()))
     return f"unit {unit.name} ({inside})"

@@ -84,6 +84,9 @@ class RolePlan:
     sub_master: str = ""
     """The entry point that serves where its ranks meet; empty: ElasticMaster, where they have a process group."""
 
+    quota: Resources | None = None
+    """What must be free for a rank's own Ray driver, and is not held; None: `per_rank` is held."""
+
     @property
     def resizes(self) -> bool:
         """Whether it may have another number of ranks while it runs."""

@@ -12,6 +12,7 @@ from dljob.plan.devices import DEVICES
 from dljob.plan.elastic import counted
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, RolePlan, UnitTable, add_up
 from dljob.plan.packing import Batch, Packing, machines_of, pack, runs_of
+from dljob.plan.quota import quota_batches
 from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
 from dljob.spec.model import DLJobSpec
@@ -25,13 +26,15 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
         PlacementError: The units do not fit on the declared machines.
     """
     spares = spec.fault_tolerance.spares.nodes
-    batches = batches_of(units)
+    quotas = quota_batches(roles.values())
+    batches = (*batches_of(units), *quotas)
     if spec.node_groups:
         groups = [_declared(group) for group in spec.node_groups]
         check_fit(batches, groups)
         _check_bounds(groups, units, roles)
     else:
-        groups = _bounded(derive(batches), units, roles)
+        drivers = {role.name for role in roles.values() if role.quota}  # a byte each, beside what is theirs
+        groups = _bounded(derive([batch for batch in batches if batch.name not in drivers]), units, roles)
     ordered = sorted(groups, key=lambda group: group.name)
     return {g.name: _with_spares(g, spares) for g in ordered}
 
@@ -60,7 +63,11 @@ def _check_bounds(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[
     for at, end, field in ((0, 0, "minReplicas"), (2, 1, "maxReplicas")) if sizes else ():
         counts = {name: own[at] // roles[name].group_size for name, own in sizes.items()}
         machines = [replace(group, replicas=group.bounds[end] if group.bounds else group.replicas) for group in groups]
-        check_fit(batches_of(units.sized(counts)), machines, f" with the {field} of both roles and nodeGroups")
+        check_fit(
+            (*batches_of(units.sized(counts)), *quota_batches(roles.values())),
+            machines,
+            f" with the {field} of both roles and nodeGroups",
+        )
 
 
 def batches_of(units: UnitTable) -> tuple[Batch, ...]:

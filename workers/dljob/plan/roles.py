@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
-from dljob.plan.model import Amount, HostKind, Resources, RolePlan, add_up
+from dljob.plan.model import GRAIN, Amount, HostKind, Resources, RolePlan, add_up
 from dljob.spec.annotations import selector_of
 from dljob.spec.elastic_rules import bounded, bounds
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
@@ -27,6 +27,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
     accelerator = _accelerator(spec, role)
     elastic = role.type == "Elastic"
     comm = _comm_backend(role, accelerator) if elastic else None
+    quota = role.reserve == "Quota"
     low, high = bounds(role) if bounded(role) else (0, 0)
     return RolePlan(
         name=role.name,
@@ -40,8 +41,8 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         group_size=role.replicas_per_group,
         driver=role.driver,
         depends_on=tuple((d.role, d.condition) for d in role.depends_on),
-        per_rank=_per_rank(role, accelerator),
-        accelerator=accelerator,
+        per_rank=() if quota else _per_rank(role, accelerator),
+        accelerator=None if quota else accelerator,
         node_group=role.node_group or "",
         restart_level=role.restart_policy.level or _restart_level(role),
         max_restarts=role.restart_policy.max_restarts,
@@ -53,6 +54,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         min_replicas=low,
         max_replicas=high,
         sub_master=(role.comm.sub_master or "") if elastic else "",
+        quota=_quota(role, accelerator) if quota else None,
     )
 
 
@@ -93,6 +95,13 @@ def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
         tuple((name, parse_custom(text)) for name, text in wanted.custom.items()),
         (accelerator,) if accelerator else (),
     )
+
+
+def _quota(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
+    """What a framework gets for a rank. One that says no CPUs gets one for each device, for what runs beside it."""
+    devices = max(1, accelerator[1] // GRAIN) if accelerator else 1
+    cpu = {"CPU": devices * GRAIN} if role.resources.cpu is None else {}
+    return add_up(tuple({**dict(_per_rank(role, accelerator)), **cpu}.items()))
 
 
 def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:

@@ -153,6 +153,10 @@ class Backend(Protocol):
         """Names of the actors that start so and are not dead."""
         ...
 
+    async def clear_drivers(self, owner: str) -> None:
+        """End what processes made that joined the system by themselves, as a rank whose name begins so."""
+        ...
+
 
 Factory = Callable[[Mapping[str, Any]], Backend]
 """What an entry point of `dljob.backends` names: options -> backend, in a process that is connected."""

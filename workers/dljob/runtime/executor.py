@@ -277,6 +277,8 @@ class Executor:
             groups = await self._backend.reservations(self._prefix)
             await asyncio.gather(*(self._backend.release(name) for name in groups))
             if not actors and not groups:
+                if any(role.quota is not None for role in self._plan.roles.values()):
+                    await self._backend.clear_drivers(f"{self.job.uid}/")
                 await asyncio.to_thread(shutil.rmtree, queue_folder(self.job), ignore_errors=True)
                 return
             await asyncio.sleep(LOOK_S)

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from dljob.errors import UsageError
 from dljob.master import causes
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
 from dljob.plan.model import GRAIN, RolePlan
-from dljob.runtime import environment, guard, preload, saving
+from dljob.runtime import environment, guard, preload, ray_drivers, saving
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
@@ -68,7 +70,8 @@ class ForkHost(Host):
         env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
         self._leaving = False
         self._last_report = 0
-        self._helper = Helper(early, env, self._on_event, self._helper_gone)
+        hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
+        self._helper = Helper(early, env, self._on_event, self._helper_gone, hidden)
         guard.at_end(self._socket.close)
         super().__init__(spec)
 
@@ -92,6 +95,8 @@ class ForkHost(Host):
         spec = self.spec
         fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
+        if spec.role.quota is not None:
+            env = {**self._for_driver(start, fd if log else 2), **env}
         env[SOCKET_ENV] = self._socket.path
         paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -118,6 +123,16 @@ class ForkHost(Host):
             store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
         )
+
+    def _for_driver(self, start: RankStart, log: int) -> dict[str, str]:
+        """What a rank finds that is a Ray driver; what earlier ones of the rank made in Ray is gone by then."""
+        job, role = self.spec.job, self.spec.role.name
+        found, left = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
+        for words, what in ((found, "was removed"), (left, "is still there")):
+            if words:
+                os.write(log, f"[dljob] of an earlier life of {role}/{start.rank} {what}: {words}\n".encode())
+        mine = ray_drivers.owner(job, role, start.rank, start.incarnation)
+        return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
 
     def stop_ranks(self, order: StopOrder) -> None:
         """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""

@@ -27,7 +27,10 @@ Event = Mapping[str, Any]
 
 
 class Helper:
-    """A fork server below this process. `on_event` is called in one thread with each event, `on_gone` at its end."""
+    """A fork server below this process. `on_event` is called in one thread with each event, `on_gone` at its end.
+
+    `without`: variables of this process that ranks do not inherit.
+    """
 
     def __init__(
         self,
@@ -35,12 +38,13 @@ class Helper:
         env: Mapping[str, str],
         on_event: Callable[[Event], None],
         on_gone: Callable[[], None],
+        without: tuple[str, ...] = (),
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
         boot = {"path": [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
-        environ = {k: v for k, v in {**os.environ, **env}.items() if k not in _RAYS}
+        environ = {k: v for k, v in {**os.environ, **env}.items() if k not in (*_RAYS, *without)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps(boot)],
             env=environ,

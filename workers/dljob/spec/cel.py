@@ -116,6 +116,10 @@ OUT_OF_MEMORY = Rule(
     " || has(self.resources) && has(self.resources.memory)",
     "outOfMemory needs resources.memory",
 )
+QUOTA = Rule(
+    "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",
+    "reserve Quota is for Actor roles with a module or command",
+)
 ENTRYPOINT = Rule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
@@ -194,7 +198,7 @@ SPEC = (
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_SUSPEND, REF_MASTER, REF_SPARES),
 )
 ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)
-ROLE = (RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY)
+ROLE = (RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY, QUOTA)
 
 
 def schema(*rules: Rule) -> dict[str, Any]:

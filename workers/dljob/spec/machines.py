@@ -89,6 +89,8 @@ def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGrou
         where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
         yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none")
         return
+    if role.reserve == "Quota":  # on several hosts, as `plan` counts it
+        return
     most = max(has, key=lambda name: has[name])
     there = f"a host of {most} has {has[most]}"
     size = role.replicas_per_group

@@ -217,6 +217,9 @@ class Role(Model):
     """Torch process group, for Elastic."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
+    reserve: Literal["Placement", "Quota"] = "Placement"
+    """Placement: each rank holds what it takes. Quota: the job starts when that much is free, and holds nothing of it:
+    what a rank runs is a Ray driver, which makes placement groups and actors of its own."""
     annotations: Annotated[dict[LabelKey, Text], Field(max_length=16)] = Field(default_factory=dict)
     """Placement in another spelling, which may not contradict a typed field: `scheduling.dljob.io/accelerator: NPU` and
     `/accelerator-count: "0.5"`; `/placement-group: x`: the roles of one value share a unit, so a host, and devices when

@@ -16,6 +16,7 @@ from dljob.spec.memory_rules import MEMORY_RULES
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.outside import OUTSIDE_RULES
 from dljob.spec.policy import Rule
+from dljob.spec.quota_rules import QUOTA_RULES
 from dljob.spec.reference_rules import REFERENCE_RULES
 from dljob.spec.rejoin_rules import REJOIN_RULES
 from dljob.spec.templates import TEMPLATE_RULES
@@ -207,5 +208,6 @@ RULES: tuple[Check, ...] = (
     *REJOIN_RULES,
     *MEMORY_RULES,
     *COLLECTIVE_RULES,
+    *QUOTA_RULES,
 )
 """In the order in which they are tried; the loader sorts what they find by its place in the file."""

@@ -1,0 +1,150 @@
+"""Ranks that are Ray drivers: what they find in their environment, what they made in Ray, and how it is removed.
+
+A process that calls `ray.init()` becomes a Ray job. A Ray job carries metadata, which Ray reads from the variable that
+its own `ray job submit` sets; we say there whose it is. Ids of placement groups end in their job's id and actors name
+theirs, so whatever such a job made is found, detached or not, whoever asks and however long ago it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+from ray._common.utils import hex_to_binary
+from ray._private import state as ray_state
+from ray._raylet import PlacementGroupID
+from ray.core.generated import gcs_pb2 as _gcs_pb2
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from dljob.plan.devices import DEVICES
+from dljob.runtime.messages import JobInfo
+
+gcs_pb2: Any = _gcs_pb2  # made by protoc, without stubs
+
+OWNER = "dljob.io/owner"
+"""The metadata of a Ray job that says whose it is: `<uid>/<role>/<rank>/<attempt>.<incarnation>`."""
+JOB_ID_DIGITS = 8
+"""Hexadecimal digits of a Ray job's id, which the ids of its actors and placement groups end in."""
+CLEAN_S = 30.0
+KILL_S = 5.0
+LOOK_S = 0.02
+
+
+def owner(job: JobInfo, role: str, rank: int, incarnation: int = 0) -> str:
+    """Whose Ray jobs: those of a process of a rank; without an incarnation what all of the rank's begin with."""
+    return f"{job.uid}/{role}/{rank}/" + (f"{job.attempt}.{incarnation}" if incarnation else "")
+
+
+def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
+    """What makes `ray.init()` and `ray.init("auto")` join the job's Ray as this rank's driver.
+
+    The token needs nothing: the process inherits it. A runtime environment that the script gives goes before this one.
+    Ray itself reads RAY_NAMESPACE for its clients only: a driver that names no namespace gets one that nobody else has.
+    """
+    return {
+        "RAY_ADDRESS": address,
+        "RAY_NAMESPACE": f"{job.name}-{job.uid[:8]}",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {OWNER: mine}}),
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+    }
+
+
+def hidden(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables by which Ray shows no device to an actor that asked for none: a driver sees what its machine has."""
+    names = {device.visible_env for device in DEVICES.values() if device.visible_env}
+    return tuple(sorted(name for name in names if environ.get(name) == ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What Ray jobs made that is still there."""
+
+    actors: tuple[tuple[str, str], ...] = ()
+    """(id, name)."""
+    groups: tuple[tuple[str, str], ...] = ()
+    """(id, name)."""
+    drivers: tuple[str, ...] = ()
+    """Ids of jobs whose driver has not left Ray yet: it could make more."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.actors or self.groups or self.drivers)
+
+    def words(self) -> str:
+        """What it is, by name where it has one."""
+        parts = [f"actor {name or id_}" for id_, name in self.actors]
+        parts += [f"placement group {name or id_}" for id_, name in self.groups]
+        return ", ".join([*parts, *(f"the driver of Ray job {id_}" for id_ in self.drivers)])
+
+
+def left_by(prefix: str) -> Left:
+    """What the Ray jobs have whose owner begins so. Blocks for some milliseconds."""
+    accessor = ray_state.state._connect_and_get_accessor()
+    jobs = _jobs(accessor, prefix)
+    if not jobs:
+        return Left()
+    dead = gcs_pb2.ActorTableData.ActorState.DEAD
+    rows = map(gcs_pb2.ActorTableData.FromString, accessor.get_actor_table(None, None))
+    actors = [(row.actor_id.hex(), row.name) for row in rows if row.state != dead and row.job_id.hex() in jobs]
+    groups = [
+        (id_, str(row["name"]))
+        for id_, row in _group_rows().items()
+        if row["state"] != "REMOVED" and id_[-JOB_ID_DIGITS:] in jobs
+    ]
+    return Left(tuple(actors), tuple(groups), tuple(sorted(id_ for id_, runs in jobs.items() if runs)))
+
+
+def _group_rows() -> dict[str, Any]:
+    return cast("dict[str, Any]", ray_state.state.placement_group_table())
+
+
+def _jobs(accessor: Any, prefix: str) -> dict[str, bool]:
+    """The Ray jobs whose owner begins so, running and ended: id -> whether it runs."""
+    rows = accessor.get_job_table(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
+    jobs = map(gcs_pb2.JobTableData.FromString, rows)
+    return {job.job_id.hex(): not job.is_dead for job in jobs if _owner_of(job).startswith(prefix)}
+
+
+def _owner_of(job: Any) -> str:
+    """Whose a Ray job is; empty: nobody's of ours."""
+    return str(job.config.metadata.get(OWNER, ""))
+
+
+def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
+    """End the actors and remove the groups of Ray jobs whose owner begins so, and wait until Ray has.
+
+    Returns:
+        What there was, and what would not go within the time, in words; empty: nothing.
+    """
+    end = time.monotonic() + within_s
+    found = left = left_by(prefix)
+    while left and time.monotonic() < end:
+        if left.actors:
+            _end_actors(id_ for id_, _ in left.actors)
+        for id_, _ in left.groups:
+            remove_placement_group(PlacementGroup(PlacementGroupID(hex_to_binary(id_))))
+        time.sleep(LOOK_S)
+        left = left_by(prefix)
+    return found.words(), left.words()
+
+
+def _end_actors(ids: Iterable[str]) -> None:
+    """By the GCS itself: `ray.kill` wants a handle, and only actors with names can be asked for one."""
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    request: Any = gcs_service_pb2
+    channel = init_grpc_channel(ray.get_runtime_context().gcs_address)
+    try:
+        stub = gcs_service_pb2_grpc.ActorInfoGcsServiceStub(channel)
+        for id_ in ids:
+            order = request.KillActorViaGcsRequest(actor_id=hex_to_binary(id_), force_kill=True, no_restart=True)
+            with suppress(Exception):  # it is looked for again
+                stub.KillActorViaGcs(order, timeout=KILL_S)
+    finally:
+        channel.close()
