@@ -156,7 +156,8 @@ class HostHandle:
         ray.get(self.order_start(*ranks, **order), timeout=30)
 
     def order_start(self, *ranks: int, incarnation: int = 1, reason: str = "", epoch: int = 1, **order: Any) -> Any:
-        starts = tuple(RankStart(rank, incarnation, i, len(ranks), 0, reason) for i, rank in enumerate(ranks))
+        devices = order.pop("devices", ())
+        starts = tuple(RankStart(rank, incarnation, i, len(ranks), 0, reason, devices) for i, rank in enumerate(ranks))
         values: dict[str, Any] = {
             "epoch": epoch,
             "life": 1,
@@ -164,7 +165,6 @@ class HostHandle:
             "world_size": self.role.replicas,
             "generation": 0,
             "store": "",
-            "devices": (),
         }
         return self.actor.start.remote(StartOrder(**{**values, **order}))
 

@@ -157,6 +157,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: setattr(one().workloads["a"], "comm_pre_check", "yes"),
         "comm_pre_check='yes'",
     ),
+    "devices that are seen by somebody else": (
+        lambda: DLJobBuilder().role("a").run("m.A").visibility("All"),  # pyright: ignore[reportArgumentType]
+        "Isolated or Shared",
+    ),
+    "a selection that is neither on nor off": (
+        lambda: setattr(one().workloads["a"], "rank_based_gpu_selection", "yes"),
+        "rank_based_gpu_selection='yes'",
+    ),
     "a node group of the builder's own name": (
         lambda: DLJobBuilder().node_num(1).node_group("workers").role("a").run("m.A").build(),
         "both declare 'workers'",
@@ -341,3 +349,22 @@ def test_what_a_template_empties_or_takes_away_stays_in_it():
     builder = DLJobBuilder().head(template=pod).node_group("g", template=pod).ray_cluster_template(cluster)
     spec = builder.role("a").run("m.A").build().manifest().spec
     assert (spec.head.template, spec.node_groups[0].template, spec.ray_cluster_template) == (pod, pod, cluster)
+
+
+def test_who_sees_which_devices_by_dlrovers_names_and_ours():
+    builder = DLJobBuilder()
+    builder.role("a").train("m.A").nproc_per_node(8).resource(accelerator=1).rank_based_gpu_selection()
+    builder.role("b").run("m.B").resource(accelerator=2).visibility("Isolated").not_driver()
+    builder.role("c").run("m.C").resource(accelerator=1).disable_ray_auto_visible_device().not_driver()
+    builder.role("d").run("m.D").resource(cpu=1).visibility("Shared").not_driver()
+    draft = builder.build()
+    assert draft.workloads["a"].rank_based_gpu_selection is True
+    assert draft.workloads["b"].rank_based_gpu_selection is False
+    draft.workloads["b"].rank_based_gpu_selection = True
+    a, b, c, d = draft.manifest().spec.roles
+    assert [r.accelerator.visibility if r.accelerator else "none" for r in (a, b, c, d)] == [
+        "Shared", "Shared", None, "none",
+    ]  # fmt: skip
+    switches = {v.name: v.value for v in c.env}
+    assert switches["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] == "1"
+    assert switches["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] == "1"

@@ -308,10 +308,12 @@ class World:
 
     def _hello(self, host, life):
         process = self.hosts[host, life]
-        devices = (("GPU", (str(host.index),)),)
+        facts = self.state.job.roles[host.role]
+        slots = tuple((str(rank),) for rank in facts.ranks_of(host.index)) if facts.plan.accelerator else ()
+        devices = (("GPU", tuple(i for ids in slots for i in ids) or (str(host.index),)),)
         address = f"{process.node}:{2000 + life}" if host.index < 0 else ""
         return ev.HostReady(
-            host, life, process.node, 100 + life, process.actor, devices, f"{process.actor}.log", address
+            host, life, process.node, 100 + life, process.actor, devices, f"{process.actor}.log", address, slots
         )
 
     def _adopt(self, host, life, actor):

@@ -37,7 +37,8 @@ def test_a_killed_rank_takes_the_spare_of_its_node_and_starts_at_once():
     kill, start = actions
     assert isinstance(kill, act.KillHost)
     assert (start.actor, start.life) == ("spare ('w', 'n0', 0) 1", 2)
-    assert start.devices == devices != ()
+    assert [rank.devices for rank in start.ranks] == [devices]
+    assert devices
     world.settle()
     assert not world.of(act.SpawnHost, seen)
     assert world.state.hosts[host("w", 1)].log == "spare.log"

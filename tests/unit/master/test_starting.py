@@ -34,7 +34,7 @@ def test_an_actor_rank_starts_as_soon_as_its_own_host_is_ready():
     (start,) = world.deliver()
     assert isinstance(start, act.StartRanks)
     assert (start.host, start.life, start.world_size, start.store) == (host("w", 0), 1, 2, "")
-    assert start.ranks == (act.RankStart(0, 1, 0, 2, 0),)
+    assert start.ranks == (act.RankStart(0, 1, 0, 2, 0, devices=(("GPU", ("0",)),)),)
 
 
 def test_a_torch_world_starts_whole_when_all_hosts_and_the_store_are_ready():

@@ -6,7 +6,7 @@ import sys
 import pytest
 from plan_kit import job, role
 
-from dljob.plan.devices import DEVICES, visible_devices
+from dljob.plan.devices import DEVICES, all_left_alone, left_alone, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.plan import plan
 
@@ -96,13 +96,13 @@ def test_the_roles_own_variables_are_there_but_cannot_lie_about_the_rank():
 
 
 def test_each_kind_of_device_is_shown_by_its_own_variable():
-    shown = {kind: visible_devices(d.ray, ("0", "3")) for kind, d in DEVICES.items()}
+    shown = {kind: visible_devices(d.visible_env, ("0", "1", "3")) for kind, d in DEVICES.items()}
     assert shown == {
-        "GPU": {"CUDA_VISIBLE_DEVICES": "0,3"},
-        "NPU": {"ASCEND_RT_VISIBLE_DEVICES": "0,3"},
-        "TPU": {"TPU_VISIBLE_CHIPS": "0,3"},
-        "HPU": {"HABANA_VISIBLE_MODULES": "0,3"},
-        "Neuron": {"NEURON_RT_VISIBLE_CORES": "0,3"},
+        "GPU": {"CUDA_VISIBLE_DEVICES": "0,1,3"},
+        "NPU": {"ASCEND_RT_VISIBLE_DEVICES": "0,1,3"},
+        "TPU": {"TPU_VISIBLE_CHIPS": "0,1,3"},
+        "HPU": {"HABANA_VISIBLE_MODULES": "0,1,3"},
+        "Neuron": {"NEURON_RT_VISIBLE_CORES": "0,1,3"},
         "Custom": {},
     }
 
@@ -112,3 +112,21 @@ def test_what_hosts_of_ranks_import_is_light():
     modules = "dljob.plan.env, dljob.plan.devices, dljob.plan.model, dljob.plan.pods"
     code = f"import sys, {modules}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("chips", "bounds"), [(("3",), "1,1,1"), (("0", "1"), "1,2,1"), (("0", "1", "2", "3"), None)])
+def test_part_of_a_hosts_tpu_chips_are_a_host_of_their_own(chips, bounds):
+    env = visible_devices("TPU_VISIBLE_CHIPS", chips)
+    assert env.pop("TPU_VISIBLE_CHIPS") == ",".join(chips)
+    expected = {"TPU_CHIPS_PER_HOST_BOUNDS": bounds, "TPU_HOST_BOUNDS": "1,1,1"} if bounds else {}
+    assert env == expected
+
+
+def test_frameworks_may_hand_out_devices_themselves():
+    assert visible_devices("", ("0",)) == {}
+    assert left_alone("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"})
+    assert left_alone("RBLN_DEVICES", {"RAY_EXPERIMENTAL_NOSET_RBLN_RT_VISIBLE_DEVICES": "true"})
+    assert not left_alone("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"})
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        assert left_alone(variable, all_left_alone())
+        assert not left_alone(variable, {})

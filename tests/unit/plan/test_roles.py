@@ -117,3 +117,23 @@ def test_env_and_config_of_the_role_lie_over_those_of_the_job():
     assert found.config == {"x": 1, "y": 0}
     assert found.args == ("--y",)
     assert found.depends_on == (("b", "Ready"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "said", "shared"),
+    [
+        ("GPU", "Elastic", None, True),
+        ("NPU", "Elastic", None, True),
+        ("GPU", "Elastic", "Isolated", False),
+        ("GPU", "Actor", None, False),
+        ("GPU", "Actor", "Shared", True),
+        ("HPU", "Elastic", "Shared", True),
+        ("HPU", "Elastic", None, False),
+        ("Neuron", "Elastic", None, False),
+        ("TPU", "Elastic", None, False),
+    ],
+)
+def test_torchs_ranks_see_each_others_devices_and_others_their_own(kind, type_, said, shared):
+    accelerator = {"type": kind, **({"visibility": said} if said else {})}
+    assert resolved(role("a", type=type_, accelerator=accelerator)).shared_sight is shared
+    assert resolved(role("a", type="Elastic")).shared_sight is False

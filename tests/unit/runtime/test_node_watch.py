@@ -314,7 +314,7 @@ def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Li
 
 def start(index: int, *incarnations: int) -> StartRanks:
     ranks = tuple(RankStart(rank, incarnation, 0, 1, 0) for rank, incarnation in enumerate(incarnations))
-    return StartRanks(HostId("w", index), 1, "a", ranks, 1, 0, "", ())
+    return StartRanks(HostId("w", index), 1, "a", ranks, 1, 0, "")
 
 
 async def test_what_earlier_processes_of_ranks_left_is_ended_where_they_start_again(here: Listener) -> None:

@@ -174,7 +174,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
 
 
 def order(incarnation: int) -> StartOrder:
-    return StartOrder(1, 1, (RankStart(0, incarnation, 0, 1, 0),), 2, incarnation, "127.0.0.1:7", ())
+    return StartOrder(1, 1, (RankStart(0, incarnation, 0, 1, 0),), 2, incarnation, "127.0.0.1:7")
 
 
 def leave(incarnation: int) -> LeaveOrder:

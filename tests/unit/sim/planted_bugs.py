@@ -110,8 +110,8 @@ def tells_survivors_the_old_generation(patch):
     """Who kept its process is to meet the others where they met the last time."""
     old = starting.order
 
-    def order(d, host, ranks, store):
-        told = old(d, host, ranks, store)
+    def order(d, host, ranks, store, there):
+        told = old(d, host, ranks, store, there)
         kept = d.hosts[host].life < max(start.incarnation for start in told.ranks)
         return evolve(told, generation=told.generation - kept)
 

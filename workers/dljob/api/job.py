@@ -43,6 +43,8 @@ class Workload:
     accelerator: str | None = None
     """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
     accelerator_type: str | None = None
+    visibility: str | None = None
+    """Isolated or Shared; None: as the role's type has it."""
     cpu: str | None = None
     memory: str | None = None
     custom: dict[str, str] = field(default_factory=dict[str, str])
@@ -62,7 +64,7 @@ class Workload:
         known = [f.name for f in fields(self)]
         if name == "backend":
             raise UsageError(f"backend of role {self.name!r} is read-only: it says the role's type", hint="set .type")
-        if name not in known and name != "comm_pre_check":
+        if name not in (*known, "comm_pre_check", "rank_based_gpu_selection"):
             raise UsageError(f"a workload has no attribute {name!r}", hint=suggestion(name, known))
         object.__setattr__(self, name, value)
 
@@ -70,6 +72,17 @@ class Workload:
     def backend(self) -> str:
         """The role's type in DLRover's spelling: "elastic" or "actor"."""
         return self.type.lower()
+
+    @property
+    def rank_based_gpu_selection(self) -> bool:
+        """Whether ranks see the devices of all ranks of the role on their host, their own at LOCAL_RANK."""
+        return self.visibility == "Shared"
+
+    @rank_based_gpu_selection.setter
+    def rank_based_gpu_selection(self, value: object) -> None:
+        if not isinstance(value, bool):
+            raise UsageError(f"rank_based_gpu_selection={value!r} on role {self.name!r}", hint="True or False")
+        self.visibility = "Shared" if value else "Isolated"
 
     @property
     def comm_pre_check(self) -> bool | None:
@@ -84,7 +97,7 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         """The role as the manifest writes it; what was not set is left out."""
-        accelerator = {"type": self.accelerator_type, "count": self.accelerator} if self.accelerator else None
+        accelerator = {"type": self.accelerator_type, "count": self.accelerator, "visibility": self.visibility}
         made: dict[str, Any] = {
             "name": self.name,
             "type": self.type,
@@ -96,7 +109,7 @@ class Workload:
             "replicasPerGroup": self.replicas_per_group,
             "minReplicas": self.min_replicas,
             "maxReplicas": self.max_replicas,
-            "accelerator": accelerator,
+            "accelerator": accelerator if self.accelerator else None,
             "resources": {"cpu": self.cpu, "memory": self.memory, "custom": self.custom},
             "nodeGroup": self.node_group,
             "driver": self.driver,

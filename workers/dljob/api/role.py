@@ -20,6 +20,7 @@ from dljob.api.values import (
     whole,
 )
 from dljob.errors import UsageError
+from dljob.plan.devices import all_left_alone
 
 if TYPE_CHECKING:
     from dljob.api.builder import DLJobBuilder
@@ -148,6 +149,22 @@ class RoleBuilder(Generic[B_co]):
             given = {k: exact(v, f"{call}: custom {k}") for k, v in custom.items()}
             role.custom = {**role.custom, **given}
         return self
+
+    def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
+        """Which devices a rank sees: its own alone, or those of all ranks of the role on its host."""
+        if which not in ("Isolated", "Shared"):
+            raise UsageError(f"{self._call('visibility')}: {which!r}", hint="Isolated or Shared")
+        self._workload.visibility = which
+        return self
+
+    def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
+        """A rank takes the device that LOCAL_RANK counts, of those that all ranks of the role on its host see."""
+        self._workload.rank_based_gpu_selection = enabled
+        return self
+
+    def disable_ray_auto_visible_device(self) -> Self:
+        """Ranks see all devices of their machine, whatever they take: for code that hands them out itself."""
+        return self.env(all_left_alone())
 
     def node_group(self, name: str) -> Self:
         """Live on the machines of this node group."""

@@ -63,6 +63,10 @@ class RankStart:
     node_rank: int
     restart_reason: str = ""
     """Empty at the first start."""
+    devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(Ray resource, ids) of the devices that it may see."""
+    device_index: int = 0
+    """Which of them is its own, or the first of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,6 @@ class StartRanks:
     generation: int
     store: str
     """host:port, empty when the role has no store."""
-    devices: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,12 @@ class HostReady:
     actor: str
     """The actor's name."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Per bundle holder: (Ray resource, device ids), as Ray assigned them."""
+    """(Ray resource, device ids), of all its bundles, as Ray assigned them."""
     log: str = ""
     address: str = ""
     """host:port of the store, for a store host."""
+    slots: tuple[tuple[str, ...], ...] = ()
+    """Of the role's kind of device, the ids in the bundle of each of its ranks, in order; empty for a role without."""
 
 
 @dataclass(frozen=True, slots=True)

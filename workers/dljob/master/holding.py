@@ -34,8 +34,17 @@ def reserve(d: Draft, nodes: dict[str, str]) -> None:
         d.search = evolve(d.search, why="", since=None, final_at=None)
     for name, node in nodes.items():
         token = d.units[name].token + 1
+        if token > 1:
+            _forget_devices(d, name)
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
         d.do(Reserve(name, token, node, limits.RESERVE_S, grants.given(d.grants, name)))
+
+
+def _forget_devices(d: Draft, unit: str) -> None:
+    """What is held anew may have other devices, on the same node too."""
+    for host in unit_hosts(d, unit):
+        if d.hosts[host].devices:
+            d.set_host(host, evolve(d.hosts[host], devices=(), slots=()))
 
 
 def left(node: NodeView, unit: Unit) -> NodeView:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from dljob.master import checks, departures, elastic, grants, limits, relaunch, starting
+from dljob.master import checks, departures, elastic, grants, limits, relaunch, sight, starting
 from dljob.master.actions import (
     Action,
     Finish,
@@ -42,12 +42,13 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         return (Release(),)
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
     d = Draft(state, now)
+    there = {role: sight.of_nodes(d, role) for role in d.job.roles}
     if state.verdict is not None:
         return tuple(action for host, own in hosts for action in _leave(d, host, own))
     return (
         *(action for host, own in hosts for action in _kills(host, own)),
         *_units(state),
-        *(action for host, own in hosts for action in _host(d, host, own)),
+        *(action for host, own in hosts for action in _host(d, host, own, there)),
         *(
             SpawnSpare(role, node, slot, spare.life)
             for (role, node, slot), spare in sorted(state.spares.items())
@@ -90,7 +91,7 @@ def _units(state: JobState) -> Iterator[Action]:
             yield Unreserve(name, unit.token)
 
 
-def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
+def _host(d: Draft, host: HostId, own: HostState, there: Mapping[str, sight.There]) -> Iterator[Action]:
     if own.phase is HostPhase.SPAWNING:
         unit = d.facts(host.role).unit_of(host)
         yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
@@ -100,7 +101,7 @@ def _host(d: Draft, host: HostId, own: HostState) -> Iterator[Action]:
     begun = _in_phase(d, host, RankPhase.STARTING)
     if begun:
         store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
-        yield starting.order(d, host, begun, store)
+        yield starting.order(d, host, begun, store, there[host.role])
     stopping = _in_phase(d, host, RankPhase.STOPPING)
     if stopping and facts.plan.host is HostKind.THREAD:
         yield leave_group(d, host, *stopping)

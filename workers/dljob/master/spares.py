@@ -60,7 +60,8 @@ def take(d: Draft, host: HostId, node: str) -> bool:
             log = spare.log or old.log
             life = old.life + 1
             past = old.actor or old.past
-            new = HostState(HostPhase.READY, life, d.now, node, spare.pid, spare.actor, past, devices, log)
+            process = (life, d.now, node, spare.pid, spare.actor, past)
+            new = HostState(HostPhase.READY, *process, devices, log, slots=old.slots)
             d.set_host(host, new)
             d.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
             return True

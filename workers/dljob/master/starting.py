@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.master import checks, limits, spares
+from dljob.master import checks, limits, sight, spares
 from dljob.master.actions import RankStart, SpawnHost, StartRanks
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
@@ -86,9 +86,9 @@ def ensure_host(d: Draft, host: HostId) -> None:
     if spares.take(d, host, unit.node):
         try_start(d, host)
         return
-    devices = state.devices if state.node == unit.node else ()
+    devices, slots = (state.devices, state.slots) if state.node == unit.node else ((), ())
     past = state.actor or state.past  # one that never answered may not even have been made
-    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices)
+    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices, slots=slots)
     d.set_host(host, new)
     d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
 
@@ -98,7 +98,7 @@ def try_start(d: Draft, host: HostId) -> None:
     if d.facts(host.role).world:
         start_world(d, host.role)
     elif dependencies_met(d, host.role):
-        _start_host(d, host, "")
+        _start_host(d, host, "", {})
 
 
 def start_waiting(d: Draft, role: str) -> None:
@@ -107,7 +107,7 @@ def start_waiting(d: Draft, role: str) -> None:
         start_world(d, role)
         return
     for host in d.facts(role).hosts():
-        _start_host(d, host, "")
+        _start_host(d, host, "", {})
 
 
 def start_world(d: Draft, role: str) -> None:
@@ -118,11 +118,12 @@ def start_world(d: Draft, role: str) -> None:
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
         return
     d.set_role(role, evolve(state, generation=state.generation + 1))
+    there = sight.of_nodes(d, role)
     for index in range(facts.host_count):
-        _start_host(d, HostId(role, index), store.address)
+        _start_host(d, HostId(role, index), store.address, there)
 
 
-def _start_host(d: Draft, host: HostId, store: str) -> None:
+def _start_host(d: Draft, host: HostId, store: str, there: sight.There) -> None:
     """Start the waiting ranks of one ready host."""
     mine = d.facts(host.role).ranks_of(host.index)
     # A host whose ranks are still being ended may yet have to be killed: nobody starts on it before they are gone.
@@ -137,16 +138,17 @@ def _start_host(d: Draft, host: HostId, store: str) -> None:
             d.set_rank((host.role, rank), new)
             started.append(rank)
     if started:
-        d.do(order(d, host, tuple(started), store))
+        d.do(order(d, host, tuple(started), store, there))
 
 
-def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str) -> StartRanks:
-    """The order that starts these ranks in their present incarnations."""
+def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str, there: sight.There) -> StartRanks:
+    """The order that starts these ranks in their present incarnations. `there` is what `sight.of_nodes` says."""
     facts, state = d.facts(host.role), d.hosts[host]
     size = facts.plan.group_size
     starts: list[RankStart] = []
     for rank in ranks:
         seat, own = d.seats[host.role][rank // size], d.ranks[host.role, rank]
+        devices, device_index = sight.of_rank(facts, state, rank, there)
         starts.append(
             RankStart(
                 rank=rank,
@@ -155,9 +157,9 @@ def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str) -> StartRa
                 local_world_size=seat.local_world_size,
                 node_rank=seat.node_rank,
                 restart_reason=own.restart_reason,
+                devices=devices,
+                device_index=device_index,
             )
         )
     generation = d.roles[host.role].generation
-    return StartRanks(
-        host, state.life, state.actor, tuple(starts), facts.plan.replicas, generation, store, state.devices
-    )
+    return StartRanks(host, state.life, state.actor, tuple(starts), facts.plan.replicas, generation, store)

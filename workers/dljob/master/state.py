@@ -135,7 +135,9 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered."""
+    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered.
+
+    `devices` and, by rank, `slots` are ids in its bundles: known until its unit is asked for anew."""
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
@@ -148,6 +150,7 @@ class HostState:
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     log: str = ""
     address: str = ""
+    slots: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

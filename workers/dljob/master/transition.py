@@ -176,6 +176,7 @@ def _host_ready(d: Draft, event: HostReady) -> None:
         pid=event.pid,
         actor=event.actor,
         devices=event.devices,
+        slots=event.slots,
         log=event.log,
         address=event.address,
     )

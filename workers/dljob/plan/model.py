@@ -81,6 +81,8 @@ class RolePlan:
     """The fewest ranks that it goes on with; 0: it always has as many."""
     max_replicas: int = 0
     """The most ranks that it may be given; 0: it always has as many."""
+    shared_sight: bool = False
+    """Whether each rank sees the devices of all ranks of its role on its node, not its own alone."""
     sub_master: str = ""
     """The entry point that serves where its ranks meet; empty: ElasticMaster, where they have a process group."""
 

@@ -53,6 +53,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         pre_check=_pre_check(role, comm),
         min_replicas=low,
         max_replicas=high,
+        shared_sight=_shared_sight(role, accelerator),
         sub_master=(role.comm.sub_master or "") if elastic else "",
         quota=_quota(role, accelerator) if quota else None,
     )
@@ -78,6 +79,17 @@ def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | N
     if role.comm.backend != "Auto":
         return role.comm.backend
     return _COMM_BY_DEVICE.get(accelerator[0], "gloo") if accelerator else "gloo"
+
+
+def _shared_sight(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
+    """Whether ranks see each other's devices, as torch's scripts expect: they take the one that LOCAL_RANK counts.
+
+    Other kinds are taken by who sees them first (Neuron), or laid out by how many are seen (TPU).
+    """
+    if role.accelerator is None or accelerator is None:
+        return False
+    said = role.accelerator.visibility
+    return said == "Shared" or (said is None and role.type == "Elastic" and accelerator[0] in _COMM_BY_DEVICE)
 
 
 def _pre_check(role: Role, comm: str | None) -> bool:

@@ -213,7 +213,8 @@ class Executor:
             ActorSpec(f"{name}.{bundle}", PROBE_CLASS, reservation=reservation, bundle=bundle, resources=devices)
             for bundle in (others if devices else ())
         )
-        self.hosts.bring_up(action.host, action.life, Birth(spec, action.deadline_s, probes))
+        kind = role.accelerator[0] if role.accelerator else ""
+        self.hosts.bring_up(action.host, action.life, Birth(spec, action.deadline_s, probes, kind))
 
     def _bundles(self, role: RolePlan, index: int) -> list[int]:
         """The bundles of a host's ranks, the first of which its actor sits in."""
@@ -231,9 +232,7 @@ class Executor:
     async def _start(self, action: ac.StartRanks) -> None:
         self.hosts.become(action.actor, action.host, action.life)
         many, sizes = action.world_size, self.sizes()
-        order = StartOrder(
-            self._epoch(), action.life, action.ranks, many, action.generation, action.store, action.devices, sizes
-        )
+        order = StartOrder(self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes)
         host = action.host
         if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE))):
             await self.hosts.tell(store, "start", order)  # it is ready for these ranks before they come

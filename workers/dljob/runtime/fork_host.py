@@ -217,6 +217,7 @@ class ForkHost(Host):
 
     def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
         job, role = self.spec.job, self.spec.role
+        kind = role.accelerator[0] if role.accelerator else ""
         facts = {
             "job_name": job.name,
             "job_uid": job.uid,
@@ -228,8 +229,8 @@ class ForkHost(Host):
             "group": start.rank // role.group_size,
             "incarnation": start.incarnation,
             "restart_reason": start.restart_reason,
-            "devices": dict(order.devices),
-            "device_index": start.rank % role.group_size * (role.accelerator[1] if role.accelerator else 0) // GRAIN,
+            "devices": dict(start.devices),
+            "device_index": environment.device_index(kind, start, os.environ),
         }
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
 

@@ -41,6 +41,8 @@ class Birth:
     spec: ActorSpec
     deadline_s: float
     probes: tuple[ActorSpec, ...] = ()
+    kind: str = ""
+    """Ray's name for the devices of its ranks; empty: they have none."""
 
 
 @dataclass(slots=True)
@@ -165,8 +167,8 @@ class Hosts:
             async with asyncio.timeout(birth.deadline_s):
                 watched.ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
                 hello: Hello = await self._backend.call(watched.ref, "hello")
-                more = [await self._probe(probe) for probe in birth.probes]
-                hello = replace(hello, devices=together([hello.devices, *more]))
+                parts = [hello.devices, *[await self._probe(probe) for probe in birth.probes]]
+                hello = replace(hello, devices=together(parts))
         except TimeoutError:
             message = f"did not start in {birth.deadline_s:g} s"
             await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=message))
@@ -175,7 +177,8 @@ class Hosts:
             await self._gone(watched, await self._outcome(error))
             return
         watched.node, watched.pid = hello.node, hello.pid
-        await self._offer(_ready(watched, hello))
+        slots = tuple(dict(part).get(birth.kind, ()) for part in parts) if birth.kind else ()
+        await self._offer(_ready(watched, hello, slots))
         await self._listen(watched, watched.ref)
 
     async def _probe(self, spec: ActorSpec) -> Devices:
@@ -261,12 +264,12 @@ def _blames(outcome: Outcome) -> bool:
     return not outcome.ok and causes.classify(outcome).secondary
 
 
-def _ready(watched: Watched, hello: Hello) -> ev.HostReady | ev.SpareReady:
+def _ready(watched: Watched, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:
     who = watched.who
     if isinstance(who, SpareId):
         return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid, hello.log)
     return ev.HostReady(
-        who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.log, hello.address
+        who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.log, hello.address, slots
     )
 
 

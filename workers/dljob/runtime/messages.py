@@ -99,7 +99,6 @@ class StartOrder:
     world_size: int
     generation: int
     store: str
-    devices: tuple[tuple[str, tuple[str, ...]], ...]
     sizes: tuple[tuple[str, int], ...] = ()
     """(role, ranks) now, of roles whose number of ranks may change."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.master.pairing import Disk, NodeFacts
-from dljob.plan.devices import visible_devices
+from dljob.runtime import environment
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ class NotMadeError(Exception):
 def look(order: Look, ip: str) -> NodeFacts:
     """Everything about this node by itself."""
     for resource, ids in order.devices:
-        os.environ |= visible_devices(resource, ids)
+        os.environ |= environment.shown(resource, ids, {})
     shape, gflops, trouble, unmade = "", 0.0, ports(ip), ""
     if not trouble:
         try:

@@ -44,9 +44,12 @@ class ThreadHost(Host):
 
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
+        self._kind = spec.role.accelerator[0] if spec.role.accelerator else ""
         self._lock = threading.Lock()
         self._start: RankStart | None = None
         self._order: StartOrder | None = None
+        self._entered: RankStart | None = None
+        """The last start, with the devices that this process sees."""
         self._progress = Progress()
         self._stopping = Stopping()
         self._callee = Callee(spec.role.name)
@@ -185,6 +188,7 @@ class ThreadHost(Host):
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
+        start = self._entered = environment.kept(self._kind, self._entered, start)
         redirect_output(open_log(spec.job, spec.role.name, start)[0])
         env = environment.rank_environment(spec, order, start)
         environment.apply(env)
@@ -228,8 +232,8 @@ class ThreadHost(Host):
             restart_reason=start.restart_reason,
             config=read_only(role.config),
             peers=peers_of(job, order),
-            devices=dict(order.devices),
-            device_index=0,
+            devices=dict(start.devices),
+            device_index=environment.device_index(self._kind, start, env),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
             calls=RayCalls(job, f"{role.name}/{start.rank}"),

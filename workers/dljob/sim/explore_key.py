@@ -88,7 +88,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             for key, r in s.ranks.items()
         ),
         frozenset(
-            (host, h.phase.value, h.life, _since(h.since, now, join), h.node, h.actor, h.past, h.address, h.devices)
+            (host, h.phase.value, h.life, _since(h.since, now, join), h.node, h.actor, h.past, h.address, h.slots)
             for host, h in s.hosts.items()
         ),
         s.units,

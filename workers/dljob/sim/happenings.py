@@ -72,8 +72,9 @@ def _hello(w: World, process: Process) -> HostReady | SpareReady:
         return SpareReady(who.role, who.node, who.slot, process.life, actor, 7, f"{actor}.log")
     facts = w.job.roles[who.role]
     devices = () if facts.plan.accelerator is None else ((facts.plan.accelerator[0], (str(max(0, who.index)),)),)
+    slots = tuple(ids for _, ids in devices) * facts.ranks_per_host
     address = f"{process.node}:2900" if who.index < 0 else ""
-    return HostReady(who, process.life, process.node, 7, actor, devices, f"{actor}.log", address)
+    return HostReady(who, process.life, process.node, 7, actor, devices, f"{actor}.log", address, slots)
 
 
 def _set_up(w: World, i: SetUp) -> None:

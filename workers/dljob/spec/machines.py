@@ -14,6 +14,11 @@ from dljob.spec.tree import Loc
 from dljob.spec.words import one_of
 
 RESERVED_GROUPS = ("head", "headgroup")
+WHOLE = ("TPU", "HPU", "Neuron")
+"""Kinds of which Ray gives out no shares. Source: ray 2.60, `ray/_private/accelerators`."""
+TPU_CHIPS = (1, 2, 4, 8)
+SHOWN = ("GPU", "NPU", "HPU")
+"""Kinds of which a process may see more than it takes."""
 
 
 def homes(spec: DLJobSpec, role: Role) -> list[NodeGroup]:
@@ -103,6 +108,24 @@ def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGrou
         yield Finding((*loc, "replicasPerGroup"), words, "a group lives on one host: lower replicasPerGroup")
 
 
+def _kinds(spec: DLJobSpec) -> Iterator[Finding]:
+    """What Ray, or the device's own runtime, can do with a kind of device."""
+    for index, role in enumerate(spec.roles):
+        if role.accelerator is None:
+            continue
+        loc: Loc = ("spec", "roles", index, "accelerator")
+        kind, amount = device_type(spec, role), parse_devices(role.accelerator.count)
+        reads = (*_device_reads(spec, index), loc)
+        if kind in WHOLE and amount % GRAIN:
+            yield Finding((*loc, "count"), f"{kind} is given out whole, not by {show(amount)}", "take 1", reads)
+        elif kind == "TPU" and amount // GRAIN not in TPU_CHIPS:
+            words = f"a rank takes {', '.join(map(str, TPU_CHIPS))} TPU chips, not {show(amount)}"
+            yield Finding((*loc, "count"), words, "Ray lays out no other number", reads)
+        if role.accelerator.visibility == "Shared" and kind not in SHOWN:
+            words = f"ranks on {kind} cannot see each other's devices, only those on {', '.join(SHOWN)} can"
+            yield Finding((*loc, "visibility"), words, "leave it out", reads)
+
+
 def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         wants = {"nccl": "GPU", "hccl": "NPU"}.get(role.comm.backend)
@@ -175,4 +198,4 @@ def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: 
         yield Finding((*here, "roles"), words, "use level Host", reads)
 
 
-MACHINE_RULES: tuple[Check, ...] = (_node_groups, _bound, _capacity, _comm_devices, _members, _sharing)
+MACHINE_RULES: tuple[Check, ...] = (_node_groups, _bound, _capacity, _kinds, _comm_devices, _members, _sharing)

@@ -138,6 +138,9 @@ class RoleAccelerator(Model):
     """Kind of device; left out: that of the node group, else GPU."""
     count: Devices = "1"
     """Devices of one rank: a whole number such as 2, or a share below one of at most four digits such as "0.4"."""
+    visibility: Literal["Isolated", "Shared"] | None = None
+    """Isolated: a rank sees its own devices alone. Shared: those of all ranks of its role on its host, its own at
+    LOCAL_RANK (or `device_index`); GPU, NPU, HPU. Left out: Shared for Elastic on GPU and NPU, else Isolated."""
 
 
 class RoleResources(Model):

@@ -60,6 +60,7 @@ The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` 
 - `dependsOn` without cycles; a cycle is shown as `a -> b -> a`
 - roles that share a host or a device: group counts equal or one divides the other, one node group, one kind of device
 - the devices of one rank, and of one role group, fit on one host of a declared node group
+- TPU, HPU and Neuron are given out whole, TPU by 1, 2, 4 or 8 chips; `visibility: Shared` is for GPU, NPU and HPU
 - `comm.backend` nccl on GPU, hccl on NPU
 - rules name roles that exist, `escalateTo` is above `action`, `backoff.initialSeconds` at most `maxSeconds`
 - templates keep what the platform needs; their fields, to the depth of a container, are some that KubeRay 1.6.2 serves

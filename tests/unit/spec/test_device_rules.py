@@ -1,0 +1,46 @@
+"""What each kind of device can be asked for: by shares, in which numbers, and who sees whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dljob.errors import SpecError
+from dljob.spec.load import parse
+
+
+def job(**accelerator: Any) -> dict[str, Any]:
+    role = {"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": accelerator}
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": {"roles": [role]}}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words"),
+    [
+        ({"type": "HPU", "count": "0.5"}, "count: HPU is given out whole, not by 0.5"),
+        ({"type": "Neuron", "count": "0.5"}, "count: Neuron is given out whole, not by 0.5"),
+        ({"type": "TPU", "count": "0.5"}, "count: TPU is given out whole, not by 0.5"),
+        ({"type": "TPU", "count": 3}, "count: a rank takes 1, 2, 4, 8 TPU chips, not 3"),
+        ({"type": "TPU", "visibility": "Shared"}, "visibility: ranks on TPU cannot see each other's devices"),
+        ({"type": "Neuron", "visibility": "Shared"}, "visibility: ranks on Neuron cannot see"),
+        ({"type": "GPU", "visibility": "All"}, "visibility: must be"),
+    ],
+)
+def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(job(**accelerator))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "accelerator",
+    [
+        {"type": "GPU", "count": "0.5"},
+        {"type": "NPU", "count": "0.25", "visibility": "Isolated"},
+        {"type": "TPU", "count": 4},
+        {"type": "HPU", "count": 3, "visibility": "Shared"},
+    ],
+)
+def test_what_it_can_do_is_taken(accelerator: dict[str, Any]) -> None:
+    parse(job(**accelerator))
