@@ -135,9 +135,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered.
-
-    `devices` and, by rank, `slots` are ids in its bundles: known until its unit is asked for anew."""
+    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered."""
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
@@ -150,7 +148,7 @@ class HostState:
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     log: str = ""
     address: str = ""
-    slots: tuple[tuple[str, ...], ...] = ()
+    slots: tuple[tuple[str, ...], ...] = ()  # by rank, as in HostReady
 
 
 @dataclass(frozen=True, slots=True)
