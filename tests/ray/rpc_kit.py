@@ -23,6 +23,7 @@ class World:
         self.job = Job(str(folder), (("callee", ranks), ("caller", 1)))
         self.role = role_plan("callee", ("class", cls), replicas=ranks, **changes)
         self.hosts: dict[int, HostHandle] = {}
+        self.options: dict[str, Any] = {}  # of the hosts' actors
         install(self._me())
 
     def _me(self) -> WorkerContext:
@@ -50,7 +51,7 @@ class World:
 
     def up(self, rank: int = 0, incarnation: int = 1, *, wait: bool = True, size: int = 0) -> HostHandle:
         """Start an incarnation of a rank and tell the master."""
-        host = self.hosts[rank] = self.job.host(ThreadHost, self.role)
+        host = self.hosts[rank] = self.job.host(ThreadHost, self.role, **self.options)
         host.start(rank, incarnation=incarnation)
         if wait:
             host.ready()

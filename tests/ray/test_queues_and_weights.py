@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from datasystem_kit import Datasystem
 from host_kit import eventually
 from role_kit import role_plan
 from rpc_kit import World
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def world(ray_here, tmp_path_factory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("job"), ranks=2, cls="porters.Porter")
+    made.options = {"num_cpus": 0.1}  # not on the head, where this process is
     made.up(0)
     made.up(1)
     yield made
@@ -120,7 +122,7 @@ def test_what_came_from_another_node_is_checked_and_fetched_again_when_it_is_dam
     RoleGroup("callee")[0].call("publish", "far", 1, 1.0).result(60)
     keeper = ray.get_actor("00000000/weights/far", "dljob")
     version = ray.get(keeper.newer.remote(("", 0), 1.0))
-    assert version.node != here  # the head has no CPUs for ranks
+    assert version.node != here
     assert WeightChannel("far").receive(60)[1]["w"].max() == 1.0
     assert len(seen) == 2
 
@@ -136,3 +138,35 @@ def test_a_script_without_ray_has_both(world):
     version, state = WeightChannel("from-fork").receive(60)
     assert version == 5
     assert np.array_equal(state["w"], np.arange(100_000) * 2)
+
+
+def test_weights_by_a_real_datasystem_of_openyuanrong(world, tmp_path, monkeypatch):
+    """Two processes and this one: what was published outlives its publisher and is deleted when it is replaced."""
+    from dljob.runtime.weights_yr import client
+
+    with Datasystem(tmp_path) as datasystem:
+        for rank in (0, 1):
+            RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
+        for name, value in datasystem.environment.items():
+            monkeypatch.setenv(name, value)
+        porter, channel = RoleGroup("callee")[0], WeightChannel("shared")
+        porter.call("publish", "shared", 1, 1.5, 17 << 20, "yr").result(60)
+        assert RoleGroup("callee")[1].call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
+        keeper = ray.get_actor("00000000/weights/shared", "dljob")
+        (stored,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
+        assert stored.sizes == (68 << 20,)
+        kill_rank(world, 0, 10)
+        version, state = channel.receive(60)
+        assert (version, state["step"]) == (1, 1)
+        assert np.array_equal(state["w"], np.full(17 << 20, 1.5, dtype=np.float32))
+        RoleGroup("callee")[0].call("environ", datasystem.environment).result(60)
+        assert len(client("test").get([stored.key])[0]) == 68 << 20
+        for later in (2, 3):
+            porter.call("publish", "shared", later, 2.5, 1 << 10, "yr").result(60)
+        with pytest.raises(RuntimeError, match="Key not found"):
+            client("test").get([stored.key])
+        assert channel.receive(60)[0] == 3
+        client("test").delete([ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored[0].key])
+        with pytest.raises(TimeoutError, match="nothing new"):
+            WeightChannel("shared").receive(0)  # somebody deleted it: the keeper offers it no more
+        assert channel.latest() == 2

@@ -26,9 +26,9 @@ class Porter(dljob.Worker):
         return self.queue(name).get(60)
 
     @rpc
-    def publish(self, name, version, fill, size=1 << 16):
+    def publish(self, name, version, fill, size=1 << 16, transport="store"):
         state = {"w": np.full(size, fill, dtype=np.float32), "step": version}
-        self.channel(name).publish(version, state)
+        self.channel(name, transport).publish(version, state)
 
     @rpc
     def receive(self, name):
@@ -42,8 +42,14 @@ class Porter(dljob.Worker):
     def queue(self, name):
         return self.queues.setdefault(name, DataQueue(name))
 
-    def channel(self, name):
-        return self.channels.setdefault(name, WeightChannel(name))
+    def channel(self, name, transport="store"):
+        if name not in self.channels:
+            self.channels[name] = WeightChannel(name, transport=transport)
+        return self.channels[name]
+
+    @rpc
+    def environ(self, values):
+        os.environ.update(values)
 
 
 def script() -> None:

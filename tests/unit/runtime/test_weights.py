@@ -298,6 +298,6 @@ def test_a_version_that_went_while_it_was_fetched_is_asked_for_anew(line, monkey
 def test_misuse_is_told(line):
     with pytest.raises(UsageError, match="unknown transport") as told:
         WeightChannel("p", transport="nccl")
-    assert told.value.hint == "there are: store"
+    assert told.value.hint == "there are: store, yr"
     with pytest.raises(TypeError, match="must be an integer, got str"):
         WeightChannel("p").publish("1", {})

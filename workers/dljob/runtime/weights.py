@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import CallError, CallTimeoutError, UsageError
 from dljob.runtime.asking import SLACK_S, SLICE_S, Asker, Deadline
@@ -13,7 +13,10 @@ from dljob.runtime.context import current_worker
 from dljob.runtime.weights_data import checksum, flat, whole
 from dljob.runtime.weights_model import Mark, Version
 
-TRANSPORTS = ("store",)
+if TYPE_CHECKING:
+    from dljob.runtime.weights_yr import DatasystemCarrier
+
+TRANSPORTS = ("store", "yr")
 AGAIN_S = 0.1
 """Pause before a version is asked for anew that was gone when it was to be fetched."""
 
@@ -41,10 +44,11 @@ class WeightChannel:
 
     Args:
         name: of the channel, in the whole job.
-        transport: "store": through shared memory of each node, once for all its ranks.
+        transport: what `publish` uses. "store": Ray's shared memory of each node, once for all its ranks. "yr":
+            openYuanrong's datasystem. `receive` takes what comes, by either.
 
     Raises:
-        UsageError: no such transport.
+        UsageError: no such transport, or it is not to be had here.
     """
 
     def __init__(self, name: str, *, transport: str = "store") -> None:
@@ -55,6 +59,10 @@ class WeightChannel:
         self._keeper = Asker("weights", name, "WeightChannel")
         self._mark: Mark = ("", 0)
         self._carrier: Carrier | None = None
+        self._datasystem: DatasystemCarrier | None = None
+        self._sender = self._carried if transport == "store" else self._yr
+        if transport == "yr":
+            self._yr()
 
     def publish(self, version: int, state: Any) -> None:
         """Publish a state: those who wait in `receive` get it, and who comes later gets the newest.
@@ -74,7 +82,7 @@ class WeightChannel:
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
         made = Version(secrets.token_hex(8), version.__index__(), index)
-        self._carried().publish(made, buckets)
+        self._sender().publish(made, buckets)
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """(version, state) of the newest version, once there is one that this object has not received yet.
@@ -97,7 +105,7 @@ class WeightChannel:
                 found = self._carried().newer(self._mark, deadline.slice_s, late)
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None
-            if found is not None and (buckets := self._carried().fetch(found)) is not None:
+            if found is not None and (buckets := self._fetched(found)) is not None:
                 self._mark = found.mark
                 return found.version, whole(found.index, buckets)
             if deadline.left == 0:
@@ -108,6 +116,16 @@ class WeightChannel:
     def latest(self) -> int | None:
         """The newest version that is there; None without one. It is not received by this."""
         return self._keeper.ask("latest", timeout_s=None)
+
+    def _fetched(self, version: Version) -> Buckets | None:
+        return self._yr().fetch(version) if version.stored else self._carried().fetch(version)
+
+    def _yr(self) -> DatasystemCarrier:
+        if self._datasystem is None:
+            from dljob.runtime.weights_yr import DatasystemCarrier
+
+            self._datasystem = DatasystemCarrier(self._keeper)
+        return self._datasystem
 
     def _carried(self) -> Carrier:
         if self._carrier is None:

@@ -16,7 +16,7 @@ from dljob.errors import UsageError
 from dljob.runtime.keeper import Keeper
 from dljob.runtime.messages import JobInfo
 from dljob.runtime.weights_data import checksum, parcel
-from dljob.runtime.weights_model import Mark, Version
+from dljob.runtime.weights_model import Mark, Stored, Version
 
 KEPT = 2
 COPY_AFTER_S = 0.05
@@ -80,6 +80,17 @@ class WeightsKeeper(Keeper):
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
         self._take(who, replace(version, refs=refs, copied=True))
 
+    async def on_stored(self, who: Who, version: Version) -> tuple[Stored, ...]:
+        """Take a version in that is in a store of its own; what is kept no more of others there."""
+        before = self._versions
+        self._take(who, version)
+        kept = {one.nonce for one in self._versions}
+        return tuple(where for one in before if one.nonce not in kept for where in one.stored)
+
+    async def on_lost(self, mark: Mark) -> None:
+        """See `lost`."""
+        await self.lost(mark)
+
     async def on_receive(self, mark: Mark, wait_s: float) -> Version | None:
         """The newest version, without references, which a rank outside of Ray cannot use."""
         found = await self.newer(mark, wait_s)
@@ -122,7 +133,7 @@ class WeightsKeeper(Keeper):
         made = replace(version, mark=(self._token, self._count))
         self._versions = [*self._versions, made][-KEPT:]
         self.changes.happened()
-        if not made.copied:
+        if not made.copied and not made.stored:
             task = asyncio.create_task(self._copy(made))
             self._copies.add(task)
             task.add_done_callback(self._copies.discard)

@@ -11,6 +11,15 @@ Mark = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a bucket is, by the transport yr."""
+
+    key: str
+    sizes: tuple[int, ...]
+    """Bytes of each of its buffers, which follow each other."""
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """A published state: its index, and where its buckets are."""
 
@@ -26,6 +35,13 @@ class Version:
     mark: Mark = ("", 0)
     copied: bool = False
     """Whether the buckets are the keeper's own."""
+
+    stored: tuple[Stored, ...] = ()
+    """Where each bucket is, when it went by the transport yr: then there are no references."""
+
+    def at(self, stored: tuple[Stored, ...], sums: tuple[int, ...]) -> Version:
+        """With where its buckets are, and their checksums."""
+        return replace(self, stored=stored, sums=sums)
 
     def summed(self, sums: tuple[int, ...]) -> Version:
         """With its checksums."""
