@@ -35,6 +35,7 @@ SCRIPTS = (
     "group",
     "inprocess",
     "hang",
+    "torchrun",
     "precheck",
     "failover",
     "deaths",
