@@ -55,6 +55,19 @@ def test_submit_makes_the_code_and_the_job_that_owns_it(
     assert kube.closed == 1
 
 
+@pytest.mark.parametrize(
+    ("environment", "flags", "written"),
+    [("YuanRong", [], {"name": "yr"}), ("yr", ["--backend", "ray"], {}), (" ", [], None)],
+)
+def test_the_backend_that_the_environment_asks_for_goes_along(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, *, environment: str, flags: list[str], written: Any
+) -> None:
+    """`{}` is ray, by the server's default."""
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", environment)
+    assert main.run(["submit", str(file), "-k", *flags]) == 0
+    assert only(kube, "dljobs")["spec"].get("backend") == written
+
+
 def test_namespace_context_name_and_form(kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "submit",

@@ -52,11 +52,14 @@ class Runner:
         pretend: tuple[str, ...] = (),
         form: output.DataFormat = "json",
     ) -> None:
+        from dljob.runtime.backend import chosen, known
         from dljob.runtime.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
         self._form: output.DataFormat = form
         self._manifest = manifest
         check_wanted(self._manifest)
+        asked = self._manifest.spec.backend
+        known(chosen(None, asked.name if asked else None))  # before any Ray is started
         self._plan = plan(self._manifest)
         self._faults = load_faults(faults, self._plan) if faults else None
         self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())

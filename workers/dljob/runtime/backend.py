@@ -164,7 +164,7 @@ Factory = Callable[[Mapping[str, Any]], Backend]
 
 def chosen(flag: str | None, spec: str | None, environ: Mapping[str, str] | None = None) -> str:
     """The backend's name: the flag, else the spec, else `DISTRIBUTED_BACKEND`, else ray; case does not matter."""
-    value = flag or spec or (os.environ if environ is None else environ).get(ENVIRONMENT) or DEFAULT
+    value = flag or spec or (os.environ if environ is None else environ).get(ENVIRONMENT, "").strip() or DEFAULT
     name = value.strip().lower()
     return ALIASES.get(name, name)
 
@@ -174,8 +174,8 @@ def installed() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def factory(name: str) -> Factory:
-    """The factory of a backend; an unknown name is refused, never replaced by another."""
+def known(name: str) -> EntryPoint:
+    """Where a backend is; an unknown name is refused, never replaced by another. Loads nothing."""
     points = installed()
     point = points.get(name)
     if point is None:
@@ -183,6 +183,12 @@ def factory(name: str) -> Factory:
             f"the backend {name!r} is not installed; installed: {', '.join(sorted(points)) or 'none'}",
             hint=f"set spec.backend.name, or {ENVIRONMENT}, to one of these",
         )
+    return point
+
+
+def factory(name: str) -> Factory:
+    """The factory of a backend, loaded. Raises UsageError or UnreachableError when it cannot be had."""
+    point = known(name)
     try:
         return cast("Factory", point.load())
     except ImportError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +15,7 @@ from dljob.api.kubernetes.refusals import Source, refusal
 from dljob.control import names
 from dljob.errors import DLJobError, NotFoundError, UsageError
 from dljob.plan.pods import ARCHIVE
+from dljob.runtime.backend import ENVIRONMENT, chosen
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -146,7 +149,8 @@ async def submit(
     made = package is not None and await _upload(kube, code_map(job, namespace, package))
     code = code_name(job, package) if package else ""
     try:
-        body = await _create(kube, body_of(manifest, namespace, code), namespace, source)
+        asked = _with_backend(body_of(manifest, namespace, code), os.environ)
+        body = await _create(kube, asked, namespace, source)
     except DLJobError:
         if made:
             await _take_back(kube, code, namespace)
@@ -154,6 +158,13 @@ async def submit(
     if package is not None:
         await _own(kube, body, package, namespace)
     return Submission(body, code, _notes(package))
+
+
+def _with_backend(body: Json, environ: Mapping[str, str]) -> Json:
+    """With the backend that this environment asks for, which is not where the job goes; the spec's own comes first."""
+    if environ.get(ENVIRONMENT, "").strip():
+        body["spec"].setdefault("backend", {"name": chosen(None, None, environ)})
+    return body
 
 
 async def _refuse_namesake(kube: Kube, job: str, namespace: str) -> None:
