@@ -7,7 +7,6 @@ from typing import Any
 import measure
 import numpy as np
 import ray.data
-from ray import cloudpickle
 
 from dljob import Worker, progress
 
@@ -20,7 +19,6 @@ class Trainer(Worker):
     def setup(self) -> None:
         """The pipeline; nothing runs before somebody reads."""
         ray.data.DataContext.get_current().enable_progress_bars = False
-        cloudpickle.register_pickle_by_value(measure)  # Ray's tasks have this folder not on their path: it goes along
         self.data = ray.data.range(self.config["rows"], override_num_blocks=8).map_batches(measure.measured)
         self.weights = np.zeros(2)
 

@@ -25,7 +25,19 @@ from dljob.runtime.backend import ActorRef, ActorSpec
 from dljob.runtime.ray_backend import RayBackend
 from dljob.runtime.stores import FileStore
 
-ASKED = ("nodes", "reserve", "release", "reservations", "spawn", "lookup", "call", "kill", "actors", "clear_drivers")
+ASKED = (
+    "nodes",
+    "reserve",
+    "release",
+    "reservations",
+    "spawn",
+    "lookup",
+    "call",
+    "kill",
+    "actors",
+    "clear_drivers",
+    "asked_groups",
+)
 KEYS = ("put", "put_if_absent", "delete")
 KINDS = {"master": r"/master$", "agent": r"/agent/", "saver": r"/saver", "spare": r"/spare-", "store": r"/store/"}
 

@@ -61,6 +61,18 @@ def test_a_framework_runs_as_it_is_and_a_retry_finds_nothing_of_the_life_before(
     log = (job.folder / "logs" / "driver-0.log").read_text()
     assert "of an earlier life of driver/0 was removed: " in log
     assert "actor global_poolWorkerDict_0:1" in log
+
+    def noted() -> Any:
+        return next((note for note in connection.notes() if note["reason"] == "PlacementGroupPending"), None)
+
+    note = eventually(noted, 60, job.seen)
+    assert note["target"] == "driver/0"
+    needs = (
+        "placement group rollout_pool of driver/0 waits for 1 x (1 CPU, 3 NPU) on one node; not now: no node has free"
+    )
+    assert note["message"].startswith(needs)
+    assert note["time"] - float((job.folder / "asked").read_text()) < 10
+    assert connection.status()["reason"] == "PlacementGroupPending"
     job.go()
     assert connection.wait(60)["phase"] == "Succeeded"
     job.nothing_left()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray import cloudpickle
 
 from dljob import RoleGroup, Worker, rpc
 
@@ -39,8 +37,6 @@ class Caller(Worker):
 
     def run(self) -> None:
         """Write (ours, plain) of each call in seconds."""
-        # A plain actor runs in a worker of Ray's, which does not know the folder of the job's code.
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])
         group = RoleGroup("callee")
         actors = [ray.remote(num_cpus=0)(Plain).remote() for _ in group]
         ray.get([actor.add.remote(1) for actor in actors])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
-from ray import cloudpickle
 
 from dljob import RoleGroup, WeightChannel, Worker, rpc
 
@@ -54,8 +52,6 @@ class Publisher(Worker):
 
     def run(self) -> None:
         """Write the seconds from the begin of each until the last of four has it, and whether all bytes were equal."""
-        # A plain actor runs in a worker of Ray's, which does not know the folder of the job's code.
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])
         group, channel = RoleGroup("reader"), WeightChannel("bench")
         actors = [ray.remote(num_cpus=0)(Plain).remote() for _ in range(READERS)]
         found: dict[str, list[float]] = {"dljob": [], "plain": []}

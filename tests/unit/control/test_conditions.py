@@ -95,6 +95,11 @@ def test_recovering_without_a_known_fault():
             "0 of 4 units; 4 GPU missing",
         ),
         ({"placement": None}, "UnitsPending", "0 of 0 units"),
+        (
+            {"reason": "PlacementGroupPending", "message": "it needs 9 GPU", "placement": {"units": 4, "ready": 4}},
+            "PlacementGroupPending",
+            "it needs 9 GPU",
+        ),
     ],
 )
 def test_placement(more: dict, reason: str, words: str):

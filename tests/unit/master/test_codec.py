@@ -88,6 +88,7 @@ EVENTS = st.one_of(
     st.builds(ev.NodeThawed, text),
     st.builds(ev.CopiesSaved, text, text),
     st.builds(ev.RelaunchTold, text, text),
+    st.builds(ev.GroupAsked, text, text, text, st.booleans()),
     st.builds(
         ev.NodesSeen,
         st.lists(views, max_size=3).map(tuple),
@@ -143,6 +144,7 @@ def a_busy_job():
     world.send(ev.CheckpointDecided("t", Life(1, 2), Mark(Life(1, 1), 3), 5))
     for done in (), ((0, 2, 1),):
         world.send(ev.ShardsTold("d", 9, 2, 1, "w/0", "w", 0, 1, Life(1, 1), saves=True, done=done, want=2))
+    world.send(ev.GroupAsked("abc", "w/0", "it needs more than there is"))
     world.freeze_node(world.state.units["w/1"].node)
     world.settle()
     return world

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.master.views import NodeView
+from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Unit
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, RefusedError
 from dljob.runtime.messages import Ask, Hello, Pulse, Report
@@ -100,6 +100,7 @@ class MemoryBackend:
         self.refuse: str = ""
         self.calls: list[str] = []
         self.cleared: list[str] = []
+        self.asked: tuple[AskedGroup, ...] = ()
 
     def here(self) -> str:
         return ""
@@ -150,6 +151,9 @@ class MemoryBackend:
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.hosts if name.startswith(prefix)))
+
+    async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
+        return self.asked
 
     async def clear_drivers(self, owner: str) -> None:
         self.cleared.append(owner)

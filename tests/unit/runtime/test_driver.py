@@ -48,7 +48,7 @@ class World:
         self.gateways: list[tuple[Any, ...]] = []
         self.gateway_error: Exception | None = None
         monkeypatch.setenv("DLJOB_HOME", str(home))
-        monkeypatch.setattr(driver, "connect", lambda: None)
+        monkeypatch.setattr(driver, "connect", lambda **_: None)
         monkeypatch.setattr(driver, "find", self._find)
         monkeypatch.setattr(driver, "begin", self._launch)
         monkeypatch.setattr(gateway, "ensure", self._ensure)

@@ -121,7 +121,7 @@ def submit(
 
     check_wanted(manifest)
     check_code_dir(code_dir)
-    reached = connect(address)
+    reached = connect(address, code_dir)
     uid, name = new_uid(), manifest.metadata.name
     entry = record(
         registry.JobRecord(

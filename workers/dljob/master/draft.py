@@ -54,7 +54,7 @@ _RECENT_FAULTS = 10
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
-    "departures", "grants", "sizes",
+    "departures", "grants", "sizes", "groups",
 )  # fmt: skip
 _SCALARS = (
     "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
@@ -128,6 +128,7 @@ class Draft:
         self.departures: Map[str, Departure] = state.departures
         self.grants: Grants = state.grants
         self.sizes: Map[str, Sizing] = state.sizes
+        self.groups: Map[str, tuple[str, str]] = state.groups
         self.touched = Touched()
 
     def freeze(self) -> JobState:
@@ -175,6 +176,7 @@ class Draft:
             departures=self.departures,
             grants=self.grants,
             sizes=self.sizes,
+            groups=self.groups,
         )
 
     def _changed(self) -> bool:

@@ -112,6 +112,19 @@ class UnitRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAsked:
+    """A placement group of a role's own Ray driver waits, or waits no longer."""
+
+    group: str
+    """Ray's id of it."""
+    owner: str
+    """"<role>/<rank>", whose driver made it."""
+    why: str
+    """What it needs and what nodes have, in words; once it waits no longer, what became of it."""
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class HostReady:
     """A host actor answered: it can start its ranks (a store host: it serves at `address`)."""
 
@@ -305,6 +318,7 @@ Event = (
     | RelaunchTold
     | UnitReserved
     | UnitRefused
+    | GroupAsked
     | HostReady
     | HostLost
     | SpareReady

@@ -317,11 +317,9 @@ class JobState:
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
     marks: Map[str, tuple[Mark, ...]] = field(default_factory=Map[str, tuple[Mark, ...]])  # for budgets, by key
     errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
-    commands: Map[str, str] = field(default_factory=Map[str, str])
-    """Commands seen: id -> kind and target."""
+    commands: Map[str, str] = field(default_factory=Map[str, str])  # those seen: id -> kind and target
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
-    notices: Map[str, Notice] = field(default_factory=Map[str, Notice])
-    """By node id, or by rank as role/rank."""
+    notices: Map[str, Notice] = field(default_factory=Map[str, Notice])  # by node id, or by rank as role/rank
     faults: tuple[Fault, ...] = ()  # the last few, oldest first
     serial: int = 0  # numbers incidents and faults
     carried: bool = False  # whether it was told what the last attempt handed on
@@ -340,6 +338,7 @@ class JobState:
     feeds: Map[str, Feed] = field(default_factory=Map[str, Feed])  # data sets, by name
     grants: Grants = field(default_factory=Grants)  # more memory
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # of roles that may have another number of ranks
+    groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # waiting: owner, why
 
 
 @dataclass(frozen=True, slots=True)

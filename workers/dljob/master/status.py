@@ -214,7 +214,8 @@ def _reason(state: JobState) -> str:
     """Why the job is where it is, while it goes on."""
     if state.incidents:
         return "Restarting"
-    return reasons.NO_ROOM if state.search.why else state.phase.value
+    waits = reasons.GROUP_PENDING if state.groups else state.phase.value
+    return reasons.NO_ROOM if state.search.why else waits
 
 
 def _message(state: JobState) -> str:
@@ -224,6 +225,8 @@ def _message(state: JobState) -> str:
         return "; ".join(
             f"{i.target}: {i.reason}, level {i.level.value}" for _, i in sorted(state.incidents.items())[:3]
         )
+    if state.groups:
+        return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):
         ready = sum(role.ready + role.succeeded for role in state.roles.values())
         return f"{state.held} of {state.job.unit_count} units held, {ready} of {len(state.ranks)} ranks ready"

@@ -13,6 +13,7 @@ from immutables import Map
 
 from dljob.master import (
     admission,
+    asked,
     budget,
     carry,
     causes_first,
@@ -44,6 +45,7 @@ from dljob.master.events import (
     Commanded,
     CopiesSaved,
     Event,
+    GroupAsked,
     HangFound,
     HostLost,
     HostReady,
@@ -304,6 +306,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     RelaunchTold: relaunch.told,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
+    GroupAsked: asked.told,
     HostReady: _host_ready,
     HostLost: _host_lost,
     SpareReady: spares.ready,

@@ -100,6 +100,20 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedGroup:
+    """A placement group of a role's own Ray driver that Ray has not placed, or has to place again."""
+
+    id: str
+    name: str
+    """Empty: it has none."""
+    owner: str
+    """"<role>/<rank>", whose driver made it."""
+    strategy: str
+    """PACK | SPREAD | STRICT_PACK | STRICT_SPREAD."""
+    bundles: tuple[Resources, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HostId:
     """A worker host: for a thread host `index` is the rank, for a fork host the role group; -1 is the role's store."""
 

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 from dljob.errors import DLJobError, UnreachableError, UsageError
-from dljob.master.views import NodeView
+from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import Resources, Unit
 
 ENTRY_POINTS = "dljob.backends"
@@ -151,6 +151,10 @@ class Backend(Protocol):
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         """Names of the actors that start so and are not dead."""
+        ...
+
+    async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
+        """The groups of bundles that such processes asked for and have not got, by id."""
         ...
 
     async def clear_drivers(self, owner: str) -> None:

@@ -17,8 +17,10 @@ _FOREIGN = ("RAY_AUTH_TOKEN",)
 """What would show a Ray with a token file of its own the wrong token: Ray prefers a token to its file."""
 
 
-def connect(address: str | None = None) -> str:
+def connect(address: str | None = None, code_dir: Path | None = None) -> str:
     """Join the Ray at `address`, that of RAY_ADDRESS, or the one this process has joined already; returns its address.
+
+    `code_dir` is where Ray's own workers import from, for tasks and actors that ranks make, when this joins.
 
     Raises:
         UnreachableError: there is none, it does not answer, or it refuses us.
@@ -43,7 +45,7 @@ def connect(address: str | None = None) -> str:
             f"{wanted} is not the address of a GCS", hint="give HOST:PORT, usually port 6379, from inside the cluster"
         )
     _knock(wanted)
-    return _join(wanted)
+    return _join(wanted, code_dir)
 
 
 def _knock(address: str) -> None:
@@ -57,13 +59,16 @@ def _knock(address: str) -> None:
         raise UnreachableError(f"no Ray answers at {address}: {error}", hint="does it run? `ray status`") from error
 
 
-def _join(address: str) -> str:
+def _join(address: str, code_dir: Path | None) -> str:
     import ray
     from ray._private import worker
+    from ray.job_config import JobConfig
 
     worker.listen_error_messages = _listen_to_nothing
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+        # Whatever ranks start in Ray belongs to this Ray job, as PrimeMaster does.
+        config = JobConfig(_py_driver_sys_path=[str(code_dir.absolute())] if code_dir else [])
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, job_config=config)
     except Exception as error:  # Ray raises RuntimeError, ConnectionError, AuthenticationError, ...
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         token = "authent" in str(error).lower() or "authent" in type(error).__name__.lower()

@@ -109,7 +109,7 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Refusal:
     """The job, found or made."""
     uid = args.uid
     folder = home(args.home) / "jobs" / f"{job.name}-{uid[:8]}"
-    connect()
+    connect(code_dir=_code(args))
     signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
     found = find(job, job_dir=folder, uid=uid)
     if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
@@ -127,15 +127,12 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     began = time.monotonic()
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
-    # What lies there on a RayCluster that is not the job's is somebody else's code.
     own = not args.spec.startswith(pods.PACKAGES)
-    code = Path(pods.CODE) if own else None
     try:
-        code_dir = code if code and _holds_files(code) else None
         made = begin(
             job,
             job_dir=folder,
-            code_dir=code_dir,
+            code_dir=_code(args),
             uid=args.uid,
             attempt=args.attempt,
             own_nodes=own,
@@ -153,6 +150,12 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
     took = time.monotonic() - began
     say(f"{job.name} ({args.uid[:8]}), attempt {args.attempt}: PrimeMaster answers after {took:.2f} s; {folder}")
     return made
+
+
+def _code(args: argparse.Namespace) -> Path | None:
+    """The folder of user code; what lies there on a RayCluster that is not the job's is somebody else's."""
+    code = Path(pods.CODE)
+    return code if not args.spec.startswith(pods.PACKAGES) and _holds_files(code) else None
 
 
 def _carried(where: str) -> str:

@@ -33,7 +33,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dljob.errors import UsageError
-from dljob.master.views import NodeView
+from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Resources, Unit
 from dljob.runtime import ray_drivers
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, RefusedError
@@ -315,6 +315,10 @@ class RayBackend:
         rows: list[Any] = await self._thread(ray.util.list_named_actors, all_namespaces=True)
         names = (row["name"] for row in rows if row["namespace"] == NAMESPACE)
         return tuple(sorted(name for name in names if name.startswith(prefix)))
+
+    async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
+        """The placement groups of Ray jobs that ranks made which are not placed."""
+        return await self._thread(ray_drivers.asked, owner)
 
     async def clear_drivers(self, owner: str) -> None:
         """End the actors, and remove the groups, of Ray jobs that ranks made."""

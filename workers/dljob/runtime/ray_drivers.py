@@ -21,8 +21,11 @@ from ray._raylet import PlacementGroupID
 from ray.core.generated import gcs_pb2 as _gcs_pb2
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from dljob.master.views import AskedGroup
 from dljob.plan.devices import DEVICES
+from dljob.plan.model import GRAIN, Resources
 from dljob.runtime.messages import JobInfo
+from dljob.runtime.ray_tables import HIDDEN
 
 gcs_pb2: Any = _gcs_pb2  # made by protoc, without stubs
 
@@ -99,15 +102,46 @@ def left_by(prefix: str) -> Left:
     return Left(tuple(actors), tuple(groups), tuple(sorted(id_ for id_, runs in jobs.items() if runs)))
 
 
+def asked(prefix: str) -> tuple[AskedGroup, ...]:
+    """The placement groups that wait, of the Ray jobs that run and whose owner begins so. Blocks for some ms."""
+    rows = _group_rows()
+    waiting = {id_: row for id_, row in rows.items() if row["state"] in ("PENDING", "RESCHEDULING")}
+    if not waiting:
+        return ()
+    jobs = _job_rows(ray_state.state._connect_and_get_accessor(), prefix)
+    owners = {job.job_id.hex(): _owner_of(job) for job in jobs if not job.is_dead}
+    return tuple(
+        AskedGroup(id_, str(row["name"]), _rank_of(owners[job]), row["strategy"], _bundles(row["bundles"]))
+        for id_, row in sorted(waiting.items())
+        if (job := id_[-JOB_ID_DIGITS:]) in owners
+    )
+
+
+def _rank_of(owner: str) -> str:
+    """`<role>/<rank>` of an owner."""
+    return "/".join(owner.split("/")[1:3])
+
+
+def _bundles(bundles: Mapping[int, Mapping[str, float]]) -> tuple[Resources, ...]:
+    """In our amounts, without what nodes do not count."""
+    return tuple(
+        tuple(sorted((name, round(amount * GRAIN)) for name, amount in bundle.items() if not name.startswith(HIDDEN)))
+        for _, bundle in sorted(bundles.items())
+    )
+
+
 def _group_rows() -> dict[str, Any]:
     return cast("dict[str, Any]", ray_state.state.placement_group_table())
 
 
 def _jobs(accessor: Any, prefix: str) -> dict[str, bool]:
     """The Ray jobs whose owner begins so, running and ended: id -> whether it runs."""
+    return {job.job_id.hex(): not job.is_dead for job in _job_rows(accessor, prefix)}
+
+
+def _job_rows(accessor: Any, prefix: str) -> list[Any]:
     rows = accessor.get_job_table(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
-    jobs = map(gcs_pb2.JobTableData.FromString, rows)
-    return {job.job_id.hex(): not job.is_dead for job in jobs if _owner_of(job).startswith(prefix)}
+    return [job for job in map(gcs_pb2.JobTableData.FromString, rows) if _owner_of(job).startswith(prefix)]
 
 
 def _owner_of(job: Any) -> str:

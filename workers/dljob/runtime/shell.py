@@ -25,6 +25,7 @@ from dljob.runtime.backend import Backend
 from dljob.runtime.clock import JobClock
 from dljob.runtime.entries import sign_off
 from dljob.runtime.executor import Executor
+from dljob.runtime.group_watch import GroupWatch
 from dljob.runtime.hang_watch import HangWatch
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
@@ -105,7 +106,9 @@ class Shell:
             replay = await self.journal.open()
             await self._recover(replay)
             hangs = HangWatch(self.setup, self.backend, self.offer, lambda: self.state, self.progress)
-            beside += map(asyncio.create_task, (self._watch_nodes(), self._publish(), self.nodes.run(), hangs.run()))
+            groups = GroupWatch(self.setup, self.backend, self.offer, lambda: self.state)
+            beside += map(asyncio.create_task, (self._watch_nodes(), self._publish(), self.nodes.run()))
+            beside += map(asyncio.create_task, (hangs.run(), groups.run()))
             for work in beside:
                 work.add_done_callback(self._stopped)
             while self._end is None:
