@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from plan_kit import job, machines, role
 
+from dljob.cli.commands.plan import render_plan
 from dljob.errors import PlacementError
 from dljob.master.assign import Assignment, Refusal, assign, would_be_nodes
 from dljob.plan.model import GRAIN, LEAST
@@ -87,3 +90,10 @@ def test_bounded_roles_leave_room_for_it_at_their_most():
 def test_a_job_without_one_has_the_digest_that_it_had():
     assert plan(job(role("a"))).roles["a"].quota is None
     assert plan(job(framework())).digest != plan(job(role("d", entrypoint=SCRIPT))).digest
+
+
+def test_the_plan_shows_it_beside_what_ranks_take():
+    made = plan(job(framework(2)))
+    assert "quota: 2 CPU, 2 GPU" in render_plan(made, would_be_nodes(made), "table")
+    (shown,) = json.loads(render_plan(made, would_be_nodes(made), "json"))["roles"]
+    assert (shown["eachRank"], shown["quota"]) == ({}, {"CPU": "2", "GPU": "2"})

@@ -130,7 +130,7 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
     restarts = f"{role.restart_level} x {role.max_restarts}"
     groups = f"{role.groups} of {role.group_size}"
     ranks = _range(0, role.replicas)
-    takes = resources_text(role.per_rank)
+    takes = resources_text(role.per_rank) if role.quota is None else f"quota: {resources_text(role.quota)}"
     return (
         role.name,
         kind,
@@ -170,6 +170,7 @@ def _role_data(role: RolePlan) -> dict[str, Any]:
         "groups": role.groups,
         "driver": role.driver,
         "eachRank": _amounts(role.per_rank),
+        **({} if role.quota is None else {"quota": _amounts(role.quota)}),
         "dependsOn": [{"role": name, "condition": condition} for name, condition in role.depends_on],
         "restartPolicy": {"level": role.restart_level, "maxRestarts": role.max_restarts},
         "comm": role.comm_backend,
