@@ -17,7 +17,7 @@ RANKS = 4
 WORDS = [f"--nproc-per-node={RANKS}", "--max-restarts=3", "torchrun_script.py"]
 ENDS_S = 120.0
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""torchrun's ranks meet again in the store that they met in before, where gloo finds the dead ones' addresses: with torch
+"""torchrun's ranks meet again in the store that they met in before, where gloo finds the dead's addresses: with torch
 2.15 no restart comes up (pytorch issue 135712). Each life with a store of its own does; ours needs no such switch."""
 
 

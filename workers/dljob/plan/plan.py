@@ -17,7 +17,7 @@ from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
 
 DIGEST_LENGTH = 16
-_LATER = ("min_replicas", "max_replicas", "bounds", "sub_master", "quota")
+_LATER = ("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight")
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
