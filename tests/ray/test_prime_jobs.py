@@ -183,14 +183,18 @@ def test_each_rank_sees_the_device_of_its_bundle_before_and_after_a_restart(job:
     job.nothing_left()
 
 
-def test_a_group_of_scripts_sees_all_devices_of_its_bundles(job: Job) -> None:
-    npu = {"type": "NPU", "count": "1"}
+@pytest.mark.parametrize(("visibility", "count"), [("Shared", 2), ("Isolated", 1)])
+def test_a_group_of_scripts_sees_all_devices_of_its_bundles_or_each_its_own(
+    job: Job, visibility: str, count: int
+) -> None:
+    npu = {"type": "NPU", "count": "1", "visibility": visibility}
     script = {"name": "worker", "entrypoint": {"module": "devices_script.py"}, "accelerator": npu}
     job.start({**script, "replicas": 2, "replicasPerGroup": 2, "resources": {"cpu": "0.5"}})
     job.running("worker/0", "worker/1")
     ids = [(job.folder / f"devices-{rank}").read_text().split(",") for rank in (0, 1)]
-    assert ids[0] == ids[1]
-    assert len(set(ids[0])) == 2
+    assert [len(seen) for seen in ids] == [count, count]
+    assert (ids[0] == ids[1]) is (count == 2)
+    assert len({*ids[0], *ids[1]}) == 2
     job.go()
     assert job.connection.wait(60)["phase"] == "Succeeded"
     job.nothing_left()
