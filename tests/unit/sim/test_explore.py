@@ -168,7 +168,7 @@ def test_the_command_explores(capsys, monkeypatch):
 
 LEFT_OUT = {
     *("job", "started_at", "ended_at", "version", "serial", "ledger", "result", "faults", "notices", "errors"),
-    *("restarts", "replaced", "carried", "held", "live", "saves", "feeds"),
+    *("restarts", "replaced", "carried", "held", "live", "saves", "feeds", "groups"),
 }
 """What decides nothing in these worlds, or follows from what is looked at."""
 LOOKED_AT = {

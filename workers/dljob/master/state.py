@@ -329,8 +329,7 @@ class JobState:
     result: str = ""
     epoch: int = 0
     version: int = 0
-    wake: float | None = None
-    """No timer is due before this; None: there is no timer."""
+    wake: float | None = None  # no timer is due before this; None: there is no timer
     ledger: Ledger = field(default_factory=Ledger)  # where the time of all ranks went
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # of nodes, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
