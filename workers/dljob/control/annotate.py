@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from dljob.control import accept, names
 from dljob.control.accept import Refused
-from dljob.control.case import Case, bounded
-from dljob.control.fields import field, text, texts
+from dljob.control.case import Case
+from dljob.control.fields import bounded, field, text, texts
 from dljob.control.model import Annotate, Object
 from dljob.control.placement import placement_plan
 from dljob.control.steps import Step

@@ -346,8 +346,3 @@ def seconds(time: str) -> float | None:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:
         return None
-
-
-def bounded(words: str, size: int = 1024) -> str:
-    """At most `size` characters, the last one an ellipsis when some are missing."""
-    return words if len(words) <= size else words[: size - 1] + "…"

@@ -7,8 +7,8 @@ it took, and the status those that are settled.
 from __future__ import annotations
 
 from dljob.control import names, reasons
-from dljob.control.case import Case, bounded, stamp
-from dljob.control.fields import items
+from dljob.control.case import Case, stamp
+from dljob.control.fields import bounded, items
 from dljob.control.model import Command, Event, Object
 from dljob.control.steps import Noted, Step
 from dljob.control.submit import watch

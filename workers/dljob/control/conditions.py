@@ -12,8 +12,8 @@ from typing import Any, Literal
 from dljob.control import cluster, reasons, suspending
 from dljob.control.accept import Refused
 from dljob.control.attempts import made_by, outdated
-from dljob.control.case import Case, Held, bounded, stamp
-from dljob.control.fields import items, number, part, text
+from dljob.control.case import Case, Held, stamp
+from dljob.control.fields import bounded, items, number, part, text
 from dljob.control.hints import advised
 from dljob.control.model import Object
 from dljob.control.steps import Change, Halt, Intent, NewAttempt, Order, Said, Verdict

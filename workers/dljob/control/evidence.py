@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 
 from dljob.control import names
-from dljob.control.case import Case, bounded
+from dljob.control.case import Case
 from dljob.control.commands import REFUSED
-from dljob.control.fields import text
+from dljob.control.fields import bounded, text
 from dljob.control.model import Action, Annotate, Command, Pod
 from dljob.control.steps import Step
 

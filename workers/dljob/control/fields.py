@@ -51,3 +51,8 @@ def number(value: object, *path: str) -> int:
     """A whole number; 0 when there is none."""
     found = field(value, *path)
     return found if isinstance(found, int) else 0
+
+
+def bounded(words: str, size: int = 1024) -> str:
+    """At most `size` characters, the last one an ellipsis when some are missing."""
+    return words if len(words) <= size else words[: size - 1] + "…"

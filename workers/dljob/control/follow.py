@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from dljob.control.case import bounded
-from dljob.control.fields import items, number, part, text
+from dljob.control.fields import bounded, items, number, part, text
 from dljob.control.model import Object
 
 Pieces: TypeAlias = dict[str, Any]

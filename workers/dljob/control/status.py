@@ -12,8 +12,8 @@ from typing import Any
 from dljob.control import conditions, exclusions, handover, names, phases, reasons
 from dljob.control.accept import Refused, Terms
 from dljob.control.attempts import CLUSTER, clearing
-from dljob.control.case import Case, bounded, seconds, stamp
-from dljob.control.fields import items, number, part, text
+from dljob.control.case import Case, seconds, stamp
+from dljob.control.fields import bounded, items, number, part, text
 from dljob.control.follow import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
 from dljob.control.model import Object
 from dljob.control.steps import Change, Halt, Intent, NewAttempt, Noted, Order, Verdict

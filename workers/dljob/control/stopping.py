@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dljob.control import commands, names, reasons
 from dljob.control.accept import Refused
 from dljob.control.attempts import ENDED
-from dljob.control.case import PATIENCE_SECONDS, Case, bounded, seconds
-from dljob.control.fields import text
+from dljob.control.case import PATIENCE_SECONDS, Case, seconds
+from dljob.control.fields import bounded, text
 from dljob.control.model import Command
 from dljob.control.steps import Intent, Step, Verdict
 from dljob.control.submit import watch

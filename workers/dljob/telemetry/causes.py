@@ -105,19 +105,10 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         "pod-deleted",
         Source.POD,
-        ("deleted: somebody deleted it",),
+        ("deleted: somebody deleted it", "excluded: annotation"),
         "Preempted",
         "Deleted: somebody deleted it",
-        "dljob: what the operator says of a pod that is being deleted, where nobody said why",
-        of=Of.OUTSIDE,
-    ),
-    CauseRule(
-        "pod-excluded",
-        Source.POD,
-        ("excluded: annotation",),
-        "Preempted",
-        "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1",
-        "dljob: what the operator says of a pod that it is about to delete since a user excluded its node",
+        "dljob: what the operator says of a pod that somebody deletes, or that it will delete by a user's annotation",
         of=Of.OUTSIDE,
     ),
     CauseRule(
