@@ -3,14 +3,16 @@
     python tests/tiers.py [tier ...] [-- pytest arguments]
 
 Tiers: `house` (format, lint, types, imports, generated files), `unit` (pure code, with branch coverage),
-`ray` (a real Ray of several raylets; where namespaces may be made, in one with only loopback, since Ray listens on all
-interfaces), `kube` (a real control plane with KubeRay), `node` (a real Kubernetes node, where pods run). Kubernetes and
-the images are built beside the first tiers. Exits 1 when any tier fails; what was skipped is named with what it takes.
+`ray` (a real Ray of several raylets; where namespaces may be made, two runs side by side, each in one with only
+loopback, since Ray listens on all interfaces), `kube` (a real control plane with KubeRay), `node` (a real Kubernetes
+node, where pods run). Kubernetes and the images are built beside the first tiers. Exits 1 when any tier fails; what was
+skipped is named with what it takes.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.calls", "dljob.telemetry")
 TIERS = ("house", "unit", "ray", "kube", "node")
+SHARDS = 2  # of the Ray tier
 
 
 def isolated() -> list[str]:
@@ -66,7 +69,11 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
     prefix = isolated()
     if not prefix:
         print("ray: no network namespace to be had; Ray listens on all interfaces, with a token", flush=True)
-    return [[*prefix, *pytest("tests/ray", *extra)]]
+        return [pytest("tests/ray", *extra)]
+    # Half of a run is waiting: for processes to start, for silence to last. So two runs share the files, each with a
+    # Ray and a network of its own; a file stays whole, for its fixtures.
+    alone = shlex.join([*prefix, sys.executable])
+    return [pytest("tests/ray", "--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadfile", *extra)]
 
 
 def run(tier: str, extra: Sequence[str], report: Path) -> tuple[bool, str]:

@@ -38,8 +38,6 @@ def savers(job: Job) -> list[int]:
 def nothing_left(job: Job) -> None:
     job.nothing_left()
     eventually(lambda: not savers(job), 10, lambda: f"savers left: {savers(job)}")
-    left = [p for p in Path("/dev/shm").iterdir() if "checkpoint" in p.name]
-    assert left == []
 
 
 def waiter(job: Job, **config: Any) -> dict[str, Any]:
