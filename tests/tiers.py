@@ -72,8 +72,10 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
         return [pytest("tests/ray", *extra)]
     # Half of a run is waiting: for processes to start, for silence to last. So two runs share the files, each with a
     # Ray and a network of its own; a file stays whole, for its fixtures.
+    # What ends a test that hangs is twice what it is for a run alone.
     alone = shlex.join([*prefix, sys.executable])
-    return [pytest("tests/ray", "--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadfile", *extra)]
+    side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadfile", "--timeout=240"]
+    return [pytest("tests/ray", *side_by_side, *extra)]
 
 
 def run(tier: str, extra: Sequence[str], report: Path) -> tuple[bool, str]:

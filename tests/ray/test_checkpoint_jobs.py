@@ -72,7 +72,7 @@ def four_ranks(job: Job, kind: str, *, save: bool) -> dict[str, Any]:
     return {**job.role("t", ""), "entrypoint": entry, **more}
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["class", "module"])
 def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tmp_path: Path, kind: str) -> None:
     plain, killed = Job(tmp_path / "plain"), Job(tmp_path / "killed")
