@@ -76,12 +76,14 @@ def main() -> None:
     if LIFE == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     more = placement_group([{"NPU": 3, "CPU": 1}], strategy="STRICT_PACK", name="rollout_pool")
+    alone = WorkerDict.options(name="alone", num_cpus=0, resources={"NPU": 3}).remote()
     (FOLDER / "asked.new").write_text(str(time.time()))
     (FOLDER / "asked.new").rename(FOLDER / "asked")
     while not (FOLDER / "go").exists():
         time.sleep(0.05)
     assert placement_group_table(more)["state"] == "PENDING"
     remove_placement_group(more)
+    ray.kill(alone)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Job:
     def role(self, name: str, entry: str, **more: Any) -> dict[str, Any]:
         return {"name": name, "entrypoint": {"class": entry}, "resources": {"cpu": "0.5"}, **more}
 
-    def start(self, *roles: Mapping[str, Any], name: str = "t", **spec: Any) -> JobConnection:
+    def start(self, *roles: Mapping[str, Any], name: str = "t", code: Path = HERE, **spec: Any) -> JobConnection:
         document = {
             "apiVersion": "dljob.io/v1alpha1",
             "kind": "DLJob",
@@ -36,7 +36,7 @@ class Job:
             "spec": {"roles": list(roles), **spec},
         }
         manifest = DLJobManifest.model_validate(document)
-        self.connection = launch(manifest, job_dir=self.folder, code_dir=HERE, uid=self.uid)
+        self.connection = launch(manifest, job_dir=self.folder, code_dir=code, uid=self.uid)
         return self.connection
 
     def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:

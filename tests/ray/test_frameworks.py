@@ -57,22 +57,26 @@ def test_a_framework_runs_as_it_is_and_a_retry_finds_nothing_of_the_life_before(
         assert seen["tasks"] == [0, 2, 4]
         assert seen["namespace"] == f"t-{job.uid[:8]}"
         assert (seen["captured"], seen["visible"]) == (False, None)
-    assert [name for name in made_by(job) if name != "rollout_pool"] == MADE
+    assert [name for name in made_by(job) if name not in ("rollout_pool", "alone")] == MADE
     log = (job.folder / "logs" / "driver-0.log").read_text()
     assert "of an earlier life of driver/0 was removed: " in log
     assert "actor global_poolWorkerDict_0:1" in log
 
-    def noted() -> Any:
-        return next((note for note in connection.notes() if note["reason"] == "PlacementGroupPending"), None)
+    def noted(kind: str) -> Any:
+        notes = (note for note in connection.notes() if note["reason"] == "PlacementPending")
+        return next((note for note in notes if note["message"].startswith(kind)), None)
 
-    note = eventually(noted, 60, job.seen)
+    note = eventually(lambda: noted("placement group"), 60, job.seen)
     assert note["target"] == "driver/0"
     needs = (
         "placement group rollout_pool of driver/0 waits for 1 x (1 CPU, 3 NPU) on one node; not now: no node has free"
     )
     assert note["message"].startswith(needs)
     assert note["time"] - float((job.folder / "asked").read_text()) < 10
-    assert connection.status()["reason"] == "PlacementGroupPending"
+    assert connection.status()["reason"] == "PlacementPending"
+    alone = eventually(lambda: noted("actor"), 60, job.seen)
+    assert alone["message"].startswith("actor alone of driver/0 waits for 1 x (3 NPU); not now: no node has free 3 NPU")
+    assert alone["time"] - float((job.folder / "asked").read_text()) < 10
     job.go()
     assert connection.wait(60)["phase"] == "Succeeded"
     job.nothing_left()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from prime_help import Job
 
+from dljob.errors import DeadlineError
+
 pytestmark = pytest.mark.ray
 
 
@@ -33,6 +35,8 @@ def test_a_killed_worker_comes_back_alone_and_the_job_ends_well(job: Job) -> Non
     after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
     assert after["worker/0"] == before["worker/0"]
     assert after["worker/1"] != before["worker/1"]
+    with pytest.raises(DeadlineError, match=r"job t was not over after 0.1 s"):
+        job.connection.wait(0.1)
     job.go()
     status = job.connection.wait(60)
     assert (status["phase"], status["restarts"]["process"]) == ("Succeeded", 1)

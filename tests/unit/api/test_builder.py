@@ -16,7 +16,8 @@ import pytest
 from dljob.api.builder import DLJobBuilder
 from dljob.api.job import DLJob
 from dljob.api.rl import RLJobBuilder, RLRoleType
-from dljob.errors import SpecError, UsageError
+from dljob.errors import PlacementError, SpecError, UsageError
+from dljob.plan.plan import plan
 
 
 def one(**resource: Any) -> DLJob:
@@ -85,8 +86,42 @@ def test_a_second_resource_call_keeps_what_the_first_said() -> None:
     assert spec(job)["roles"][0]["resources"] == {"cpu": "4", "memory": "1Gi", "custom": {"disk": "2"}}
 
 
-def test_zero_devices_is_no_device() -> None:
+def test_zero_devices_is_no_device_and_so_is_none_at_all() -> None:
     assert "accelerator" not in spec(one(accelerator=0))["roles"][0]
+    said = DLJobBuilder().node_num(1).device_per_node(8).device_type("GPU").role("a").run("m.A").build()
+    assert "accelerator" not in spec(said)["roles"][0]
+
+
+def test_more_devices_than_the_machines_have_are_refused_with_all_ranks_counted() -> None:
+    builder = DLJobBuilder().node_num(1).device_per_node(8).device_type("GPU")
+    manifest = builder.role("a").run("m.A").total(64).resource(accelerator=1).build().manifest("j")
+    with pytest.raises(PlacementError, match=r"64 units .* room for 8, so at least 56 GPU is missing"):
+        plan(manifest)
+
+
+def test_a_range_of_torch_nodes_is_a_range_of_ranks() -> None:
+    role = DLJobBuilder().role("a").train("m.A").nnodes("1:4").nproc_per_node(2)
+    (made,) = role.build().manifest("j").spec.roles
+    assert (made.replicas, made.replicas_per_group, made.min_replicas, made.max_replicas) == (8, 2, 2, 8)
+    (fixed,) = role.nnodes(3).build().manifest("j").spec.roles
+    assert (fixed.replicas, fixed.min_replicas, fixed.max_replicas) == (6, None, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("as_data_stream", "it changes nothing; leave the call out"),
+        ("sub_stage", "leave the call out"),
+        ("by_dlrover_run_cmd", "`dljob torchrun`"),
+        ("enable_node_group_failover", "one by one"),
+        ("totl", "has no 'totl'$"),
+    ],
+)
+def test_a_call_of_dlrovers_that_is_not_here_says_what_to_do(call: str, words: str) -> None:
+    for builder in (DLJobBuilder(), DLJobBuilder().role("a"), RLJobBuilder()):
+        with pytest.raises(AttributeError, match=words):
+            getattr(builder, call)
+        assert not hasattr(builder, call)
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
@@ -110,7 +145,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "empty entrypoint": (lambda: DLJobBuilder().role("a").run(" "), "dotted path"),
     "a class for an entrypoint": (lambda: DLJobBuilder().role("a").run(DLJob), "dotted path"),
     "words in an entrypoint": (lambda: DLJobBuilder().role("a").run("m.A --x"), "not one dotted path"),
-    "elastic range": (lambda: DLJobBuilder().role("a").train("m.A").nnodes("1:4"), "whole number.*\n.*elastic ranges"),
+    "a range of ranks": (lambda: DLJobBuilder().role("a").train("m.A").total("1:4"), r"whole number.*\n.*\.nnodes"),
+    "a range that is none": (lambda: DLJobBuilder().role("a").train("m.A").nnodes("4:1"), 'not \'4:1\'\n.*"2:8"'),
+    "a disk": (lambda: one(disk=10), "has no keyword 'disk'"),
     "no ranks": (lambda: DLJobBuilder().role("a").run("m.A").total(0), "1 or more"),
     "two ways to count": (lambda: DLJobBuilder().role("a").train("m.A").nnodes(2).total(4), "two ways to count"),
     "two ways, the other way": (lambda: DLJobBuilder().role("a").train("m.A").total(2).nnodes(4), "two ways to count"),
@@ -217,6 +254,13 @@ def test_configs_of_all_kinds_become_plain() -> None:
         "late": 1,
     }
     assert spec(job)["roles"][0]["config"] == {"own": True}
+
+
+def test_who_shares_a_device_keeps_its_cpus_and_its_memory() -> None:
+    builder = DLJobBuilder().device_type("GPU").role("a").run("m.A").resource(cpu=3, memory="2Gi", custom={"disk": 1})
+    (a, b) = builder.role("b").run("m.B").with_collocation("A", "b").build().model_dump()["spec"]["roles"]
+    assert a["resources"] == {"cpu": "3", "memory": "2Gi", "custom": {"disk": "1"}}
+    assert (a["accelerator"]["count"], b["accelerator"]["count"]) == ("0.5", "0.5")
 
 
 def collocated(*names: str, **shares: float) -> dict[str, str]:

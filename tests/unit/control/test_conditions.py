@@ -96,8 +96,8 @@ def test_recovering_without_a_known_fault():
         ),
         ({"placement": None}, "UnitsPending", "0 of 0 units"),
         (
-            {"reason": "PlacementGroupPending", "message": "it needs 9 GPU", "placement": {"units": 4, "ready": 4}},
-            "PlacementGroupPending",
+            {"reason": "PlacementPending", "message": "it needs 9 GPU", "placement": {"units": 4, "ready": 4}},
+            "PlacementPending",
             "it needs 9 GPU",
         ),
     ],

@@ -57,6 +57,14 @@ def test_it_says_what_is_missing(asked, there, words):
     assert words in explain(asked, there)
 
 
+def test_actors_are_told_as_groups_are():
+    waiting = replace(group({"GPU": 3}, {"GPU": 3}, name="e0 and 1 more"), kind="actor")
+    assert explain(waiting, busy(1, 8, 4)).startswith(
+        "actor e0 and 1 more of driver/0 waits for 2 x (3 GPU); not now: it needs 6 GPU in all, and all nodes together "
+        "have free 4 GPU;"
+    )
+
+
 def test_it_is_told_once_and_shown_until_it_is_over():
     driver = {"name": "driver", "entrypoint": {"module": "main.py"}, "reserve": "Quota"}
     world = World(job(driver))
@@ -65,14 +73,14 @@ def test_it_is_told_once_and_shown_until_it_is_over():
     before = world.state
     for why in ("needs 9 GPU", "needs 9 GPU", "needs 9 GPU, 2 are free"):
         world.send(ev.GroupAsked("abc", "driver/0", why))
-    (note,) = world.notes(reasons.GROUP_PENDING)
+    (note,) = world.notes(reasons.PLACEMENT_PENDING)
     assert (note.target, note.message) == ("driver/0", "needs 9 GPU")
     shown = status.brief(world.state, world.now, {})
-    assert (shown["phase"], shown["reason"]) == ("Running", reasons.GROUP_PENDING)
+    assert (shown["phase"], shown["reason"]) == ("Running", reasons.PLACEMENT_PENDING)
     assert shown["message"] == "needs 9 GPU, 2 are free"
     for _ in range(2):
         world.send(ev.GroupAsked("abc", "driver/0", "it is placed", waits=False))
-    (note,) = world.notes(reasons.GROUP_RESOLVED)
+    (note,) = world.notes(reasons.PLACEMENT_RESOLVED)
     assert note.message == "it is placed"
     shown = status.brief(world.state, world.now, {})
     assert (shown["reason"], shown["message"]) == ("Running", "")

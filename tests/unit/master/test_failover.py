@@ -69,6 +69,21 @@ def test_a_rank_whose_code_failed_has_its_process_killed_before_the_next():
     assert spawn.life == 2
 
 
+def test_an_error_restarts_once_and_nobody_again_when_others_end_well_after_it():
+    world = World(job({"name": "a", "replicas": 2}, {"name": "b", "replicas": 2})).boot()
+    hit(world, "a", 0, error())
+    assert restarts(world) == {"Process": 1}
+    for role, rank in (("b", 0), ("b", 1), ("a", 1), ("a", 0)):
+        world.end(role, rank)
+        world.settle()
+    assert restarts(world) == {"Process": 1}
+    assert world.state.verdict is not None
+    assert world.state.verdict.ok
+    assert {key: rank.incarnation for key, rank in world.state.ranks.items()} == {
+        ("a", 0): 2, ("a", 1): 1, ("b", 0): 1, ("b", 1): 1,
+    }  # fmt: skip
+
+
 def test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound():
     backoff = {"initialSeconds": 2, "multiplier": 3, "maxSeconds": 10}
     world = World(job({"name": "w"}, faultTolerance={"backoff": backoff})).boot()

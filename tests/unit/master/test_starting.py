@@ -26,6 +26,13 @@ def test_all_hosts_are_ordered_at_once_when_the_gang_is_held():
     assert spawned == [host("w", 0), host("w", 1), host("w", 2)]
 
 
+def test_the_store_of_a_world_lives_in_what_is_held_for_its_rank_0():
+    world = World(job({"name": "w"}, {"name": "t", "type": "Elastic", "replicas": 4, "replicasPerGroup": 2})).boot()
+    (store,) = (a for a in world.all_actions if isinstance(a, act.SpawnHost) and a.host == host("t", -1))
+    (first,) = (a for a in world.all_actions if isinstance(a, act.SpawnHost) and a.host == host("t", 0))
+    assert (store.unit, store.token) == (first.unit, first.token)
+
+
 def test_an_actor_rank_starts_as_soon_as_its_own_host_is_ready():
     world = World(job({"name": "w", "replicas": 2}))
     world.send(ev.NodesSeen(world.views))

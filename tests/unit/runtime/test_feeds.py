@@ -161,6 +161,21 @@ class TestCallee:
         assert card.methods["keyed"] == RpcMark(dispatch="hash:key", parameters=("value", "key"))
         assert card.mesh == {"dp": 2}
 
+    def test_card_of_a_class_runs_nothing_of_it_and_methods_of_one_name_are_apart(self):
+        class Other(Talker):
+            @property
+            def model(self):
+                raise AssertionError("loaded by a look")
+
+            @rpc
+            def keyed(self, value):
+                return value
+
+        card = card_of(Other())
+        assert set(card.methods) == {"count", "not_one", "keyed"}
+        assert card.methods["keyed"] == RpcMark(parameters=("value",))
+        assert card_of(Talker()).methods["keyed"].dispatch == "hash:key"
+
     def test_card_of_a_device_mesh(self):
         class DeviceMesh:
             mesh_dim_names = ("dp", "tp")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+from dljob.master.views import AskedGroup
+from dljob.plan.model import GRAIN
 from dljob.runtime import ray_drivers
 from dljob.runtime.messages import JobInfo
 from dljob.runtime.ray_drivers import OWNER, Left
@@ -34,3 +37,20 @@ def test_what_is_left_is_named() -> None:
     assert not Left()
     left = Left((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
     assert left.words() == "actor worker, actor a2, placement group pool, the driver of Ray job 04000000"
+
+
+def actor(name: str, **wants: float) -> SimpleNamespace:
+    return SimpleNamespace(name=name, class_name="Engine", required_resources=wants)
+
+
+def test_actors_that_raylets_have_no_room_for_are_told_together_where_they_take_the_same() -> None:
+    two, one = (("NPU", 2 * GRAIN),), (("CPU", GRAIN),)
+    rows = [actor("b", NPU=2.0), actor("a", NPU=2.0), actor("", CPU=1.0), actor("started", NPU=1.0)]
+    waiting = ray_drivers.alike([("d/0", row) for row in rows], frozenset((two, one)))
+    assert waiting == (
+        AskedGroup(f"d/0 {one}", "Engine", "d/0", "PACK", (one,), "actor"),
+        AskedGroup(f"d/0 {two}", "a and 1 more", "d/0", "PACK", (two, two), "actor"),
+    )
+    plain = ray_drivers.alike([("d/0", actor("plain"))], frozenset((one,)))
+    assert [group.bundles for group in plain] == [(one,)]
+    assert ray_drivers.alike([("d/0", actor("x", **{"NPU": 2.0, "node:1.2.3.4": 0.001}))], frozenset((two,)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 from dljob.api.job import DLJob, Workload
+from dljob.api.not_here import NotHere
 from dljob.api.values import (
     Number,
     config_of,
@@ -16,6 +17,7 @@ from dljob.api.values import (
     memory,
     refuse_unknown,
     share,
+    span,
     suggestion,
     whole,
 )
@@ -33,7 +35,7 @@ _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 LEVELS = ("InProcess", "Process", "RoleGroup", "Role", "Job", "Never")
 
 
-class RoleBuilder(Generic[B_co]):
+class RoleBuilder(NotHere, Generic[B_co]):
     """A role: what it runs, how often, on what. `.end()`, `.role()` or `.build()` go on with the job."""
 
     def __init__(self, parent: B_co, workload: Workload) -> None:
@@ -41,6 +43,7 @@ class RoleBuilder(Generic[B_co]):
         self._workload = workload
         self._torch_shape: dict[str, int] = {}
         self._plain_shape: set[str] = set()
+        self._fewest = 1  # torch nodes that are enough
 
     # --- what it runs
 
@@ -92,9 +95,12 @@ class RoleBuilder(Generic[B_co]):
         self._workload.replicas_per_group = whole(count, self._call("per_group"))
         return self._shaped("per_group")
 
-    def nnodes(self, count: int) -> Self:
-        """How many torch nodes: role groups of `nproc_per_node` ranks."""
-        return self._torch("nnodes", count)
+    def nnodes(self, count: int | str) -> Self:
+        """How many torch nodes: role groups of `nproc_per_node` ranks; "2:8": 8 where there is room, 2 at least."""
+        if self._fewest < self._torch_shape.get("nnodes", 1):
+            self._workload.min_replicas = self._workload.max_replicas = None  # an earlier call said them
+        self._fewest, most = span(count, self._call("nnodes"))
+        return self._torch("nnodes", most)
 
     def nproc_per_node(self, count: int) -> Self:
         """How many ranks a torch node has."""
@@ -322,9 +328,10 @@ class RoleBuilder(Generic[B_co]):
         self._torch_shape[method] = whole(count, self._call(method))
         if self._plain_shape:
             self._mixed(method)
-        per = self._torch_shape.get("nproc_per_node", 1)
-        self._workload.replicas_per_group = per
-        self._workload.replicas = self._torch_shape.get("nnodes", 1) * per
+        per, most = self._torch_shape.get("nproc_per_node", 1), self._torch_shape.get("nnodes", 1)
+        self._workload.replicas_per_group, self._workload.replicas = per, most * per
+        if self._fewest < most:
+            self._workload.min_replicas, self._workload.max_replicas = self._fewest * per, most * per
         return self
 
     def _shaped(self, method: str) -> Self:

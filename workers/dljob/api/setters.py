@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from dljob.api.job import pruned
+from dljob.api.not_here import NotHere
 from dljob.api.values import Number, cpus, whole
 
 
-class SpecSetters:
+class SpecSetters(NotHere):
     """Says what a job is called, where its code and images come from, what is done when it fails, and when it ends."""
 
     def __init__(self) -> None:

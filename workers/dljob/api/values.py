@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ Number: TypeAlias = int | float | str | Decimal
 """What a count or a CPU may be written as; a float is taken as it prints, so 0.4 is four tenths."""
 
 _DEEPEST = 32
+_SPAN = re.compile(r"(\d+):(\d+)")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -96,11 +98,27 @@ def whole(value: object, call: str, least: int = 1) -> int:
         UsageError: for what is no integer or below `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        hint = "elastic ranges such as '1:4' are not taken yet" if isinstance(value, str) and ":" in value else ""
+        hint = 'a range is for .nnodes("1:4") or .elastic(1, 4)' if isinstance(value, str) and ":" in value else ""
         raise UsageError(f"{call} takes a whole number, not {value!r}", hint=hint)
     if value < least:
         raise UsageError(f"{call} takes {least} or more, not {value}")
     return value
+
+
+def span(value: object, call: str) -> tuple[int, int]:
+    """The fewest and the most: of 4 it is 4 and 4, of "2:8" it is 2 and 8.
+
+    Raises:
+        UsageError: for what is neither.
+    """
+    found = _SPAN.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        count = whole(value, call)
+        return count, count
+    fewest, most = int(found[1]), int(found[2])
+    if not 1 <= fewest <= most:
+        raise UsageError(f"{call} takes the fewest and the most, not {value!r}", hint='write "2:8"')
+    return fewest, most
 
 
 def env_of(values: Mapping[str, object], call: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dljob.control.hints import advised
 from dljob.control.model import Object
 from dljob.control.steps import Change, Halt, Intent, NewAttempt, Order, Said, Verdict
 from dljob.plan.pods import GATEWAY_PORT
-from dljob.telemetry.reasons import GROUP_PENDING, NO_ROOM
+from dljob.telemetry.reasons import NO_ROOM, PLACEMENT_PENDING
 
 TRIES = 3
 """So often a head that is ready may not answer yet: its dashboard comes a moment later."""
@@ -227,8 +227,8 @@ def _ordered(case: Case) -> Said:
 
 
 def _placement(case: Case, snapshot: Object) -> Said:
-    if text(snapshot, "reason") == GROUP_PENDING:
-        return Said("PlacementReady", "False", GROUP_PENDING, text(snapshot, "message"))
+    if text(snapshot, "reason") == PLACEMENT_PENDING:
+        return Said("PlacementReady", "False", PLACEMENT_PENDING, text(snapshot, "message"))
     units, ready = number(snapshot, "placement", "units"), number(snapshot, "placement", "ready")
     if units and units == ready:
         return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")

@@ -1,4 +1,4 @@
-"""Placement groups that a role's own Ray driver asked for: why one waits, and telling so once.
+"""Placement groups and actors that a role's own Ray driver asked for: why one waits, and telling so once.
 
 Ray waits for ever, without a word. What is said here is arithmetic on what the nodes report; Ray alone places.
 """
@@ -23,16 +23,16 @@ def told(d: Draft, event: GroupAsked) -> None:
     """A group waits: a note the first time, words in the status as long as it does."""
     if event.waits:
         if event.group not in d.groups:
-            d.note(reasons.GROUP_PENDING, event.owner, event.why)
+            d.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
         if d.groups.get(event.group) != (event.owner, event.why):
             d.groups = d.groups.set(event.group, (event.owner, event.why))
     elif event.group in d.groups:
         d.groups = d.groups.delete(event.group)
-        d.note(reasons.GROUP_RESOLVED, event.owner, event.why)
+        d.note(reasons.PLACEMENT_RESOLVED, event.owner, event.why)
 
 
 def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
-    """What a group needs, why it cannot be had now or ever, and what the nodes have of it."""
+    """What a group, or an actor, needs, why it cannot be had now or ever, and what the nodes have of it."""
     known = sorted(nodes, key=lambda node: node.id)
     parts = [add_up(*group.bundles)] if group.strategy == "STRICT_PACK" else list(group.bundles)
     apart = group.strategy == "STRICT_SPREAD"
@@ -44,7 +44,7 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
         verdict = f"not now: {now}"
     else:
         verdict = "there is enough, but not in the right pieces, or not under the labels that it asks for"
-    who = f"placement group {group.name or group.id} of {group.owner}"
+    who = f"{group.kind} {group.name or group.id} of {group.owner}"
     return f"{who} waits for {_wanted(group)}; {verdict}; {_have(group, known)}"
 
 

@@ -214,7 +214,7 @@ def _reason(state: JobState) -> str:
     """Why the job is where it is, while it goes on."""
     if state.incidents:
         return "Restarting"
-    waits = reasons.GROUP_PENDING if state.groups else state.phase.value
+    waits = reasons.PLACEMENT_PENDING if state.groups else state.phase.value
     return reasons.NO_ROOM if state.search.why else waits
 
 

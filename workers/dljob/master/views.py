@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from dljob.plan.model import Resources
 
@@ -101,7 +102,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class AskedGroup:
-    """A placement group of a role's own Ray driver that Ray has not placed, or has to place again."""
+    """What a role's own Ray driver asked for and Ray has not placed, or has to place again.
+
+    A placement group, or actors outside of one that take the same: a bundle for each.
+    """
 
     id: str
     name: str
@@ -111,6 +115,7 @@ class AskedGroup:
     strategy: str
     """PACK | SPREAD | STRICT_PACK | STRICT_SPREAD."""
     bundles: tuple[Resources, ...]
+    kind: Literal["placement group", "actor"] = "placement group"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Looks whether placement groups wait that ranks made which are Ray drivers, and says why within ten seconds."""
+"""Looks whether placement groups or actors of ranks that are Ray drivers wait, and says why within ten seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAITS_S = 4.0
 AGAIN_S = 30.0
 """As long as a group waits, its words are made anew so often."""
 
-GONE = "its placement group is placed, or nobody asks for it any more"
+GONE = "it is placed, or nobody asks for it any more"
 
 
 class GroupWatch:

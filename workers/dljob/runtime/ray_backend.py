@@ -317,7 +317,7 @@ class RayBackend:
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """The placement groups of Ray jobs that ranks made which are not placed."""
+        """The placement groups, and the actors outside of one, of Ray jobs that ranks made which are not placed."""
         return await self._thread(ray_drivers.asked, owner)
 
     async def clear_drivers(self, owner: str) -> None:

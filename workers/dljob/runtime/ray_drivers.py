@@ -17,6 +17,7 @@ from typing import Any, cast
 import ray
 from ray._common.utils import hex_to_binary
 from ray._private import state as ray_state
+from ray._private.worker import global_worker
 from ray._raylet import PlacementGroupID
 from ray.core.generated import gcs_pb2 as _gcs_pb2
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -33,6 +34,8 @@ OWNER = "dljob.io/owner"
 """The metadata of a Ray job that says whose it is: `<uid>/<role>/<rank>/<attempt>.<incarnation>`."""
 JOB_ID_DIGITS = 8
 """Hexadecimal digits of a Ray job's id, which the ids of its actors and placement groups end in."""
+PLACED = {"CPU": 1.0}
+"""What an actor that names no resources takes while it is placed, and no longer."""
 CLEAN_S = 30.0
 KILL_S = 5.0
 LOOK_S = 0.02
@@ -103,18 +106,58 @@ def left_by(prefix: str) -> Left:
 
 
 def asked(prefix: str) -> tuple[AskedGroup, ...]:
-    """The placement groups that wait, of the Ray jobs that run and whose owner begins so. Blocks for some ms."""
+    """The placement groups and actors that wait, of the Ray jobs that run and whose owner begins so. Takes some ms."""
     rows = _group_rows()
     waiting = {id_: row for id_, row in rows.items() if row["state"] in ("PENDING", "RESCHEDULING")}
-    if not waiting:
+    accessor = ray_state.state._connect_and_get_accessor()
+    actors = _unplaced(accessor)
+    if not waiting and not actors:
         return ()
-    jobs = _job_rows(ray_state.state._connect_and_get_accessor(), prefix)
+    jobs = _job_rows(accessor, prefix)
     owners = {job.job_id.hex(): _owner_of(job) for job in jobs if not job.is_dead}
-    return tuple(
+    groups = tuple(
         AskedGroup(id_, str(row["name"]), _rank_of(owners[job]), row["strategy"], _bundles(row["bundles"]))
         for id_, row in sorted(waiting.items())
         if (job := id_[-JOB_ID_DIGITS:]) in owners
     )
+    own = [row for row in actors if row.job_id.hex() in owners]
+    return groups + alike(
+        [(_rank_of(owners[row.job_id.hex()]), row) for row in own], _demands() if own else frozenset()
+    )
+
+
+def _unplaced(accessor: Any) -> list[Any]:
+    """The actors outside of a placement group that do not run, whatever they wait for."""
+    rows = [raw for state in ("PENDING_CREATION", "RESTARTING") for raw in accessor.get_actor_table(None, state)]
+    return [row for row in map(gcs_pb2.ActorTableData.FromString, rows) if not row.placement_group_id.strip(b"\xff")]
+
+
+def _demands() -> frozenset[Resources]:
+    """What raylets have no room for: one that only waits for its process has been given its room."""
+    from ray.core.generated import autoscaler_pb2
+
+    made: Any = autoscaler_pb2
+    packed = cast("Any", global_worker).gcs_client.get_cluster_resource_state()
+    state = made.GetClusterResourceStateReply.FromString(packed).cluster_resource_state
+    return frozenset(_amounts(one.request.resources_bundle) for one in state.pending_resource_requests)
+
+
+def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> tuple[AskedGroup, ...]:
+    """The actors, as (owner, row of the GCS), that raylets have no room for; those that take the same are one."""
+    found: dict[tuple[str, Resources], list[str]] = {}
+    for owner_, row in actors:
+        wants = _amounts(row.required_resources) or _amounts(PLACED)
+        if wants in demands:
+            found.setdefault((owner_, wants), []).append(row.name or row.class_name)
+    return tuple(
+        AskedGroup(f"{owner_} {wants}", _first(sorted(names)), owner_, "PACK", (wants,) * len(names), "actor")
+        for (owner_, wants), names in sorted(found.items())
+    )
+
+
+def _first(names: list[str]) -> str:
+    """One name for all of them."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _rank_of(owner: str) -> str:
@@ -124,10 +167,11 @@ def _rank_of(owner: str) -> str:
 
 def _bundles(bundles: Mapping[int, Mapping[str, float]]) -> tuple[Resources, ...]:
     """In our amounts, without what nodes do not count."""
-    return tuple(
-        tuple(sorted((name, round(amount * GRAIN)) for name, amount in bundle.items() if not name.startswith(HIDDEN)))
-        for _, bundle in sorted(bundles.items())
-    )
+    return tuple(_amounts(bundle) for _, bundle in sorted(bundles.items()))
+
+
+def _amounts(wanted: Mapping[str, float]) -> Resources:
+    return tuple(sorted((name, round(much * GRAIN)) for name, much in wanted.items() if not name.startswith(HIDDEN)))
 
 
 def _group_rows() -> dict[str, Any]:

@@ -22,8 +22,8 @@ NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start;
 NODE_RELAUNCH = "NodeRelaunch"  # whoever replaces machines for the job was told of a node that was left or is gone
 NODE_RELAUNCH_FAILED = "NodeRelaunchFailed"  # whoever replaces machines did not take an order: look at its message
 NODE_READMITTED = "NodeReadmitted"  # a node is excluded no longer: its time is over, or nothing else is left
-GROUP_PENDING = "PlacementGroupPending"  # a placement group that a role's own Ray driver made waits: what it needs
-GROUP_RESOLVED = "PlacementGroupResolved"  # such a group is placed, or nobody waits for it any more
+PLACEMENT_PENDING = "PlacementPending"  # a placement group or an actor of a role's own Ray driver waits: what it needs
+PLACEMENT_RESOLVED = "PlacementResolved"  # such a group or actor is placed, or nobody waits for it any more
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
