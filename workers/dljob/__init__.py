@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UsageError,
     )
+    from dljob.runtime.batches import GlobalBatch, global_batches
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.collectives.group import CollectiveGroup
     from dljob.runtime.collectives.table import register_backends
@@ -75,6 +76,7 @@ _HOMES = {
         "UnreachableError",
         "UsageError",
     ),
+    "dljob.runtime.batches": ("GlobalBatch", "global_batches"),
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.collectives.group": ("CollectiveGroup",),
     "dljob.runtime.collectives.table": ("register_backends",),
@@ -105,6 +107,7 @@ __all__ = [
     "DataQueue",
     "DeadlineError",
     "FutureSequence",
+    "GlobalBatch",
     "JobFailedError",
     "JobHandle",
     "JournalError",
@@ -127,6 +130,7 @@ __all__ = [
     "WorkerContext",
     "checkpoint",
     "current_worker",
+    "global_batches",
     "progress",
     "register_backends",
     "register_collect",

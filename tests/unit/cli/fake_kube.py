@@ -31,6 +31,22 @@ def merged(into: Json, patch: Json) -> Json:
     return made
 
 
+def patched(body: Json, operations: list[Json]) -> Json:
+    """JSON Patch: the operations test and add, on what is there."""
+    made = copy.deepcopy(body)
+    for operation in operations:
+        *way, last = operation["path"].split("/")[1:]
+        at: Any = made
+        for step in way:
+            at = at[int(step) if isinstance(at, list) else step]
+        if operation["op"] == "test":
+            assert at[last] == operation["value"]
+        else:
+            assert operation["op"] == "add"
+            at[last] = operation["value"]
+    return made
+
+
 class FakeTransport:
     """Answers POSTs of DLJobs as the server would: with the object, or with what `refuse` holds; `openapi` to GETs."""
 
@@ -127,9 +143,11 @@ class FakeKube:
             raise ApiError(409, "AlreadyExists", f'{resource.plural} "{body["metadata"]["name"]}" already exists')
         return self.put(resource, body, namespace or self.namespace)
 
-    async def patch(self, resource: Resource, name: str, namespace: str | None, patch: Json, **_: Any) -> Json:
+    async def patch(self, resource: Resource, name: str, namespace: str | None, patch: Any, **_: Any) -> Json:
         self._right("patch", resource)
         there = await self.get(resource, name, namespace)
+        if isinstance(patch, list):
+            return self.put(resource, patched(there, patch), namespace or self.namespace)
         if patch["metadata"].get("uid", there["metadata"]["uid"]) != there["metadata"]["uid"]:
             raise ApiError(409, "Conflict", "the UID in the precondition is another")
         made = self.put(resource, merged(there, patch), namespace or self.namespace)

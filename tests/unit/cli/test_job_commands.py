@@ -6,13 +6,15 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dljob.api import registry
+from dljob.api.handle import JobHandle
 from dljob.api.registry import JobRecord
 from dljob.cli import main
+from dljob.errors import UsageError
 
 UID = "0123456789abcdef0123456789abcdef"
 ENDED: dict[str, Any] = {
@@ -129,14 +131,50 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
 
 def test_orders_to_an_ended_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
-    for words in (["stop", "ppo"], ["stack", "ppo"], ["restart", "ppo", "actor"]):
+    for words in (["stop", "ppo"], ["stack", "ppo"], ["restart", "ppo", "actor"], ["scale", "ppo", "actor=1"]):
         assert main.run(words) == 3
         assert "job ppo has ended: Failed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("size", ["actor", "actor=", "=2", "actor=-1", "actor=2.5", "actor=1234567", "actor=٣"])
+def test_a_size_is_a_role_and_a_number(size: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(home)
+    assert main.run(["scale", "ppo", size]) == 2
+    assert "is no role with its ranks\n  write trainer=4" in capsys.readouterr().err
+
+
+class Answers:
+    """A connection to a job of which one rank more is refused."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = [note("CommandRefused", "scale refused: of an earlier order")]
+        self.ordered: list[str] = []
+
+    def notes(self, after: int = 0) -> list[dict[str, Any]]:
+        return [{**said, "seq": seq} for seq, said in enumerate(self.said, 1) if seq > after]
+
+    def command(self, kind: str, target: str, *, by: str) -> None:
+        self.ordered.append(f"{kind} {target}")
+        self.said.append(note("CommandAccepted", "scale") if target == "actor=2" else note("CommandRefused", "no"))
+        assert by
+
+
+def note(reason: str, message: str) -> dict[str, Any]:
+    return {"reason": reason, "target": "actor", "message": message}
+
+
+def test_a_size_that_a_role_cannot_have_is_refused_in_primemasters_words(home: Path) -> None:
+    answers = Answers()
+    handle = JobHandle(job(home), cast("Any", answers))
+    handle.scale("actor", 2)
+    with pytest.raises(UsageError, match="no"):
+        handle.scale("actor", 3)
+    assert answers.ordered == ["scale actor=2", "scale actor=3"]
+
+
 def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("status", "logs", "events", "stack", "restart", "stop"):
-        assert main.run([command, "pp0"]) == 3
+    for command in ("status", "logs", "events", "stack", "restart", "stop", "scale"):
+        assert main.run([command, "pp0", *(["actor=1"] if command == "scale" else [])]) == 3
         assert "is DLJOB_HOME another one?" in capsys.readouterr().err
     ended(home)
     assert main.run(["status", "pp0"]) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_kit import boot, join, lose, ready, wait_for
 from immutables import Map
 from master_kit import World, job, nodes
 
@@ -20,47 +21,6 @@ from dljob.telemetry import reasons
 SCRIPT = {"module": "train.py"}
 GROW_S = 60
 """`faultTolerance.elastic.growAfterSeconds` left out."""
-
-
-def boot(count=3, role=None, *others, own_nodes=False, extra=(), **spec):
-    """Ranks of one processor on nodes that have one each; 3 ranks, at least 1."""
-    e = {"name": "e", "type": "Elastic", "replicas": 3, "minReplicas": 1, "maxReplicas": 4, **(role or {})}
-    made = job(e, *others, nodeGroups=[{"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4"}], **spec)
-    world = World(made, views=(*nodes(count, cpus=1), *extra), own_nodes=own_nodes).boot()
-    world.send(ev.NodesSeen(world.seen()))
-    assert world.state.phase is Phase.RUNNING
-    return world
-
-
-def lose(world, unit):
-    node = world.state.units[unit].node
-    world.lose_node(node)
-    world.settle()
-    return node
-
-
-def wait_for(world, reason, ticks=20):
-    """Time passes until there is another note of this reason."""
-    before = len(world.notes(reason))
-    while len(world.notes(reason)) == before:
-        ticks -= 1
-        assert ticks, f"no {reason}"
-        world.tick()
-        world.settle()
-    return world.notes(reason)[-1]
-
-
-def join(world, count=1):
-    numbers = [n for n in range(8, 40) if f"n{n}" not in {view.id for view in world.views}]
-    fresh = tuple(nodes(40, cpus=1)[n] for n in numbers[:count])
-    for node in fresh:
-        world.add_node(node)
-    world.settle()
-    return fresh
-
-
-def ready(world, role="e"):
-    return {rank for (name, rank), own in world.state.ranks.items() if name == role and own.phase is RankPhase.READY}
 
 
 def test_after_a_lost_node_without_a_replacement_the_role_goes_on_with_fewer():

@@ -162,6 +162,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made._lock, made._done, made._recall = threading.Lock(), threading.Event(), Recall()
     made._start = made._order = made._life = None
     made._left = made._report = 0
+    made._parts = False
     made._killed = ""
     made._stopping, made._progress, made._callee = Stopping(), Progress(), Callee("t")
 
@@ -177,8 +178,8 @@ def order(incarnation: int) -> StartOrder:
     return StartOrder(1, 1, (RankStart(0, incarnation, 0, 1, 0),), 2, incarnation, "127.0.0.1:7")
 
 
-def leave(incarnation: int) -> LeaveOrder:
-    return LeaveOrder(1, 0, incarnation, "Unknown")
+def leave(incarnation: int, *, parts: bool = False) -> LeaveOrder:
+    return LeaveOrder(1, 0, incarnation, "Unknown", parts)
 
 
 def reports(host: ThreadHost) -> list[tuple[int, bool | None]]:
@@ -207,6 +208,26 @@ def test_a_rank_that_left_says_so_and_its_host_starts_the_next_incarnation(host)
     host.leave_rank(leave(2))
     assert host.lives == [1, 2]
     assert reports(host) == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_rank_that_leaves_for_good_is_shut_down_and_what_it_made_is_not_used_again(host, parts):
+    made = Life(Steps)
+    made.live()
+    host._life, shut, reason = made.lifecycle, [], []
+    host._life._shut, host._life._object.shutdown = False, lambda: shut.append(1)
+
+    def work(_order, _start):
+        host._stopping.wait(30)
+        reason.append(host._stopping.reason)
+
+    host.work = work
+    host.start_ranks(order(1))
+    host.leave_rank(leave(1, parts=parts))
+    assert reports(host) == [(1, True)]
+    assert shut == [1] * parts
+    assert reason == ["leaves for good: Unknown" if parts else "restart in process: Unknown"]
+    assert (host._kept() is None) is parts
 
 
 def test_code_that_is_busy_is_taken_out_of_it(host):

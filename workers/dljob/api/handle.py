@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, Unpack
 from dljob.api import logs, registry
 from dljob.api.any_job import AnyJob, Which
 from dljob.errors import JobFailedError, UsageError
+from dljob.telemetry import reasons
 
 if TYPE_CHECKING:
     from dljob.runtime.launch import JobConnection
@@ -82,6 +83,18 @@ class JobHandle(AnyJob):
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2")."""
         self.connection.command("restart", target, by=_me())
+
+    def scale(self, role: str, ranks: int) -> None:
+        """Have an Elastic role get so many ranks, within minReplicas and maxReplicas, as far as there is room.
+
+        Raises:
+            UsageError: PrimeMaster refused it: there is no such role, or it cannot have so many.
+        """
+        before = max((note["seq"] for note in self.events()), default=0)
+        self.connection.command("scale", f"{role}={ranks}", by=_me())
+        for note in self.events(before):
+            if (note["reason"], note["target"]) == (reasons.COMMAND_REFUSED, role):
+                raise UsageError(note["message"])
 
     def stop(self) -> None:
         """End the job; what it had journaled and saved stays in its folder."""

@@ -20,6 +20,8 @@ Number: TypeAlias = int | float | str | Decimal
 
 _DEEPEST = 32
 _SPAN = re.compile(r"(\d+):(\d+)")
+LONGEST_COUNT = 6
+"""Digits of a number of ranks."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -27,6 +29,18 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def role_size(text: str) -> tuple[str, int]:
+    """A role and a number of ranks, written as `trainer=4`.
+
+    Raises:
+        UsageError: it is not written so.
+    """
+    role, _, ranks = text.partition("=")
+    if not role or not ranks.isascii() or not ranks.isdecimal() or len(ranks) > LONGEST_COUNT:
+        raise UsageError(f"{text!r} is no role with its ranks", hint="write trainer=4")
+    return role, int(ranks)
 
 
 def refuse_unknown(call: str, unknown: Mapping[str, object], known: Iterable[str]) -> None:

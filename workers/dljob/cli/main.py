@@ -30,6 +30,7 @@ COMMANDS = {
     "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
     "stack": "Show where the ranks of a running job are: the stacks of all their threads, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
+    "scale": "Give an Elastic role of a running job another number of ranks, within minReplicas and maxReplicas.",
     "suspend": "Give a job's machines back on Kubernetes: what is in memory is saved, and nothing of it is left but "
     "the DLJob.",
     "resume": "Let a suspended job go on: on new machines, from its last checkpoint, with its spec as it is now.",
@@ -42,7 +43,21 @@ COMMANDS = {
 }
 """Name -> the first line of its docstring, said here so that the help imports no command."""
 ABOUT_JOBS = (
-    *("run", "submit", "status", "logs", "events", "stack", "restart", "suspend", "resume", "stop", "chaos", "doctor"),
+    *(
+        "run",
+        "submit",
+        "status",
+        "logs",
+        "events",
+        "stack",
+        "restart",
+        "scale",
+        "suspend",
+        "resume",
+        "stop",
+        "chaos",
+        "doctor",
+    ),
 )
 """Commands that can be about a cluster; under `kubectl dljob` they are."""
 

@@ -129,6 +129,8 @@ class LeaveGroup:
     incarnation: int
     """Of a later one nothing is asked."""
     reason: str
+    parts: bool = False
+    """Its role is to have it no more: it is shut down as at the end of the job, and its process ended after."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Elastic roles: fewer ranks when a lost node has no replacement, more again when there is room, by a role restart.
+"""Elastic roles: fewer ranks when a lost node has no replacement, more again when there is room, by a restart.
+
+A role of level InProcess keeps the processes of those who stay: all leave user code first, then those who go end.
 
 The ranks of a world are always 0 to n-1, and group k of them lives in unit k: with fewer ranks the last units are given
 back, and those of the first that lost their nodes go where the last ones were. A loss has the patience that a
@@ -21,6 +23,7 @@ from dljob.master.evolve import evolve
 from dljob.master.resizing import Resize
 from dljob.master.sizing import Sizing
 from dljob.master.state import JobState, Phase, UnitPhase
+from dljob.master.views import Level
 from dljob.plan.model import JobPlan
 
 
@@ -37,6 +40,8 @@ def follow(d: Draft) -> None:
         return
     for role, own in sorted(d.sizes.items()):
         _watch_losses(d, role, own)
+        if own.parting and not d.roles[role].stopping:
+            _parted(d, role)
     if d.phase is Phase.RUNNING and _changed(d):
         for role, own in sorted(d.sizes.items()):
             _watch_room(d, role, own)
@@ -162,7 +167,7 @@ def _changed(d: Draft) -> bool:
 
 
 def _watch_room(d: Draft, role: str, own: Sizing) -> None:
-    if own.save_by is not None:
+    if own.save_by is not None or own.parting:
         return
     target = _target(d, role, own).sizes[role]
     if target == own.size:
@@ -185,7 +190,7 @@ def _calm(d: Draft, role: str) -> None:
     """It stays as it is."""
     own = d.sizes[role]
     if own.target or own.move_at is not None or own.save_by is not None:
-        _put(d, role, evolve(own, target=0, move_at=None, save_by=None))
+        _put(d, role, evolve(own, target=0, move_at=None, save_by=None, parting=False))
 
 
 def _save(d: Draft, role: str) -> None:
@@ -207,8 +212,32 @@ def _move(d: Draft, role: str) -> None:
     if d.phase is not Phase.RUNNING or made.sizes[role] == own.size:
         _calm(d, role)
         return
-    why = "there is room for more" if made.sizes[role] > own.size else f"it is to have {own.want}"
-    resizing.resize(d, made, why, anew=False)
+    if resizing.level_of(d.job, role) is Level.IN_PROCESS:
+        _put(d, role, evolve(own, target=made.sizes[role], save_by=None, parting=True))
+        resizing.part(d, role, _why(own, made.sizes[role]))
+    else:
+        resizing.resize(d, made, _why(own, made.sizes[role]), anew=False)
+
+
+def _why(own: Sizing, size: int) -> str:
+    return "there is room for more" if size > own.size else f"it is to have {own.want}"
+
+
+def _parted(d: Draft, role: str) -> None:
+    """Nobody of it is in user code any more: it becomes what it left for, or, where there is no room now, what it was.
+
+    Where something else restarts it meanwhile it is looked at again when it runs.
+    """
+    own = d.sizes[role]
+    if d.roles[role].waiting != d.facts(role).plan.replicas:
+        _calm(d, role)
+        return
+    made = Resize({role: own.target}, {}) if own.target < own.size else resizing.more(d, role, own.target)
+    if made.sizes[role] == own.size:
+        _calm(d, role)
+        resizing.stay(d, role)
+    else:
+        resizing.resize(d, made, _why(own, made.sizes[role]), anew=True)
 
 
 def _put(d: Draft, role: str, own: Sizing) -> None:

@@ -11,8 +11,9 @@ from dljob.master.assign import Assignment, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.holding import left, reserve, taken, unit_hosts
-from dljob.master.job import RoleFacts
+from dljob.master.job import Job, RoleFacts
 from dljob.master.ledger_rules import micros
+from dljob.master.policy import own_level
 from dljob.master.restart import Order, begin, kill
 from dljob.master.seats import seats_of
 from dljob.master.state import HostState, RankKey, RankPhase, RankState, UnitPhase, UnitState
@@ -128,13 +129,28 @@ def resize(d: Draft, made: Resize, why: str, *, anew: bool) -> None:
         own = d.sizes[role]
         grown = d.now if have > had else own.grown
         settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
-        d.sizes = d.sizes.set(role, evolve(settled, grown=grown))
+        d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False))
         d.seats = d.seats.set(role, seats_of(d, role))
         words = f"{have} ranks instead of {had}: {why}"
         d.note(reasons.RESIZED, role, words)
-        begin(d, Order(Level.ROLE, role, (0,), RESIZED, words, leaving=left_out[role], anew=anew))
+        begin(d, Order(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], anew=anew))
         for key in left_out[role]:
             d.set_rank(key, evolve(d.ranks[key], incident=0))
+
+
+def part(d: Draft, role: str, why: str) -> None:
+    """Have all ranks of a role leave user code and keep their processes; who starts, and with whom, comes later."""
+    begin(d, Order(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave: {why}", gathers=True))
+
+
+def stay(d: Draft, role: str) -> None:
+    """Ranks that left for a world of another size meet again as they were."""
+    begin(d, Order(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", anew=True))
+
+
+def level_of(job: Job, role: str) -> Level:
+    """What a role with other ranks restarts: its processes, unless it says of failures that who lives keeps its own."""
+    return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
 def _give_back(d: Draft, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:

@@ -15,6 +15,9 @@ from dljob.master.state import HostPhase, Incident, JobState, RankKey, RankPhase
 from dljob.master.views import HostId, Level
 from dljob.telemetry import reasons
 
+GATHER_S = 2 * limits.LEAVE_S
+"""When those who left start again after all, were nobody to say with whom."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -35,6 +38,8 @@ class Order:
     """Ranks that the role has no more."""
     anew: bool = False
     """It is the restart that is under way, with others in it: no new fault, and counted already."""
+    gathers: bool = False
+    """Nobody starts before it is ordered anew: with how many ranks is decided when all have left."""
 
 
 def begin(d: Draft, order: Order) -> None:
@@ -51,7 +56,7 @@ def begin(d: Draft, order: Order) -> None:
         _reset_roles(d, later)
     elif len(members) == d.facts(order.role).plan.replicas:
         starting.new_life(d, order.role)
-    due = d.now + order.wait
+    due = d.now + (GATHER_S if order.gathers else order.wait)
     d.incidents = d.incidents.set(
         number,
         Incident(
@@ -76,7 +81,7 @@ def begin(d: Draft, order: Order) -> None:
     )
     _hold(d, d.incidents[number], 1)
     _take_down(d, number, _staying(d, order, members))
-    if order.wait:
+    if due > d.now:
         d.wake_at(due)
     else:
         launch(d, number)
@@ -228,7 +233,9 @@ def _leave(d: Draft, host: HostId, rank: int, number: int) -> bool:
 def leave_group(d: Draft | JobState, host: HostId, rank: int) -> LeaveGroup:
     """The order that takes a rank out of its torch group, in its present incarnation."""
     own, state = d.ranks[host.role, rank], d.hosts[host]
-    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason)
+    sizing = d.sizes.get(host.role)
+    parts = sizing is not None and sizing.parting and rank >= sizing.target
+    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason, parts)
 
 
 def kill(d: Draft, host: HostId) -> None:

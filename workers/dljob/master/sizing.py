@@ -19,6 +19,8 @@ class Sizing:
     """When it is given that."""
     save_by: float | None = None
     """Until when what its ranks copied may be on its way to disk, before it is."""
+    parting: bool = False
+    """Whether all its ranks are leaving user code, with their processes, for a world of another size."""
     resized: float | None = None
     """When it was last given another number."""
     grown: float | None = None

@@ -245,7 +245,7 @@ class Executor:
             await self.hosts.tell(actor, "stop", order)
 
     async def _leave(self, action: ac.LeaveGroup) -> None:
-        order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason)
+        order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason, action.parts)
         await self.hosts.tell(action.actor, "leave_group", order)
 
     async def _relaunch(self, action: ac.RelaunchNode) -> None:

@@ -97,9 +97,10 @@ class Lifecycle:
             if self._shut:
                 return
             self._shut = True
-        if isinstance(self._object, Worker):
+        owner = self.left_over[1] if self._object is None else self._object
+        if isinstance(owner, Worker):
             try:
-                settle(self._object.shutdown())
+                settle(owner.shutdown())
             except Exception:  # noqa: BLE001 - the end goes on whatever a hook does
                 traceback.print_exc()
 

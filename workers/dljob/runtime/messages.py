@@ -123,6 +123,8 @@ class LeaveOrder:
     rank: int
     incarnation: int
     reason: str
+    parts: bool = False
+    """Its role is to have it no more: it is shut down, and its process ended by PrimeMaster."""
 
 
 @dataclass(frozen=True, slots=True)

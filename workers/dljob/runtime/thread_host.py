@@ -57,6 +57,8 @@ class ThreadHost(Host):
         self._recall = Recall()
         self._left = 0
         """The last incarnation that was told to leave."""
+        self._parts = False
+        """Whether it was told that its role is to have it no more."""
         self._done = threading.Event()
         self._report = 0
         self._killed = ""
@@ -111,8 +113,9 @@ class ThreadHost(Host):
             recall, done = self._recall, self._done
             # Before the lock is given back: a rank that ends now may be told to start again here, as another one.
             recall.order()
+            self._parts = order.parts
             self._callee.close(LEFT, cut=True)
-            self._stopping.order(f"restart in process: {order.reason}")
+            self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
         self._break_off(recall)
         asked = float("-inf")
         while not done.wait(ASK_S):
@@ -147,6 +150,8 @@ class ThreadHost(Host):
         last_save.close(ok=False)
         life = self._life
         if life is None or life.left_over[0]:
+            if self._parts and life is not None:
+                life.shutdown()
             self._ended(start, LEFT)
         else:
             end(1, "user code was left half set up, or shut down: it cannot go on in this process")
@@ -204,9 +209,13 @@ class ThreadHost(Host):
             join=(lambda: torch_group.join(spec.role, order, start)) if joins else None,
             leave=torch_group.leave if joins else None,
             recall=self._recall,
-            kept=None if self._life is None else self._life.left_over[1],
+            kept=self._kept(),
         )
         return self._life
+
+    def _kept(self) -> Any:
+        """The object of an earlier life that a later one goes on with; one that was shut down is none."""
+        return None if self._life is None or self._parts else self._life.left_over[1]
 
     def _installed(self, context: WorkerContext) -> WorkerContext:
         """The context of this process; in a later incarnation it is the object that user code may hold."""

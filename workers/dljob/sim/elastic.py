@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.master import resizing
 from dljob.master.draft import Draft
+from dljob.master.ending import unfinished
 from dljob.master.events import Commanded
-from dljob.master.state import JobState, Phase
+from dljob.master.state import HostPhase, JobState, Phase, RankPhase
+from dljob.master.views import Level
 from dljob.sim.faults import Timed, chance
+from dljob.sim.jobs import CLASS, MODULE
 from dljob.sim.things import Arrive, Fault
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 OFTEN = 0.3
 """So many jobs have an elastic role, in parts of one."""
+STAYS = 0.7
+"""Of those that can, so many keep the processes of who stays."""
 SOON_S = 300.0
 
 
@@ -30,11 +35,11 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     # One of its groups fills most of a machine, so that each loss of a node counts.
     cpu = (int(group["cpu"]) // 2 + 1) // size
     more = rng.choice((0, 0, 1))
-    role = {
+    role: dict[str, Any] = {
         "name": "e",
         "type": "Elastic",
         "driver": rng.random() < 0.7,
-        "entrypoint": {"class": "pkg.Class"} if rng.random() < 0.4 else {"module": "train"},
+        "entrypoint": CLASS if rng.random() < 0.4 else MODULE,
         "replicas": size * groups,
         "replicasPerGroup": size,
         "minReplicas": size * rng.randint(1, groups - (not more)),
@@ -42,6 +47,8 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         "resources": {"cpu": str(max(cpu, 1))},
         "restartPolicy": {"maxRestarts": rng.choice((3, 10))},
     }
+    if role["entrypoint"] == CLASS and chance(f"stays {seed}").random() < STAYS:
+        role = {**role, "restartPolicy": {**role["restartPolicy"], "level": "InProcess"}}
     machines = {**group, "replicas": group["replicas"] + groups}
     if more:
         machines["maxReplicas"] = machines["replicas"] + 1
@@ -77,6 +84,26 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
         least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
         if own.size > old.size and since is not None and since < least:
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
+
+
+def kept(before: JobState, after: JobState) -> Iterator[str]:
+    """Who is in a role with another number of ranks, and keeps its place, keeps its process where the role says so."""
+    for role, own in after.sizes.items():
+        if own.size == before.sizes[role].size or resizing.level_of(after.job, role) is not Level.IN_PROCESS:
+            continue
+        facts = before.job.roles[role]
+        for rank in range(min(own.size, facts.plan.replicas)):
+            host = facts.host_of(rank)
+            unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
+            there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
+            was = before.ranks[role, rank]  # one that has not left in time may lose it now
+            if (
+                there
+                and unfinished(was)
+                and was.phase is not RankPhase.STOPPING
+                and (new.phase, new.life) != (old.phase, old.life)
+            ):
+                yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
 
 
 def bounded(state: JobState) -> Iterator[str]:

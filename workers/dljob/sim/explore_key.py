@@ -129,6 +129,7 @@ def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
         own.want,
         own.target,
         own.vain,
+        own.parting,
         *past,
         *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by)),
     )

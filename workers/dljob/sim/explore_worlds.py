@@ -21,6 +21,8 @@ CRASHES = tuple(Fault("crash", pick, outlived) for pick, outlived in ((0, 0), (1
 """PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
 lost, or takes effect."""
 FEW = (CRASHES[4],)
+SCALES = (Fault("scale", 0, 1.0), Fault("scale", 0, 2.0))
+"""Somebody orders the fewest ranks of a role, or one group more; the two are different orders."""
 BAD = (Fault("bad", 0, 0), Fault("bad", 0, 1))
 NODES = (Fault("freeze", 0, 4.0), Fault("cut", 0, 20.0), Fault("node lost"))
 LOSS, JOIN = (Fault("node lost"), Fault("kill")), Fault("join")
@@ -58,6 +60,7 @@ _WAITS = role("b", dependsOn=[{"role": "a"}])
 _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 _ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
+_RESIZES = role("t", 2, type="Elastic", minReplicas=1, restartPolicy={"level": "InProcess", "maxRestarts": 2})
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -69,6 +72,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
     Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
+    Bounded(Small("a resize in process", job(_RESIZES), (*SCALES, KILL, DEAF, *FEW), PROMPT), 2),
     Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
     Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a spare node", job(role("a"), spares={"nodes": 1}), (KILL, *NODES, *FEW), PROMPT), 1),

@@ -219,6 +219,8 @@ def possible(w: World, kind: str) -> list[Fault]:
         count = len(w.nodes)
     elif kind in ("node lost", "freeze", "cut", "drain", "evict"):
         count = len(_speaking(w, Fault(kind)))
+    elif kind == "scale":
+        count = 2 * len(w.known.sizes)
     else:
         count = int(w.state is not None)
     return [Fault(kind, pick) for pick in range(count)]

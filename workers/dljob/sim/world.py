@@ -171,6 +171,7 @@ class World(Surroundings):
             step = transition(self.state, arrival.event, now)
             if step.state.sizes is not self.state.sizes:
                 self.problems.extend(elastic.moved(self.state, step.state))
+                self.problems.extend(elastic.kept(self.state, step.state))
             self.state = self.known = step.state
             actions.extend(step.actions)
             self.acknowledge(arrival)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack
 
 from dljob.api.any_job import AnyJob, Which
-from dljob.api.kubernetes import jobs, logs, orders, submit, suspension
+from dljob.api.kubernetes import jobs, logs, orders, scaling, submit, suspension
 from dljob.api.kubernetes.connect import ask
 from dljob.api.kubernetes.timeline import Timeline
 
@@ -82,6 +82,19 @@ class KubernetesJob(AnyJob):
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2"); returns when the operator has taken it."""
         self._order("restart", target)
+
+    def scale(self, role: str, ranks: int) -> None:
+        """Have an Elastic role get so many ranks, within its bounds; returns when the DLJob says so.
+
+        Raises:
+            NotFoundError: the job has ended, or has no such role.
+            UsageError: the role cannot have so many.
+        """
+
+        async def give(kube: Kube) -> None:
+            await scaling.scale(kube, await self._now(kube), role, ranks)
+
+        self._asked(give)
 
     def stop(self) -> None:
         """End the job; returns when the operator has taken the order."""

@@ -1,11 +1,11 @@
-"""`dljob restart` and `dljob stop` on a cluster."""
+"""`dljob restart`, `dljob scale` and `dljob stop` on a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes import jobs
+from dljob.api.kubernetes import jobs, scaling
 from dljob.api.kubernetes import orders as order
 from dljob.cli import output
 from dljob.cli.kubernetes.place import about
@@ -41,6 +41,18 @@ def restart(job: str, target: str, where: Where) -> None:
         output.say(
             f"restart{what} of job {jobs.place_of(found)} ordered; see dljob events {name} {where.flags(namespace)}"
         )
+
+    about(where, job, asked)
+
+
+def scale(job: str, role: str, ranks: int, where: Where) -> None:
+    """Say in the spec how many ranks a role is to have."""
+
+    async def asked(kube: Kube, found: Json) -> None:
+        await scaling.scale(kube, found, role, ranks)
+        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
+        words = f"{role} of job {jobs.place_of(found)} is to have {ranks} ranks"
+        output.say(f"{words}; see dljob events {name} {where.flags(namespace)}")
 
     about(where, job, asked)
 

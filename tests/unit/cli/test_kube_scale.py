@@ -1,0 +1,84 @@
+"""scale on a cluster, by command and by handle: an edit of one role's replicas, which the operator hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kube import FakeKube, add_job
+
+from dljob.api.kubernetes.handle import KubernetesJob
+from dljob.cli import main
+from dljob.errors import NotFoundError, UsageError
+from dljob.kube.api import DLJOBS
+
+Run = Callable[..., tuple[int, str]]
+BOUNDS = {"type": "Elastic", "replicas": 4, "replicasPerGroup": 2, "minReplicas": 2, "maxReplicas": 6}
+
+
+@pytest.fixture
+def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+
+    def run(*words: str) -> tuple[int, str]:
+        code = main.run(list(words))
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def running(kube: FakeKube, **bounds: Any) -> dict[str, Any]:
+    job = add_job(kube, phase="Running")
+    job["spec"]["roles"] = [{"name": "other"}, {"name": "t", **(bounds or BOUNDS)}]
+    kube.put(DLJOBS, job)
+    return job
+
+
+def replicas(kube: FakeKube) -> list[object]:
+    return [role.get("replicas") for role in kube.one(DLJOBS, "hello")["spec"]["roles"]]
+
+
+def test_the_spec_says_how_many_and_nothing_else_is_touched(kube: FakeKube, dljob: Run) -> None:
+    running(kube)
+    code, err = dljob("scale", "hello", "t=2", "-k")
+    assert (code, replicas(kube)) == (0, [None, 2])
+    assert err == "t of job hello in namespace team is to have 2 ranks; see dljob events hello -n team\n"
+    KubernetesJob(kube.one(DLJOBS, "hello")).scale("t", 6)
+    assert replicas(kube) == [None, 6]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("t=8", "t has 2 to 6 ranks in whole groups of 2, not 8"),
+        ("t=3", "not 3"),
+        ("t=0", "not 0"),
+        ("other=2", "other has a fixed number of ranks, 1"),
+    ],
+)
+def test_a_number_that_a_role_cannot_have_is_refused_before_anything_is_sent(
+    size: str, words: str, kube: FakeKube, dljob: Run
+) -> None:
+    running(kube)
+    code, err = dljob("scale", "hello", size, "-k")
+    assert (code, words in err, replicas(kube)) == (2, True, [None, 4])
+
+
+def test_bounds_of_one_side_and_single_ranks(kube: FakeKube) -> None:
+    handle = KubernetesJob(running(kube, replicas=3, minReplicas=1))
+    with pytest.raises(UsageError, match="t has 1 to 3 ranks, not 4"):
+        handle.scale("t", 4)
+    handle.scale("t", 1)
+    assert replicas(kube) == [None, 1]
+
+
+def test_a_role_that_is_not_there_and_a_job_that_has_ended(kube: FakeKube) -> None:
+    handle = KubernetesJob(running(kube))
+    with pytest.raises(NotFoundError, match="has no role 'tt'") as told:
+        handle.scale("tt", 2)
+    assert "did you mean 't'?" in (told.value.hint or "")
+    kube.update("hello", phase="Succeeded")
+    with pytest.raises(NotFoundError, match="has ended"):
+        handle.scale("t", 2)

@@ -1,0 +1,56 @@
+"""Another number of ranks for an Elastic role: `spec.roles[].replicas`, which the operator hands on as an order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dljob.api.kubernetes.jobs import ended, phase_of, place_of
+from dljob.api.values import suggestion
+from dljob.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from dljob.kube.api import Kube
+
+Json = dict[str, Any]
+
+
+async def scale(kube: Kube, job: Json, role: str, ranks: int) -> Json:
+    """Say in the spec how many ranks a role is to have; the DLJob as it is then.
+
+    Raises:
+        NotFoundError: the job has ended, or has no such role.
+        UsageError: the role cannot have so many; it says how many it may have.
+        UnreachableError: the cluster refuses, or somebody put another job or role in its place meanwhile.
+    """
+    from dljob.kube.api import DLJOBS
+
+    if ended(job):
+        raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
+    at, meta = _place(job, role), job["metadata"]
+    _check(job["spec"]["roles"][at], role, ranks)
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+        {"op": "test", "path": f"/spec/roles/{at}/name", "value": role},
+        {"op": "add", "path": f"/spec/roles/{at}/replicas", "value": ranks},
+    ]
+    return await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch, kind="json")
+
+
+def _place(job: Json, role: str) -> int:
+    names = [each["name"] for each in job["spec"]["roles"]]
+    if role not in names:
+        raise NotFoundError(f"job {place_of(job)} has no role {role!r}", hint=suggestion(role, names))
+    return names.index(role)
+
+
+def _check(own: Json, role: str, ranks: int) -> None:
+    have, group = own.get("replicas", 1), own.get("replicasPerGroup", 1)
+    least, most = own.get("minReplicas", have), own.get("maxReplicas", have)
+    if least == most:
+        raise UsageError(
+            f"{role} has a fixed number of ranks, {have}",
+            hint="an Elastic role with minReplicas or maxReplicas may have others, from the job's start on",
+        )
+    if not least <= ranks <= most or ranks % group:
+        groups = f" in whole groups of {group}" if group > 1 else ""
+        raise UsageError(f"{role} has {least} to {most} ranks{groups}, not {ranks}")
