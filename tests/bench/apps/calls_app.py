@@ -13,6 +13,8 @@ import ray
 from dljob import RoleGroup, Worker, rpc
 
 WARM = 50
+CODE = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+"""Of actors that Ray makes: they find this module as ranks do."""
 
 
 class Plain:
@@ -38,7 +40,7 @@ class Caller(Worker):
     def run(self) -> None:
         """Write (ours, plain) of each call in seconds."""
         group = RoleGroup("callee")
-        actors = [ray.remote(num_cpus=0)(Plain).remote() for _ in group]
+        actors = [ray.remote(num_cpus=0, runtime_env=CODE)(Plain).remote() for _ in group]
         ray.get([actor.add.remote(1) for actor in actors])
         one = self.pairs(lambda: group[0].call("add", 1).result(), lambda: ray.get(actors[0].add.remote(1)), 100)
         every = self.pairs(

@@ -14,6 +14,8 @@ from dljob import RoleGroup, WeightChannel, Worker, rpc
 
 SIZE = 64 << 20
 READERS = 4
+CODE = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+"""Of actors that Ray makes: they find this module as ranks do."""
 
 
 class Plain:
@@ -53,7 +55,7 @@ class Publisher(Worker):
     def run(self) -> None:
         """Write the seconds from the begin of each until the last of four has it, and whether all bytes were equal."""
         group, channel = RoleGroup("reader"), WeightChannel("bench")
-        actors = [ray.remote(num_cpus=0)(Plain).remote() for _ in range(READERS)]
+        actors = [ray.remote(num_cpus=0, runtime_env=CODE)(Plain).remote() for _ in range(READERS)]
         found: dict[str, list[float]] = {"dljob": [], "plain": []}
         equal = True
         for number in range(1, self.config["blocks"] + 4):

@@ -298,6 +298,49 @@ def test_a_version_that_went_while_it_was_fetched_is_asked_for_anew(line, monkey
 def test_misuse_is_told(line):
     with pytest.raises(UsageError, match="unknown transport") as told:
         WeightChannel("p", transport="nccl")
-    assert told.value.hint == "there are: store, yr"
+    assert told.value.hint == "there are: store, collective, rdt, yr"
     with pytest.raises(TypeError, match="must be an integer, got str"):
         WeightChannel("p").publish("1", {})
+
+
+class OtherWay:
+    """Has each version once it was sent, its bytes as they are told to be."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.had: dict[str, Any] = {}
+        self.damage = False
+
+    def check(self) -> None:
+        pass
+
+    def send(self, version: Version, buckets: Any) -> Version:
+        self.had[version.nonce] = [[memoryview(bytes(view)) for view in bucket] for bucket in buckets]
+        return version.sent("other")
+
+    def take(self, version: Version) -> Any:
+        found = self.had.pop(version.nonce, None)
+        return [[memoryview(bytes(len(view))) for view in each] for each in found] if self.damage and found else found
+
+
+def test_what_comes_by_another_way_is_checked_and_the_store_has_it_too(line, monkeypatch, caplog):
+    way = OtherWay()
+    monkeypatch.setattr(WeightChannel, "_opened", lambda _, transport, *__: way if transport == "rdt" else None)
+    sender, reader, late = (WeightChannel("policy", transport=each) for each in ("rdt", "rdt", "store"))
+    assert (sender.ready, late.ready, sender.came_by) == (True, True, "")
+    sender.publish(1, {"w": np.full(1000, 7)})
+    assert (reader.receive(60)[1]["w"] == 7).all()
+    assert (late.receive(60)[1]["w"] == 7).all()
+    assert [each.came_by for each in (sender, reader, late)] == ["rdt", "rdt", "store"]
+    way.damage = True
+    sender.publish(2, {"w": np.full(1000, 8)})
+    assert (reader.receive(60)[1]["w"] == 8).all()
+    assert reader.came_by == "store"
+    assert "version 2 came damaged, it is fetched from the store" in caplog.text
+
+
+def test_direct_transport_is_not_for_scripts(line):
+    with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
+        WeightChannel("p", transport="rdt")
+    assert "collective serve scripts" in told.value.hint

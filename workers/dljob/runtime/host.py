@@ -40,7 +40,9 @@ Steps = Mapping[int, tuple[int, int, Mapping[str, float]]]
 class Host:
     """The base of all hosts; PrimeMaster spawns them by dotted path with these concurrency groups."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 8, "watch": 4, "rpc": 64}
+    concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 8, "watch": 4, "rpc": 64, "_ray_system": 1}
+    """`_ray_system`: Ray frees tensors there that were put by a tensor transport; without it they are never freed
+    (ray 2.60.0, `rdt_manager.free_object_primary_copy`)."""
 
     def __init__(self, spec: HostSpec) -> None:
         self.spec = spec

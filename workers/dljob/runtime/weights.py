@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import CallError, CallTimeoutError, UsageError
@@ -16,9 +18,11 @@ from dljob.runtime.weights_model import Mark, Version
 if TYPE_CHECKING:
     from dljob.runtime.weights_yr import DatasystemCarrier
 
-TRANSPORTS = ("store", "yr")
+TRANSPORTS = ("store", "collective", "rdt", "yr")
 AGAIN_S = 0.1
 """Pause before a version is asked for anew that was gone when it was to be fetched."""
+
+_log = logging.getLogger(__name__)
 
 Buckets = Sequence[Sequence[memoryview]]
 
@@ -39,30 +43,69 @@ class Carrier(Protocol):
         ...
 
 
+class Way(Protocol):
+    """A way for buckets past the store, which has them too: for whoever this way does not reach."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next version can go by it."""
+        ...
+
+    def check(self) -> None:
+        """Raise what its user must hear of before anything else."""
+        ...
+
+    def send(self, version: Version, buckets: Buckets) -> Version:
+        """Send a version's buckets; the version, with its way where it went by it."""
+        ...
+
+    def take(self, version: Version) -> Buckets | None:
+        """What came by it, not checked yet; None where nothing did."""
+        ...
+
+
 class WeightChannel:
     """A channel of a job, by name.
 
     Args:
         name: of the channel, in the whole job.
-        transport: what `publish` uses. "store": Ray's shared memory of each node, once for all its ranks. "yr":
-            openYuanrong's datasystem. `receive` takes what comes, by either.
+        transport: "store": Ray's shared memory of each node, once for all its ranks. "collective": a broadcast in a
+            group of `spec.collectives.groups`. "rdt": Ray Direct Transport. "yr": openYuanrong's datasystem. Publisher
+            and readers name the same one; a reader that names another one gets the versions from the store.
+        group: of "collective"; None: the one that is named as the channel. It is for this channel alone.
+        tensor_transport: of "rdt": "nixl", or one that was registered with Ray in this process.
 
     Raises:
-        UsageError: no such transport, or it is not to be had here.
+        UsageError: no such transport or group, or it is not to be had here; it says why.
     """
 
-    def __init__(self, name: str, *, transport: str = "store") -> None:
+    def __init__(
+        self, name: str, *, transport: str = "store", group: str | None = None, tensor_transport: str = "nixl"
+    ) -> None:
         if transport not in TRANSPORTS:
             hint = f"there are: {', '.join(TRANSPORTS)}"
             raise UsageError(f"WeightChannel({name!r}, transport={transport!r}): unknown transport", hint=hint)
         self.name = name
+        self._came_by = ""
         self._keeper = Asker("weights", name, "WeightChannel")
         self._mark: Mark = ("", 0)
         self._carrier: Carrier | None = None
         self._datasystem: DatasystemCarrier | None = None
-        self._sender = self._carried if transport == "store" else self._yr
+        self._transport = transport
+        self._sender = self._carried if transport != "yr" else self._yr
+        self._way = self._opened(transport, group or name, tensor_transport)
         if transport == "yr":
             self._yr()
+
+    @property
+    def came_by(self) -> str:
+        """What the version came by that `receive` gave last, or `publish` sent: a transport; "" before the first."""
+        return self._came_by
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next `publish` goes by the transport of this channel: all members of its group are there."""
+        return self._way is None or self._way.ready
 
     def publish(self, version: int, state: Any) -> None:
         """Publish a state: those who wait in `receive` get it, and who comes later gets the newest.
@@ -82,7 +125,12 @@ class WeightChannel:
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
         made = Version(secrets.token_hex(8), version.__index__(), index)
+        if self._way is not None:
+            sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
+            made = replace(made, sizes=sizes, sums=tuple(checksum(bucket) for bucket in buckets))
+            made = self._way.send(made, buckets)
         self._sender().publish(made, buckets)
+        self._came_by = self._transport if made.way or self._transport == "yr" else "store"
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """(version, state) of the newest version, once there is one that this object has not received yet.
@@ -96,9 +144,12 @@ class WeightChannel:
         Raises:
             TimeoutError: there was none in time.
             CallError: a bucket arrived damaged twice.
+            CollectiveAbortedError: a member of its group is lost, and the group's `onRestart` is Fail.
         """
         deadline = Deadline(timeout)
         while True:
+            if self._way is not None:
+                self._way.check()
             left = deadline.left
             late = None if left is None else left + SLACK_S
             try:
@@ -118,7 +169,32 @@ class WeightChannel:
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version) -> Buckets | None:
-        return self._yr().fetch(version) if version.stored else self._carried().fetch(version)
+        self._came_by = "yr" if version.stored else "store"
+        if version.stored:
+            return self._yr().fetch(version)
+        if self._way is not None and version.way and (came := self._way.take(version)) is not None:
+            if tuple(checksum(bucket) for bucket in came) == version.sums:
+                self._came_by = self._transport
+                return came
+            _log.warning(
+                "%s.receive: version %d came damaged, it is fetched from the store", self._keeper.name, version.version
+            )
+        return self._carried().fetch(version)
+
+    def _opened(self, transport: str, group: str, tensor_transport: str) -> Way | None:
+        if transport == "collective":
+            from dljob.runtime.weights_group import member
+
+            return member(self._keeper, group)
+        if transport == "rdt":
+            if getattr(current_worker().calls, "keeper", None) is None:
+                hint = "the transports store and collective serve scripts"
+                raise UsageError(f"{self._keeper.name}: the transport rdt needs a rank in Ray's own process", hint=hint)
+            from dljob.runtime.weights_rdt import RdtWay
+
+            carrier: Any = self._carried()
+            return RdtWay(self._keeper.name, carrier.ask, tensor_transport)
+        return None
 
     def _yr(self) -> DatasystemCarrier:
         if self._datasystem is None:
@@ -147,7 +223,7 @@ class ByteCarrier:
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """See Carrier."""
-        sums = tuple(checksum(bucket) for bucket in buckets)
+        sums = version.sums or tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
         self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
 

@@ -49,10 +49,11 @@ def _view(source: Any) -> memoryview:
     if isinstance(source, memoryview):
         return source
     whole = source.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return _bytes_of(whole)
+    return bytes_of(whole)
 
 
-def _bytes_of(tensor: Any) -> memoryview:
+def bytes_of(tensor: Any) -> memoryview:
+    """The memory of a contiguous tensor on the CPU, to read and to write."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return memoryview(b"")
@@ -76,7 +77,7 @@ class _Reader(pickle.Unpickler):
         if number not in self._made:
             made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
             if made.numel():
-                _bytes_of(made)[:] = self._sources[number]
+                bytes_of(made)[:] = self._sources[number]
             if kind == "parameter":
                 made = torch.nn.Parameter(made, requires_grad=gradient)
             self._made[number] = made.requires_grad_(gradient) if gradient else made
@@ -90,6 +91,24 @@ def whole(index: bytes, buckets: Sequence[Sequence[memoryview]]) -> Any:
     """
     plain, stream = pickle.loads(index)  # noqa: S301 - a peer of the same job wrote it
     return _Reader(stream, [view for bucket in buckets for view in bucket], plain).load()
+
+
+def joined(bucket: Sequence[memoryview]) -> Any:
+    """A bucket as one tensor of bytes, which has them for itself."""
+    import torch
+
+    made = torch.empty(sum(view.nbytes for view in bucket), dtype=torch.uint8)
+    memory, at = bytes_of(made), 0
+    for view in filter(None, bucket):
+        memory[at : at + view.nbytes] = view
+        at += view.nbytes
+    return made
+
+
+def parted(whole: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """The buffers of a bucket that came as one, by their sizes."""
+    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def parcel(bucket: Sequence[memoryview]) -> list[Any]:

@@ -16,7 +16,8 @@ from dljob.errors import UsageError
 from dljob.runtime.keeper import Keeper
 from dljob.runtime.messages import JobInfo
 from dljob.runtime.weights_data import checksum, parcel
-from dljob.runtime.weights_model import Mark, Stored, Version
+from dljob.runtime.weights_model import Broadcast, Mark, Stored, Version
+from dljob.runtime.weights_rdt import forget
 
 KEPT = 2
 COPY_AFTER_S = 0.05
@@ -32,6 +33,8 @@ class WeightsKeeper(Keeper):
         self._count = 0
         self._versions: list[Version] = []
         self._publisher: Who | None = None
+        self._handed: dict[str, Sequence[Any]] = {}
+        self._coming: Broadcast | None = None
         self._copies = set[asyncio.Task[None]]()
 
     # -- ranks in Ray
@@ -69,6 +72,32 @@ class WeightsKeeper(Keeper):
     async def lost(self, mark: Mark) -> None:
         """A reader could not get it: its publisher died before there was a copy."""
         self._versions = [one for one in self._versions if one.mark != mark or one.copied]
+
+    async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
+        """Hold references of Ray Direct Transport to a version that is offered next; without, its buckets go."""
+        self._handed[nonce] = refs
+
+    async def handed(self, nonce: str) -> Sequence[Any] | None:
+        """These references, for a reader; None when it is not kept any more."""
+        return self._handed.get(nonce)
+
+    # -- members of a collective group
+
+    async def on_announce(self, who: Who, version: int, coming: Broadcast) -> None:
+        """Tell the members of a group that a version is broadcast there next."""
+        if self._coming is None or self._coming.nonce != coming.nonce:
+            self._may(who, version)
+            self._coming = coming
+            self.changes.happened()
+
+    async def on_announced(self, group: str, last: str, wait_s: float) -> Broadcast | None:
+        """What is broadcast in a group after the one with the nonce `last`."""
+
+        def look() -> Broadcast | None:
+            found = self._coming
+            return found if found is not None and found.group == group and found.nonce != last else None
+
+        return await self.changes.until(look, wait_s)
 
     # -- ranks without Ray
 
@@ -119,25 +148,37 @@ class WeightsKeeper(Keeper):
         return next((one for one in self._versions if one.mark == mark), None)
 
     def _take(self, who: Who, version: Version) -> Mark:
-        before, newest = self._publisher, self._versions[-1] if self._versions else None
+        newest = self._versions[-1] if self._versions else None
         if newest is not None and newest.nonce == version.nonce:
             return newest.mark
-        if before is not None and before.rank != who.rank:
-            raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
-        if before is not None and before.life > who.life:
-            raise UsageError(f"a later process of {who.rank} has begun: this one publishes no more")
-        if before is not None and before.life == who.life and newest and newest.version >= version.version:
-            raise UsageError(f"version {newest.version} is there already: {version.version} is not newer")
+        self._may(who, version.version)
         self._publisher = who
         self._count += 1
         made = replace(version, mark=(self._token, self._count))
         self._versions = [*self._versions, made][-KEPT:]
+        self._drop()
         self.changes.happened()
         if not made.copied and not made.stored:
             task = asyncio.create_task(self._copy(made))
             self._copies.add(task)
             task.add_done_callback(self._copies.discard)
         return made.mark
+
+    def _may(self, who: Who, version: int) -> None:
+        """Raise UsageError where this one may not publish this version."""
+        before, newest = self._publisher, self._versions[-1] if self._versions else None
+        if before is not None and before.rank != who.rank:
+            raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
+        if before is not None and before.life > who.life:
+            raise UsageError(f"a later process of {who.rank} has begun: this one publishes no more")
+        if before is not None and before.life == who.life and newest and newest.version >= version:
+            raise UsageError(f"version {newest.version} is there already: {version} is not newer")
+
+    def _drop(self) -> None:
+        """What is held of versions that are not kept any more."""
+        kept = {one.nonce for one in self._versions}
+        for nonce in [each for each in self._handed if each not in kept]:
+            forget(self._handed.pop(nonce))
 
     async def _copy(self, version: Version) -> None:
         """Make its buckets objects of this process: those of its publisher go with the publisher."""

@@ -38,6 +38,10 @@ class Version:
 
     stored: tuple[Stored, ...] = ()
     """Where each bucket is, when it went by the transport yr: then there are no references."""
+    way: str = ""
+    """How else the buckets went to who was there: the full name of a collective group, or "rdt"."""
+    sizes: Sequence[Sequence[int]] = ()
+    """Bytes of each buffer, by bucket, when they went by another way too: there a bucket is one piece of memory."""
 
     def at(self, stored: tuple[Stored, ...], sums: tuple[int, ...]) -> Version:
         """With where its buckets are, and their checksums."""
@@ -46,3 +50,19 @@ class Version:
     def summed(self, sums: tuple[int, ...]) -> Version:
         """With its checksums."""
         return replace(self, sums=sums)
+
+    def sent(self, way: str) -> Version:
+        """With the way that its buckets went besides."""
+        return replace(self, way=way)
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A version that its publisher is about to broadcast in a collective group."""
+
+    group: str
+    """Its full name, another one in each epoch."""
+    nonce: str
+    root: int
+    """The publisher's number in the group."""
+    sizes: Sequence[Sequence[int]]

@@ -30,27 +30,28 @@ class RayCarrier:
         """Put each bucket once and tell the keeper; the checksums follow."""
         refs = [ray.put(parcel(bucket)) for bucket in buckets]
         made = replace(version, node=self._node, refs=refs)
-        said = self._ask("offer", self._keeper.who, made)
+        said = self.ask("offer", self._keeper.who, made)
         if isinstance(said, str):
             raise UsageError(f"{self._keeper.name}.publish: {said}")
-        self._ask("summed", said, tuple(checksum(bucket) for bucket in buckets))
+        if version.sums is None:
+            self.ask("summed", said, tuple(checksum(bucket) for bucket in buckets))
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """See Carrier."""
-        return self._ask("newer", mark, wait_s, timeout_s=timeout_s)
+        return self.ask("newer", mark, wait_s, timeout_s=timeout_s)
 
     def fetch(self, version: Version) -> Buckets | None:
         """Map its buckets; what came from another node is checked."""
         try:
             found: Any = _got(list(version.refs), None)
         except RayError:
-            self._ask("lost", version.mark)
+            self.ask("lost", version.mark)
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
         return buckets if version.node == self._node else self._checked(version, buckets)
 
     def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
-        sums = self._ask("sums", version.mark, SLICE_S) if version.sums is None else version.sums
+        sums = self.ask("sums", version.mark, SLICE_S) if version.sums is None else version.sums
         if sums is None:
             return None
         whole = list[Sequence[memoryview]]()
@@ -68,10 +69,10 @@ class RayCarrier:
 
     def _bucket(self, version: Version, number: int) -> Sequence[memoryview] | None:
         """A bucket by another way than the reference."""
-        found = self._ask("on_bucket", version.mark, number)
+        found = self.ask("on_bucket", version.mark, number)
         return None if found is None else [memoryview(part) for part in found]
 
-    def _ask(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
+    def ask(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
         """What the keeper answers; after one that died the next is asked."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

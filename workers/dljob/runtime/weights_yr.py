@@ -17,7 +17,7 @@ from dljob.errors import CallError, UsageError
 from dljob.runtime.asking import Asker
 from dljob.runtime.context import current_worker
 from dljob.runtime.weights import Buckets, checked
-from dljob.runtime.weights_data import checksum
+from dljob.runtime.weights_data import checksum, parted
 from dljob.runtime.weights_model import Stored, Version
 
 HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
@@ -143,8 +143,7 @@ class DatasystemCarrier:
                 if ABSENT in str(error):
                     return None
                 raise self._failed("receive", error, "does it run on this node? `dscli start`") from error
-        ends = [sum(where.sizes[: n + 1]) for n in range(len(where.sizes))]
-        return [whole[end - size : end] for end, size in zip(ends, where.sizes, strict=True)]
+        return parted(whole, where.sizes)
 
     def _failed(self, method: str, error: RuntimeError, hint: str) -> CallError:
         me = current_worker()

@@ -44,7 +44,7 @@ class CollectiveGroup:
     def __init__(self, name: str) -> None:
         context, known = current_worker(), table()
         self.name = name
-        self._spec = _spec(name, known, context)
+        self._spec = group_spec(name, known, context)
         self._life = f"{name}/{context.incarnation}"
         self._may_be_made()
         self.backend, self._cls = known.backend(self._spec.backend)
@@ -80,6 +80,16 @@ class CollectiveGroup:
     def members(self) -> tuple[str, ...]:
         """Their names by number, such as "rollout/1"."""
         return tuple(f"{role}/{rank}" for role, rank, _ in self._made.members)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no member is known to be lost, and no operation was cut off."""
+        return self._group is not None and not self._watch.lost.is_set() and not self._runner.broken
+
+    @property
+    def device(self) -> str:
+        """Where its backend's tensors are: "cpu", "cuda", "npu", or what the attribute KIND of your own says."""
+        return getattr(self._cls, "KIND", "cpu")
 
     def place(self, role: str, rank: int = 0) -> int:
         """The number of a rank of a role in this group. Raises UsageError where it is not in it."""
@@ -262,7 +272,8 @@ class CollectiveGroup:
         return place
 
 
-def _spec(name: str, known: Table, context: WorkerContext) -> Group:
+def group_spec(name: str, known: Table, context: WorkerContext) -> Group:
+    """A group of the spec. Raises UsageError where there is none of that name, or this rank's role is not in it."""
     found = known.groups.get(name)
     if found is None:
         there = ", ".join(sorted(known.groups)) or "none"

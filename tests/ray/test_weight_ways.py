@@ -1,0 +1,57 @@
+"""WeightChannel by a collective group and by Ray Direct Transport, on a real Ray: who gets what by which way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prime_help import Job, eventually
+
+pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(420)]
+
+QUICK = {"backoff": {"initialSeconds": 0}}
+
+
+@pytest.fixture
+def job(ray_here: Any, tmp_path: Path) -> Any:
+    made = Job(tmp_path)
+    yield made
+    made.close()
+
+
+def said(job: Job, name: str, rank: str, incarnation: int = 1) -> dict[str, Any]:
+    path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
+    return json.loads(eventually(lambda: path.exists() and path.read_text(), 120, lambda: f"{path}: {job.seen()}"))
+
+
+def test_a_group_and_direct_transport_carry_versions_and_who_comes_late_has_them_from_the_store(job: Job) -> None:
+    roles = [
+        job.role("trainer", "way_user.publish"),
+        {**job.role("reader", "way_user.receive"), "replicas": 2},
+        {"name": "script", "entrypoint": {"module": "way_user.py"}},
+    ]
+    roles = [{**role, "resources": {"cpu": "0.2"}} for role in roles]
+    group = {"name": "weights", "roles": ["trainer", "reader", "script"], "timeoutSeconds": 120}
+    connection = job.start(*roles, collectives={"groups": [group]}, faultTolerance=QUICK)
+    ranks = {"reader/0": "rdt", "reader/1": "rdt", "script/0": "store"}
+    (job.folder / "go-1").touch()
+    for rank, direct in ranks.items():
+        got = said(job, "got-1", rank)
+        assert (got["right"], got["by"]) == (True, ["collective", direct]), rank
+    assert said(job, "sent-1", "trainer/0")["by"] == ["collective", "rdt"]
+    os.kill(said(job, "ready", "reader/1")["pid"], signal.SIGKILL)
+    late = said(job, "got-1", "reader/1", 2)
+    assert (late["right"], late["by"]) == (True, ["store", "rdt"])
+    (job.folder / "go-2").touch()
+    for rank, direct in ranks.items():
+        got = said(job, "got-2", rank, 2 if rank == "reader/1" else 1)
+        assert (got["right"], got["by"]) == (True, ["collective", direct]), rank
+    first = min(job.folder.glob("tensor-*"))  # each version is one bucket, and two versions are kept
+    (job.folder / "go-3").touch()
+    eventually(lambda: not first.exists() and len(list(job.folder.glob("tensor-*"))) == 2, 60, job.seen)
+    (job.folder / "end").touch()
+    assert connection.wait(60)["phase"] == "Succeeded"
