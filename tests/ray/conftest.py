@@ -107,3 +107,13 @@ def ray_here() -> Iterator[RayHere]:
     finally:
         here.close()
         shutil.rmtree(temp, ignore_errors=True)
+
+
+@pytest.fixture
+def job(ray_here: RayHere, tmp_path: Path) -> Iterator[Any]:
+    """A job to be started on it, of which nothing is left afterwards."""
+    from prime_help import Job
+
+    made = Job(tmp_path)
+    yield made
+    made.close()

@@ -15,6 +15,8 @@ from dljob.runtime.launch import JobConnection, launch, new_uid
 from dljob.spec.model import DLJobManifest
 
 HERE = Path(__file__).parent
+QUICK = {"backoff": {"initialSeconds": 0}}
+"""Fault tolerance that restarts at once."""
 
 
 class Job:
@@ -129,6 +131,12 @@ class Job:
             if row["name"].startswith(mine) and row["state"] != "REMOVED":
                 with suppress(Exception):
                     remove_placement_group(get_placement_group(row["name"]))
+
+
+def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 150) -> dict[str, Any]:
+    """What a rank wrote into its file of that name, once it has."""
+    path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
+    return json.loads(eventually(lambda: path.exists() and path.read_text(), within, lambda: f"{path}: {job.seen()}"))
 
 
 def eventually(check: Any, within: float, what: Any) -> Any:

@@ -14,13 +14,6 @@ from prime_help import Job, eventually
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 
 
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
-
-
 def savers(job: Job) -> list[int]:
     """The processes of the job's savers: they have its uid in their address."""
     found = []

@@ -6,28 +6,12 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prime_help import Job, eventually
+from prime_help import QUICK, Job, said
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(420)]
-
-QUICK = {"backoff": {"initialSeconds": 0}}
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
-
-
-def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 150) -> dict[str, Any]:
-    path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
-    return json.loads(eventually(lambda: path.exists() and path.read_text(), within, lambda: f"{path}: {job.seen()}"))
-
 
 RANKS = ["train/0", "train/1", "rollout/0", "script/0"]
 

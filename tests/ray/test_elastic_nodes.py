@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prime_help import Job, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

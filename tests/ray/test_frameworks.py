@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prime_help import Job, eventually
+from prime_help import QUICK, Job, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
-
-QUICK = {"backoff": {"initialSeconds": 0}}
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 def said(job: Job, life: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from prime_help import Job, eventually
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 
 STEPS = 60
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 def group(job: Job, entry: str = "in_process_user.Trainer", **config: Any) -> dict[str, Any]:

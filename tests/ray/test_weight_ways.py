@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
-from prime_help import Job, eventually
+from prime_help import QUICK, Job, eventually, said
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(420)]
-
-QUICK = {"backoff": {"initialSeconds": 0}}
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
-
-
-def said(job: Job, name: str, rank: str, incarnation: int = 1) -> dict[str, Any]:
-    path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
-    return json.loads(eventually(lambda: path.exists() and path.read_text(), 120, lambda: f"{path}: {job.seen()}"))
 
 
 def test_a_group_and_direct_transport_carry_versions_and_who_comes_late_has_them_from_the_store(job: Job) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dljob import RoleGroup, Worker, rpc
 
@@ -40,7 +41,8 @@ class Caller(Worker):
     def run(self) -> None:
         """Write (ours, plain) of each call in seconds."""
         group = RoleGroup("callee")
-        actors = [ray.remote(num_cpus=0, runtime_env=CODE)(Plain).remote() for _ in group]
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actors = [ray.remote(num_cpus=0, runtime_env=CODE, scheduling_strategy=here)(Plain).remote() for _ in group]
         ray.get([actor.add.remote(1) for actor in actors])
         one = self.pairs(lambda: group[0].call("add", 1).result(), lambda: ray.get(actors[0].add.remote(1)), 100)
         every = self.pairs(
