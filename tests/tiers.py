@@ -102,10 +102,10 @@ def skipped(tier: str, report: Path) -> list[str]:
 def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Build Kubernetes, and the images for its node, behind everything else that this machine does.
 
-    A Redis is fetched first, for a test in a network of its own, which is skipped where none can be had.
+    A Redis and verl are fetched first, for tests in a network of their own, which are skipped where they cannot be had.
     """
     todo = [
-        '{ "$0" tests/ray/redis_kit.py || true; } && "$0" -m cluster build',
+        '{ "$0" tests/ray/redis_kit.py; "$0" tests/ray/verl_kit.py || true; } && "$0" -m cluster build',
         '"$0" tests/kube/images/build.py operator runtime',
     ]
     command = ["nice", "-n", "19", "sh", "-c", " && ".join(todo if "node" in tiers else todo[:1]), sys.executable]

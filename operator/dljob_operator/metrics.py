@@ -94,9 +94,11 @@ class _Phases(Collector):
         self._leads = leads
 
     def describe(self) -> Iterable[Family]:
+        """The families, without samples."""
         return [_family("dljob_jobs"), _family("dljob_status_phase")]
 
     def collect(self) -> Iterator[Family]:
+        """The families with a sample for each phase and each job; none where this operator does not lead."""
         counted: Counts[tuple[str, str]] = Counts()
         each = _family("dljob_status_phase")
         jobs = list(self._cache.jobs.entries.items()) if self._leads() else []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prime_help import Job, eventually
+from cloudy import ordered
+from prime_help import HERE, Job, eventually
 
 from dljob.errors import NotFoundError, UsageError
 from dljob.runtime.launch import attach, list_jobs
@@ -146,18 +149,21 @@ def test_an_ended_job_tells_its_story_from_its_folder(job: Job) -> None:
 
 
 def test_ranks_of_a_dead_node_go_on_elsewhere(job: Job, ray_here: Any) -> None:
-    node = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
+    """On the machine that a package of somebody else's orders in its place."""
+    node = second = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
     try:
         flagged = job.role("flagged", "prime_user.until_told", resources={"cpu": "1", "custom": {"FLAG": "1"}})
-        job.start(worker(job), flagged, faultTolerance={"leaseSeconds": 5})
+        job.start(worker(job), flagged, faultTolerance={"leaseSeconds": 5, "node": {"relauncher": "cloudy"}})
         before = job.running("worker/0", "flagged/0")
-        second = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
         ray_here.kill_raylet(node)
+        assert eventually(lambda: ordered(node.node_id), 60, job.seen) == "NodeLost"
+        second = ray_here.add_node(num_cpus=1, resources={"FLAG": 1})
         after = job.running("worker/0", "flagged/0", incarnation={"flagged/0": 2})
         assert after["worker/0"] == before["worker/0"]
         eventually(lambda: not Path(f"/proc/{before['flagged/0']}").exists(), 10, lambda: "the old rank lives on")
         status = job.connection.status()
         assert any(fault["reason"] == "NodeLost" for fault in status["recentFaults"])
+        assert [note["target"] for note in job.connection.notes() if note["reason"] == reasons.NODE_RELAUNCH]
         job.go()
         assert job.connection.wait(60)["phase"] == "Succeeded"
         job.nothing_left(20)
@@ -287,3 +293,37 @@ def test_the_journal_may_live_in_the_key_value_store(job: Job) -> None:
 def test_an_unknown_backend_is_refused_and_never_replaced(job: Job) -> None:
     with pytest.raises(UsageError, match="'yr' is not installed; installed: ray"):
         job.start(worker(job), backend={"name": "yuanrong"})
+
+
+# -- extensions
+
+
+def test_a_sub_master_that_dies_is_made_again_and_its_ranks_meet_anew(job: Job, tmp_path: Path) -> None:
+    """It is somebody else's: its package is in the folder of the code; its process is killed, and no rank's."""
+    example = HERE.parents[1] / "examples" / "sub-master"
+    code = Path(shutil.copytree(example, tmp_path / "code"))
+    shutil.copy(HERE / "ring_user.py", code)
+    ring = job.role("ring", "ring_user.Summing", type="Elastic", replicas=2, comm={"subMaster": "ring"})
+    job.start(ring, code=code, faultTolerance={"backoff": {"initialSeconds": 0}})
+    before = job.running("ring/0", "ring/1")
+    os.kill(pid_of(f"{job.uid[:8]}/ring/store/1"), signal.SIGKILL)
+    after = job.running("ring/0", "ring/1", incarnation={"ring/0": 2, "ring/1": 2})
+    assert after["master"] == before["master"]
+    assert pid_of(f"{job.uid[:8]}/ring/store/2")
+    job.go()
+    status = job.connection.wait(60)
+    assert status["phase"] == "Succeeded", job.seen()
+    assert json.loads(status["result"]) == {"generation": 2, "ranks": 2}
+    restarting = [note for note in job.connection.notes() if note["reason"] == "Restarting"]
+    assert [note["target"] for note in restarting] == ["ring"], restarting
+    assert "ring/store" in restarting[0]["message"], restarting
+    job.nothing_left()
+
+
+def pid_of(actor: str) -> int:
+    """The process of an actor that lives."""
+    from ray._private.state import state
+
+    rows = state.actor_table(None).values()
+    (pid,) = (row["Pid"] for row in rows if row["Name"] == actor and row["State"] == "ALIVE")
+    return pid

@@ -251,6 +251,8 @@ def test_a_lost_store_restarts_its_world_on_a_new_one():
     world.settle()
     assert world.state.hosts[host("t", -1)].life == 2
     assert world.state.roles["t"].generation == 2
+    (note,) = world.notes(reasons.RESTARTING)
+    assert note.message == "t/store: process gone, cause unknown; restarting 2"
     assert world.state.phase is Phase.RUNNING
 
 

@@ -96,4 +96,7 @@ def _parts(seen: Watched) -> tuple[Any, ...]:
 
 @pytest.mark.asyncio
 async def test_a_job_without_a_quota_looks_for_nothing() -> None:
-    await Watched("Placement").watch.run()
+    seen = Watched("Placement")
+    seen.backend.asked = (GROUP,)
+    await seen.watch.run()  # it ends at once, though the job goes on
+    assert (seen.told, seen.state.verdict) == ([], None)

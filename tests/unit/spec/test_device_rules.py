@@ -43,4 +43,6 @@ def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator
     ],
 )
 def test_what_it_can_do_is_taken(accelerator: dict[str, Any]) -> None:
-    parse(job(**accelerator))
+    taken = parse(job(**accelerator)).spec.roles[0].accelerator
+    assert taken is not None
+    assert (taken.type, taken.visibility) == (accelerator["type"], accelerator.get("visibility"))

@@ -8,10 +8,11 @@ from dljob.master import budget, causes_first, ending, limits, memory, spares, s
 from dljob.master.draft import Draft, Leaving
 from dljob.master.evolve import evolve
 from dljob.master.faults import Heard
+from dljob.master.job import STORE
 from dljob.master.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
 from dljob.master.restart import Order, begin
 from dljob.master.state import Incident, RankKey, RankPhase
-from dljob.master.views import Level, Outcome, Reason
+from dljob.master.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 
 
@@ -24,16 +25,17 @@ def failed(
     host_lost: bool,
     begun: bool = True,
     decided: Restart | None = None,
+    who: str = "",
 ) -> None:
     """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is.
 
     `begun`: whether any rank of the role had been started since it last waited as a whole. `decided`: what is to be
-    done, where no rule need be asked any more.
+    done, where no rule need be asked any more. `who`: what failed, where it was none of them.
     """
     first = ranks[0]
     heard = causes_first.judge(d, role, first, outcome)
     outcome = heard.outcome
-    cause = describe(heard.name, outcome)
+    cause = describe(who or heard.name, outcome)
     decision = decided or decide(d, role, first, outcome)
     if isinstance(decision, Replace):
         node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
@@ -50,7 +52,7 @@ def failed(
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, heard, ranks, evolve(decision, level=level))
+        _restart(d, heard, ranks, evolve(decision, level=level), who or heard.name)
 
 
 def _lifted(d: Draft, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
@@ -74,12 +76,12 @@ def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
     ending.role_changed(d, role)
 
 
-def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart) -> None:
+def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
     """Charge a budget, climb while there is none, and begin."""
     role, first, outcome = heard.role, heard.rank, heard.outcome
     node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
-    cause = describe(f"{role}/{first}", outcome)
+    cause = describe(who, outcome)
     wait, level = 0.0, decision.level
     # Processes of one node that die together are one failure: without this a lost node would eat the whole budget.
     since = max(d.ranks[role, first].since, d.hosts[d.facts(role).host_of(first)].since)
@@ -171,7 +173,8 @@ def _keep_spares(d: Draft, members: Iterable[RankKey]) -> None:
 
 
 def store_lost(d: Draft, role: str, outcome: Outcome) -> None:
-    """The host of a torch store is gone: the world meets again on a new one."""
+    """The host of a torch store, or of a SubMaster, is gone: the world meets again on a new one."""
     unfinished = [r for r in range(d.facts(role).plan.replicas) if d.ranks[role, r].phase is not RankPhase.SUCCEEDED]
     if unfinished:
-        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role))
+        store = str(HostId(role, STORE))
+        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)

@@ -148,6 +148,7 @@ class _Page:
         self.lines: dict[BookKey, list[int]] = {}
 
     def line(self, role: str, account: Account) -> list[int]:
+        """The line of a book that is written to: what it holds until now, and how many there are at it."""
         key = role, account
         line = self.lines.get(key)
         if line is None:

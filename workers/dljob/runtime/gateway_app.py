@@ -154,39 +154,49 @@ class _Routes:
         self._about = about
 
     async def healthz(self, _request: web.Request) -> web.Response:
+        """That it serves."""
         return web.Response(text="ok")
 
     async def metrics(self, _request: web.Request) -> web.Response:
+        """What Prometheus reads, of all jobs that live."""
         text = await self._jobs.metrics()
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def version(self, _request: web.Request) -> web.Response:
+        """What runs here."""
         return _json(dict(self._about))
 
     async def jobs(self, _request: web.Request) -> web.Response:
+        """The jobs that live, and those that ended."""
         return _json(await self._jobs.jobs())
 
     async def status(self, request: web.Request) -> web.Response:
+        """A snapshot newer than `after`, or the last one when the time is over."""
         uid, after, timeout_s = _uid(request), _whole(request, "after", 0, VERSION_MAX), _timeout(request)
         ask = self._jobs.status if _whole(request, "ranks", 0, 1) else self._jobs.brief
         return _json(await ask(uid, after, timeout_s))
 
     async def events(self, request: web.Request) -> web.Response:
+        """The notes after number `after`."""
         uid, after = _uid(request), _whole(request, "after", 0, VERSION_MAX)
         return _json({"events": await self._jobs.events(uid, after, _timeout(request))})
 
     async def command(self, request: web.Request) -> web.Response:
+        """Hand an order on; it is accepted, not done."""
         uid = _uid(request)
         await self._jobs.command(uid, _order(await request.read()))
         return _json({}, 202)
 
     async def placement(self, request: web.Request) -> web.Response:
+        """Which units and ranks are on which node and pod."""
         return _json(await self._jobs.placement(_uid(request)))
 
     async def stacks(self, request: web.Request) -> web.Response:
+        """The stacks of a rank, a role or the job."""
         return _json({"stacks": await self._jobs.stacks(_uid(request), request.query.get("target", "job")[:128])})
 
     async def logs(self, request: web.Request) -> web.Response:
+        """The ends of all logs, or a piece of one."""
         uid = _uid(request)
         role = request.query.get("role")
         if role is None:

@@ -77,11 +77,13 @@ class _Held:
                 self._fds.append(os.pidfd_open(pid))
 
     def send(self, number: signal.Signals) -> None:
+        """Send a signal to those that are still there."""
         for fd in self._fds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, number)
 
     def close(self) -> None:
+        """Let go of them."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()

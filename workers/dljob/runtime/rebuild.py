@@ -71,9 +71,11 @@ class _Reading:
         return json.loads(self._text) if record["i"] == record["of"] - 1 else None
 
     def notes(self, record: Record) -> None:
+        """Go on with the timeline that the record speaks of."""
         self.timeline.resume(record["seq"], read_notes(self.setup.folder))
 
     def note(self, actions: Iterable[object], at: float) -> None:
+        """Add what was noted then to the timeline."""
         for action in actions:
             if isinstance(action, ac.Note):
                 self.timeline.add(action, at)
@@ -83,6 +85,7 @@ class _Replayed(_Reading):
     """A journal of this code: events lead where they led."""
 
     def read(self, records: Iterable[Record]) -> Rebuilt:
+        """The state that the records lead to."""
         state = self.setup.initial(0.0)
         for record in records:
             state = self._take(state, record)
@@ -127,6 +130,7 @@ class _Foreign(_Reading):
     _trouble: str = ""
 
     def read(self, replay: Replay) -> Rebuilt:
+        """The state that was written, or a new one with what counts of it."""
         for record in replay.records:
             try:
                 self._take(record)

@@ -124,6 +124,7 @@ class _Search:
         self.todo: deque[tuple[int, World, int]] = deque()
 
     def run(self, most: int) -> Explored:
+        """Look at worlds until all are seen, one breaks a law, or `most` are seen."""
         found = self.found
         self._enter(self.small.world(), self.faults, -1, -1)
         while self.todo and not found.problems and len(self.seen) < most:

@@ -80,9 +80,11 @@ class _Sheet:
     found: list[Finding] = field(default_factory=list[Finding])
 
     def say(self, loc: Loc, message: str, hint: str = "", *, key: bool = False) -> None:
+        """Note a finding."""
         self.found.append(Finding(loc, message, hint, at_key=key))
 
     def mapping(self, loc: Loc, parent: Object, key: str) -> Object:
+        """A part that must be a mapping; empty where it is none, which is said."""
         value: object = parent.get(key, {})
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
@@ -107,6 +109,7 @@ class _Sheet:
                 yield here, cast("dict[str, Any]", item)
 
     def known(self, loc: Loc, value: Object, names: Iterable[str], hint: str = "") -> None:
+        """Say which keys are none of these."""
         for name in value:
             if name not in names:
                 self.say((*loc, name), "unknown field", did_you_mean(name, names) or hint, key=True)
