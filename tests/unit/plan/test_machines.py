@@ -192,7 +192,7 @@ def test_a_kind_of_device_that_no_machine_has():
 
 
 def test_what_is_not_proven_is_said(monkeypatch):
-    from dljob.plan import nodes, packing
+    from dljob.plan import domains, packing
     from dljob.plan.packing import Stuck
 
     sizes = [("a", "6"), ("b", "6"), ("c", "5"), ("d", "5"), ("e", "4"), ("f", "4")]
@@ -200,4 +200,4 @@ def test_what_is_not_proven_is_said(monkeypatch):
     monkeypatch.setattr(packing, "_search", lambda *_: Stuck(proven=False))
     message = refusal(*roles, nodeGroups=[machines("g", 2, "15")])
     assert message.endswith("(no way was found; whether there is one is not proven)")
-    assert nodes.pack is packing.pack
+    assert domains.pack is packing.pack

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 
 import pytest
 
 from dljob.master.actions import RankStart
-from dljob.plan.devices import DEVICES, left_alone, visible_devices
+from dljob.plan.devices import DEVICES, all_left_alone, left_alone, visible_devices
+from dljob.plan.model import RolePlan
+from dljob.plan.plan import plan
 from dljob.runtime import environment
+from dljob.spec.model import DLJobManifest
 
 accelerators = pytest.importorskip("ray._private.accelerators")
 
@@ -109,3 +114,40 @@ def test_where_nobody_hides_devices_a_rank_finds_its_own_among_all(monkeypatch: 
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "x")
     assert environment.device_index("NPU", start(0, "uuid"), alone) == 0
     assert environment.device_index("", RankStart(0, 1, 0, 1, 0), alone) == 0
+
+
+def role_of(quota: object = None, **env: str) -> RolePlan:
+    made = plan(
+        DLJobManifest.model_validate(
+            {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "entrypoint": {"class": "a.B"}}]}}
+        )
+    )
+    return replace(made.roles["w"], env=tuple(env.items()), quota=quota)
+
+
+def test_devices_of_kinds_that_a_rank_takes_none_of_are_hidden() -> None:
+    every = {environment.variable_of(kind) for kind in KNOWN}
+    assert environment.hidden(role_of(), {}, {}) == dict.fromkeys(every, "")
+    rest = environment.hidden(role_of(), {"NPU": ("3",)}, {})
+    assert set(rest) == every - {"ASCEND_RT_VISIBLE_DEVICES"}
+
+
+def test_who_says_so_sees_what_is_there() -> None:
+    assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"), {}, {}) == {}
+    assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"), {}, {})
+    assert environment.hidden(role_of(quota=(("GPU", 10_000),)), {}, {}) == {}
+    assert "CUDA_VISIBLE_DEVICES" not in environment.hidden(role_of(CUDA_VISIBLE_DEVICES="1"), {}, {})
+    switch = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+    assert "CUDA_VISIBLE_DEVICES" not in environment.hidden(role_of(), {}, switch)
+    assert environment.hidden(role_of(**all_left_alone()), {}, all_left_alone()).keys() <= {
+        "FURIOSA_DEVICES", "RBLN_DEVICES", "TT_VISIBLE_DEVICES", "QBRUNTIME_VISIBLE_DEVICES"
+    }  # fmt: skip
+
+
+def test_without_ray_our_own_table_says_what_can_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray._private", None)
+    environment.known_kinds.cache_clear()
+    try:
+        assert set(environment.known_kinds()) == {"GPU", "NPU", "TPU", "HPU", "neuron_cores"}
+    finally:
+        environment.known_kinds.cache_clear()

@@ -48,7 +48,7 @@ def test_all_documents_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load_file(path)
     assert "holds 4 jobs, grpo-ascend, hello, ppo-llama8b, sft-elastic; one is wanted" in str(caught.value)
-    assert caught.value.problems[0].line == 21, "the place of the second job"
+    assert caught.value.problems[0].line == 22, "the place of the second job"
 
 
 BESIDE = """

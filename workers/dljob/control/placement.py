@@ -41,6 +41,10 @@ def _entry(series: Series, shape: Shape) -> dict[str, Any]:
         entry["labels"] = dict(series.selector)
     if series.apart:
         entry["apart"] = series.apart[0]
+    if series.topology_key:
+        entry["topologyKey"] = series.topology_key
+    if series.spread:
+        entry["spread"] = True
     return entry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from dljob.master import checks, ending, failover, grants, limits, resizing
+from dljob.master import checks, ending, failover, grants, limits, moving, resizing
 from dljob.master.actions import Unreserve
 from dljob.master.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.draft import Draft
@@ -12,12 +12,11 @@ from dljob.master.events import NodesSeen, UnitRefused, UnitReserved
 from dljob.master.evolve import evolve
 from dljob.master.holding import reserve, taken, unit_hosts
 from dljob.master.policy import Restart, own_level
-from dljob.master.restart import kill
 from dljob.master.seats import seats_of
 from dljob.master.spares import forget_node
 from dljob.master.starting import ensure_host, start_roles
 from dljob.master.state import Phase, Search, UnitPhase, UnitState
-from dljob.master.views import HostId, Level, Outcome, Reason
+from dljob.master.views import Level, Outcome, Reason
 from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 
@@ -63,8 +62,12 @@ def look(d: Draft, *, last: bool = False) -> None:
         if isinstance(again, Assignment):
             _readmit(d, excluded.intersection(again.nodes.values()))
             found = again
+    if isinstance(found, Refusal):
+        found = moving.to_another_domain(d, names, excluded) or found
     if isinstance(found, Assignment):
-        reserve(d, {name: found.nodes[name] for name in sorted(names)})
+        for own in found.domains:
+            d.note(reasons.DOMAIN_CHOSEN, own.series, own.why)
+        reserve(d, {name: found.nodes[name] for name in sorted(found.nodes) if name in d.units})
     else:
         _no_room(d, found)
 
@@ -233,23 +236,16 @@ def leave(d: Draft, gone: frozenset[str], outcome: Outcome, *, counts: bool | No
     `counts`: whether the restarts use up budgets, where that is decided; None: the rules are asked.
     """
     forget_node(d, gone)
-    moving = sorted(name for name, unit in d.units.items() if unit.node in gone)
-    if not moving:
+    names = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    if not names:
         return
     if not d.seats:
         _give_all_back(d)
         _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
         return
-    d.replaced += len({d.units[name].node for name in moving})
+    d.replaced += len({d.units[name].node for name in names})
     begun = {role: failover.begun(d, role) for role in d.job.roles}
-    lost: dict[str, list[int]] = {}
-    for name in moving:
-        unit = d.units[name]
-        d.do(Unreserve(name, unit.token))
-        d.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
-        for host in unit_hosts(d, name):
-            kill(d, host)
-            _collect(d, host, lost)
+    lost = moving.give_up(d, names)
     if lost:
         d.count_restart(Level.NODE)
     for role in d.job.roles:
@@ -257,15 +253,6 @@ def leave(d: Draft, gone: frozenset[str], outcome: Outcome, *, counts: bool | No
             decided = None if counts is None else Restart(own_level(d.facts(role)), counts, "its node is left")
             ranks = tuple(lost[role])
             failover.failed(d, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
-
-
-def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:
-    """Add the unfinished ranks of a host to what its role lost."""
-    ranks = d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ()
-    for rank in ranks:
-        if ending.unfinished(d.ranks[host.role, rank]):
-            ending.process_gone(d, (host.role, rank))
-            lost.setdefault(host.role, []).append(rank)
 
 
 def needed(d: Draft) -> bool:

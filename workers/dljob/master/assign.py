@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.views import NodeView
-from dljob.plan.conflict import Conflict, conflict_of
+from dljob.plan.conflict import Conflict
+from dljob.plan.domains import Choice, pack_in_domains, why_not
 from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
-from dljob.plan.packing import Batch, Packing, Run, Stuck, machine_name, pack, runs_of
+from dljob.plan.packing import Batch, Packing, Run, Stuck, machine_name, runs_of
 from dljob.plan.rooms import Demand, Room, demand_of, room_of, take
 from dljob.plan.words import natural
 
@@ -19,6 +20,8 @@ class Assignment:
 
     nodes: Mapping[str, str]
     """Unit -> node id."""
+    domains: tuple[Choice, ...] = ()
+    """Where series that want one domain had none before: which it is, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Held:
     unit: Unit
     node: str
     counted: bool = True
+    domain: str = ""
+    """The node's value of the unit's topology key; empty: it has none."""
 
 
 def assign(
@@ -70,18 +75,19 @@ def assign(
     seen = sorted((node for node in everything if not node.head), key=lambda node: natural(node.id))
     held, spares = tuple(taken), reserve_nodes or {}
     now, short = _runs(seen, batches, held, spares, excluded)
-    found = Stuck(proven=True) if short else pack(batches, now)
+    fixed = _fixed(held)
+    found, chosen = (Stuck(proven=True), ()) if short else pack_in_domains(batches, now, fixed)
     if isinstance(found, Packing):
-        return Assignment(_spread(found, members, seen))
+        return Assignment(_spread(found, members, seen), chosen)
     emptied = [replace(node, free=node.total) for node in seen]
     whole = [replace(item, counted=False) for item in held]
     later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
-    ever = Stuck(proven=True) if ever_short else pack(batches, later)
+    ever = Stuck(proven=True) if ever_short else pack_in_domains(batches, later, fixed)[0]
     never = isinstance(ever, Stuck) and ever.proven
     if short:
         return Refusal(ever_short or short, (), (), never=never)
-    conflict = conflict_of(
-        batches, later if never else now, proven=never or found.proven, left="" if never else " free"
+    conflict = why_not(
+        batches, later if never else now, fixed, proven=never or found.proven, left="" if never else " free"
     )
     return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
 
@@ -120,11 +126,20 @@ def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
     return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
 
 
+def _fixed(held: Iterable[Held]) -> dict[str, frozenset[str]]:
+    """Series -> the domains that its units are in already."""
+    found: dict[str, set[str]] = {}
+    for item in held:
+        if item.unit.topology_key:
+            found.setdefault(item.unit.series, set()).add(item.domain)
+    return {series: frozenset(values) for series, values in found.items()}
+
+
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
     """Exchangeable units of one series together, and the names of each batch in order."""
     found: dict[tuple[str, Demand], list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: natural(unit.name)):
-        found.setdefault((unit.name.rpartition("/")[0], demand_of(unit)), []).append(unit)
+        found.setdefault((unit.series, demand_of(unit)), []).append(unit)
     batches = [Batch(name, demand, len(same), same[0]) for (name, demand), same in found.items()]
     return batches, [[unit.name for unit in same] for same in found.values()]
 

@@ -17,13 +17,17 @@ from dljob.plan.model import Unit, add_up
 def taken(d: Draft, *, every: bool = True) -> list[Held]:
     """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
     plan = d.job.plan
-    apart = every or any(series.apart for series in plan.units.series)
+    series = plan.units.series
+    apart = every or any(own.apart or own.spread or own.topology_key for own in series)
     wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
-    return [
-        Held(grants.unit_of(plan, name, grants.given(d.grants, name)), unit.node, counted=unit.phase is UnitPhase.HELD)
-        for name, unit in d.units.items()
-        if unit.phase in wanted
-    ]
+    labels = {node.id: dict(node.labels) for node in d.nodes} if any(own.topology_key for own in series) else {}
+    found: list[Held] = []
+    for name, own in d.units.items():
+        if own.phase in wanted:
+            unit = grants.unit_of(plan, name, grants.given(d.grants, name))
+            domain = labels.get(own.node, {}).get(unit.topology_key, "")
+            found.append(Held(unit, own.node, counted=own.phase is UnitPhase.HELD, domain=domain))
+    return found
 
 
 def reserve(d: Draft, nodes: dict[str, str]) -> None:

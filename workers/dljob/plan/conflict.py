@@ -58,8 +58,10 @@ def _no_machine(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Reso
         return f"{who} needs a machine labelled {wanted}; none of the {_machines(total)} is", ()
     open_to = [run for run in labelled if admits(run.room, batch.demand)]
     if not open_to:
-        name = batch.demand.apart[0] if batch.demand.apart else ""
         held = _machines(sum(len(run.ids) for run in labelled))
+        if all(batch.demand.spread in run.room.spread for run in labelled):
+            return f"{who} wants a machine without another of {batch.demand.spread}; {held} of {held} has one", ()
+        name = batch.demand.apart[0] if batch.demand.apart else ""
         return f"{who} shares no machine with other roles of collocation {name}; none of {held} is without them", ()
     return _too_big(batch, open_to, left)
 
@@ -105,6 +107,8 @@ def _too_many(batch: Batch, runs: Sequence[Run], room_for: int) -> tuple[str, Re
     """Some units of the batch fit, not all."""
     usable = [run for run in runs if admits(run.room, batch.demand)]
     each = total_demand(batch.demand)
+    if batch.demand.spread:
+        return _too_few(batch, usable, room_for), ()
     missing = _shortage([batch], usable) or tuple((n, amount * (batch.count - room_for)) for n, amount in each)
     count = sum(len(run.ids) for run in usable)
     group = dict(batch.demand.selector).get(NODE_GROUP_LABEL)
@@ -114,6 +118,14 @@ def _too_many(batch: Batch, runs: Sequence[Run], room_for: int) -> tuple[str, Re
         f"{'has' if count == 1 else 'have'} room for {room_for}, so at least {resources_text(missing)} is missing"
     )
     return why, missing
+
+
+def _too_few(batch: Batch, runs: Sequence[Run], room_for: int) -> str:
+    """Units that want a machine each, and fewer machines."""
+    count = sum(len(run.ids) for run in runs)
+    there = f"there {'is' if count == 1 else 'are'} {_machines(count)} that they may use"
+    lack = f", {room_for} with room for one" if room_for < count else ""
+    return f"{batch.name}: {batch.count} units, each on a machine of its own (STRICT_SPREAD); {there}{lack}"
 
 
 def _shortage(batches: Sequence[Batch], runs: Sequence[Run]) -> Resources:
@@ -146,6 +158,8 @@ def _together(batches: Sequence[Batch], runs: Sequence[Run], left: str) -> tuple
         numbers = f"together {resources_text(asked)}, there is {there}{left}, but not in the right pieces"
     apart = sorted({batch.demand.apart[0] for batch in batches if batch.demand.apart})
     separate = f" (collocation {', '.join(apart)} keeps its roles on different machines)" if apart else ""
+    alone = sorted({batch.demand.spread for batch in batches if batch.demand.spread})
+    separate += f" (each unit of {', '.join(alone)} on a machine of its own)" if alone else ""
     return f"{parts} do not fit on {machines} together{separate}: {numbers}", lacks
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dljob.plan.domain_pods import with_domains
 from dljob.plan.model import JobPlan, NodeGroup
 from dljob.plan.overlay import Object, laid_over
 from dljob.plan.podspec import head_pod, told_resources, with_library, with_parting, worker_pod
@@ -90,7 +91,9 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, NodeGroup], dress:
     made = laid_over(whole, spec.ray_cluster_template)
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
         pod = with_parting(with_library(group["template"]["spec"]), spec)
-        group["template"]["spec"] = with_patience(pod, spec.fault_tolerance.node)
+        pod = with_patience(pod, spec.fault_tolerance.node)
+        own = groups.get(group.get("groupName", ""))
+        group["template"]["spec"] = with_domains(pod, own, dress.name) if own else pod
     return made
 
 

@@ -10,31 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-Amount: TypeAlias = int
-"""A quantity of a resource in ten-thousandths (Ray's own grain): 1 CPU = 10_000; memory likewise, in bytes x 10_000."""
-
-GRAIN = 10_000
+from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as well
+from dljob.plan.amounts import LEAST, Amount, Resources, add_up
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
 """The label that each machine of a node group carries."""
-
-Resources: TypeAlias = tuple[tuple[str, Amount], ...]
-"""Resource name as Ray spells it (CPU, memory, GPU, NPU, ...) -> amount; sorted by name, no zeros."""
-
-
-LEAST: Resources = (("memory", GRAIN),)
-"""What a bundle holds whose ranks take nothing: one byte, since Ray refuses an empty bundle."""
-
-
-def add_up(*parts: Resources) -> Resources:
-    """The sum of amounts by name, sorted, without zeros."""
-    total: dict[str, Amount] = {}
-    for part in parts:
-        for name, amount in part:
-            total[name] = total.get(name, 0) + amount
-    return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
 class HostKind(StrEnum):
@@ -85,9 +67,12 @@ class RolePlan:
     """Whether each rank sees the devices of all ranks of its role on its node, not its own alone."""
     sub_master: str = ""
     """The entry point that serves where its ranks meet; empty: ElasticMaster, where they have a process group."""
-
     quota: Resources | None = None
     """What must be free for a rank's own Ray driver, and is not held; None: `per_rank` is held."""
+    topology_key: str = ""
+    """The label that has one value on all its nodes; empty: none."""
+    spread: bool = False
+    """Whether no two of its groups share a node."""
 
     @property
     def resizes(self) -> bool:
@@ -135,6 +120,15 @@ class Unit:
     """Ray label selectors that the node must satisfy."""
     apart: tuple[str, str] | None = None
     """(Separate collocation, role): units of different roles of one such collocation never share a node."""
+    topology_key: str = ""
+    """The label that has one value on the nodes of all units of its series; empty: none."""
+    spread: bool = False
+    """Whether it shares no node with another unit of its series."""
+
+    @property
+    def series(self) -> str:
+        """The role or collocation that it is a unit of."""
+        return self.name.rpartition("/")[0]
 
     @property
     def demand(self) -> Resources:
@@ -162,6 +156,10 @@ class NodeGroup:
     """Size of /dev/shm in bytes x 10_000; 0 leaves it as it is."""
     bounds: tuple[int, int] | None = None
     """The fewest and the most machines, spares included; None: always as many as replicas."""
+    domains: tuple[str, ...] = ()
+    """Labels whose value here is a stand-in: the machines are in one domain, whichever Kubernetes finds."""
+    spread: bool = False
+    """Whether no two of its machines may be one host."""
 
 
 class Place(NamedTuple):
@@ -209,6 +207,8 @@ class Series:
     """Device collocation: rank i of each group sits in bundle i. Else each rank has a bundle of its own."""
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
+    topology_key: str = ""
+    spread: bool = False
 
     @property
     def count(self) -> int:
@@ -258,7 +258,8 @@ class Series:
             ]
         )
         members = tuple([(role, k) for role in shape.roles])
-        return Unit(f"{self.name}/{k}", bundles, members, self.selector, self.apart)
+        name = f"{self.name}/{k}"
+        return Unit(name, bundles, members, self.selector, self.apart, self.topology_key, self.spread)
 
 
 @dataclass(frozen=True)

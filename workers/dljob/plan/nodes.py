@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dljob.errors import PlacementError
-from dljob.plan.conflict import conflict_of
 from dljob.plan.derive import derive
 from dljob.plan.devices import DEVICES
+from dljob.plan.domains import pack_in_domains, why_not
 from dljob.plan.elastic import counted
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, RolePlan, UnitTable, add_up
-from dljob.plan.packing import Batch, Packing, machines_of, pack, runs_of
+from dljob.plan.packing import Batch, Packing, machines_of, runs_of
 from dljob.plan.quota import quota_batches
 from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_cpu, parse_memory
+
+DERIVED_DOMAIN = "of-the-job"
+"""The value that stands in for the domain of machines that were derived."""
 
 
 def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, RolePlan]) -> dict[str, NodeGroup]:
@@ -29,14 +32,32 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
     quotas = quota_batches(roles.values())
     batches = (*batches_of(units), *quotas)
     if spec.node_groups:
-        groups = [_declared(group) for group in spec.node_groups]
+        groups = [_in_domains(_declared(group), units) for group in spec.node_groups]
         check_fit(batches, groups)
         _check_bounds(groups, units, roles)
     else:
         drivers = {role.name for role in roles.values() if role.quota}  # a byte each, beside what is theirs
-        groups = _bounded(derive([batch for batch in batches if batch.name not in drivers]), units, roles)
+        derived = derive([batch for batch in batches if batch.name not in drivers])
+        groups = _bounded([_in_domains(group, units) for group in derived], units, roles)
     ordered = sorted(groups, key=lambda group: group.name)
     return {g.name: _with_spares(g, spares) for g in ordered}
+
+
+def _in_domains(group: NodeGroup, units: UnitTable) -> NodeGroup:
+    """A group with what series of units want of machines that are pods: one domain, hosts of their own.
+
+    Which domain that is Kubernetes says, so a value stands in for it; labels that the group has are the user's word.
+    Derived groups are one domain together, since units of one series may be of several sizes.
+    """
+    labels = dict(group.labels)
+    mine = [
+        own for own in units.series if labels[NODE_GROUP_LABEL] == dict(own.selector).get(NODE_GROUP_LABEL, group.name)
+    ]
+    keys = sorted({own.topology_key for own in mine if own.topology_key} - labels.keys())
+    value = DERIVED_DOMAIN if group.derived else group.name
+    labels.update(dict.fromkeys(keys, value))
+    spread = any(own.spread for own in mine)
+    return replace(group, labels=tuple(sorted(labels.items())), domains=tuple(keys), spread=spread)
 
 
 def _with_spares(group: NodeGroup, spares: int) -> NodeGroup:
@@ -87,9 +108,9 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup], when: str =
         PlacementError: They do not; names the smallest set that conflicts.
     """
     runs = runs_of(machines_of(groups), batches)
-    packing = pack(batches, runs)
+    packing, _ = pack_in_domains(batches, runs, {})
     if not isinstance(packing, Packing):
-        conflict = conflict_of(batches, runs, proven=packing.proven)
+        conflict = why_not(batches, runs, {}, proven=packing.proven)
         sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
         raise PlacementError(
             f"the job does not fit on its nodeGroups{when}: {conflict.why}{sure}",

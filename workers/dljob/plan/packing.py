@@ -67,6 +67,7 @@ def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch
     for batch in batches:
         names.update(name for name, _ in batch.demand.bulk)
         keys.update(key for key, _ in batch.demand.selector)
+        keys.update(batch.demand.topology[1:] if batch.demand.topology else ())
     together: dict[Room, list[int]] = {}
     for room, ids in rooms:
         together.setdefault(narrow(room, frozenset(names), frozenset(keys)), []).extend(ids)
@@ -177,6 +178,7 @@ def _orders(batches: Sequence[Batch], runs: Sequence[Run]) -> list[list[int]]:
         sorted(indices, key=lambda i: (choice[i], -size[i], batches[i].name)),
         sorted(indices, key=lambda i: (-size[i], choice[i], batches[i].name)),
         sorted(indices, key=lambda i: (batches[i].demand.apart is None, -size[i], batches[i].name)),
+        sorted(indices, key=lambda i: (not batches[i].demand.spread, choice[i], -size[i], batches[i].name)),
     ]
     return [order for i, order in enumerate(orders) if order not in orders[:i]]
 

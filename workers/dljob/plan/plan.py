@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from dljob.plan.collectives import with_collectives
 from dljob.plan.dress import undressed
-from dljob.plan.model import JobPlan, NodeGroup, RolePlan, UnitTable
+from dljob.plan.model import JobPlan, NodeGroup, RolePlan, Series, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.roles import resolve_role
 from dljob.plan.units import build_units
@@ -17,7 +17,10 @@ from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
 
 DIGEST_LENGTH = 16
-_LATER = ("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight")
+_LATER = (
+    *("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight"),
+    *("topology_key", "spread", "domains"),
+)
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
@@ -47,13 +50,13 @@ def _digest(
     whole = {
         "name": name,
         "roles": {role.name: _told(role) for role in roles.values()},
-        "units": [asdict(series) for series in units.series],
+        "units": [_told(series) for series in units.series],
         "nodeGroups": {group.name: _told(group) for group in groups.values()},
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _told(of: RolePlan | NodeGroup) -> dict[str, object]:
+def _told(of: RolePlan | Series | NodeGroup) -> dict[str, object]:
     """Its fields; those that came later only where they say something, so that a job without them keeps its digest."""
     return {key: value for key, value in asdict(of).items() if value or key not in _LATER}

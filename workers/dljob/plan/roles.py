@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, HostKind, Resources, RolePlan, add_up
-from dljob.spec.annotations import selector_of
+from dljob.spec.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.elastic_rules import bounded, bounds
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
@@ -56,6 +56,8 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         shared_sight=_shared_sight(role, accelerator),
         sub_master=(role.comm.sub_master or "") if elastic else "",
         quota=_quota(role, accelerator) if quota else None,
+        topology_key=topology_key_of(role),
+        spread=spreads(role),
     )
 
 

@@ -30,6 +30,10 @@ class Demand:
     """(Ray resource, whole devices, (share of a device, how many) by size), sorted by name."""
     selector: tuple[tuple[str, str], ...]
     apart: tuple[str, str] | None
+    topology: tuple[str, str] | None = None
+    """(series, label): the machines of all units of the series have one value of the label."""
+    spread: str = ""
+    """The series of which no machine holds two units; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Room:
     claims: tuple[tuple[str, str], ...] = ()
     """(Separate collocation, role): the one role of each such collocation that lives here."""
     used: bool = False
+    spread: tuple[str, ...] = ()
+    """The series of which it holds a unit and may hold no other."""
 
 
 def demand_of(unit: Unit) -> Demand:
@@ -76,7 +82,9 @@ def demand_of(unit: Unit) -> Demand:
                 shares.setdefault(name, Counter())[amount % GRAIN] += 1
     none = Counter[Amount]()
     devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
-    return Demand(tuple(sorted(bulk.items())), devices, unit.selector, unit.apart)
+    topology = (unit.series, unit.topology_key) if unit.topology_key else None
+    spread = unit.series if unit.spread else ""
+    return Demand(tuple(sorted(bulk.items())), devices, unit.selector, unit.apart, topology, spread)
 
 
 def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Room:
@@ -110,6 +118,8 @@ def admits(room: Room, demand: Demand) -> bool:
     """Whether labels and separation let such a unit in, whatever the room."""
     if demand.apart is not None and any(c == demand.apart[0] and r != demand.apart[1] for c, r in room.claims):
         return False
+    if demand.spread in room.spread:
+        return False
     return not demand.selector or matches(demand.selector, dict(room.labels))
 
 
@@ -122,14 +132,16 @@ def take(room: Room, demand: Demand, count: int = 1) -> Room | None:
             return None
     devices = dict(room.devices)
     for name, whole, shares in demand.devices:
-        left = _take_devices(devices.get(name, Devices(0)), whole * count, [(s, n * count) for s, n in shares])
-        if left is None:
+        rest = _take_devices(devices.get(name, Devices(0)), whole * count, [(s, n * count) for s, n in shares])
+        if rest is None:
             return None
-        devices[name] = left
+        devices[name] = rest
     claims = room.claims
     if demand.apart is not None and demand.apart not in claims:
         claims = tuple(sorted((*claims, demand.apart)))
-    return Room(tuple(sorted(bulk.items())), tuple(sorted(devices.items(), key=_name)), room.labels, claims, used=True)
+    spread = tuple(sorted({*room.spread, demand.spread})) if demand.spread else room.spread
+    left = tuple(sorted(devices.items(), key=_name))
+    return Room(tuple(sorted(bulk.items())), left, room.labels, claims, used=True, spread=spread)
 
 
 def _name(item: tuple[str, Devices]) -> str:
@@ -154,7 +166,7 @@ def copies(room: Room, demand: Demand, limit: int) -> int:
     """How many such units fit, at most `limit`; admission included."""
     if not admits(room, demand):
         return 0
-    most = limit
+    most = min(limit, 1) if demand.spread else limit
     have = dict(room.bulk)
     for name, amount in demand.bulk:
         most = min(most, have.get(name, 0) // amount)

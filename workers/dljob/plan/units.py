@@ -28,10 +28,21 @@ def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
             series.append(_collocated(collocation, [roles[name] for name in sorted(collocation.roles)], set(roles)))
     for name, role in roles.items():
         if name not in together:
-            series.append(
-                Series(name, (_member(role),), shared=False, selector=_selector([role]), apart=apart.get(name))
-            )
+            series.append(_series(name, [role], shared=False, apart=apart.get(name)))
     return UnitTable(tuple(sorted(series, key=lambda s: s.name)))
+
+
+def _series(name: str, roles: Sequence[RolePlan], *, shared: bool, apart: tuple[str, str] | None = None) -> Series:
+    """What one role says of its domain and its hosts holds for the units that it shares."""
+    return Series(
+        name,
+        tuple(_member(role) for role in roles),
+        shared=shared,
+        selector=_selector(roles),
+        apart=apart,
+        topology_key=max(role.topology_key for role in roles),
+        spread=any(role.spread for role in roles),
+    )
 
 
 def _member(role: RolePlan) -> Member:
@@ -47,13 +58,14 @@ def _selector(roles: Sequence[RolePlan]) -> tuple[tuple[str, str], ...]:
 def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[str]) -> Series:
     _check_groups(collocation, roles)
     _check_node_group(collocation, roles)
+    _check_domains(collocation, roles)
     shared = collocation.level == "Device"
     if shared:
         _check_shares(collocation, roles)
     name = collocation.name
     while name in taken:
         name = f"{name}-units"
-    return Series(name, tuple(_member(role) for role in roles), shared=shared, selector=_selector(roles))
+    return _series(name, roles, shared=shared)
 
 
 def _check_groups(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
@@ -74,6 +86,16 @@ def _check_node_group(collocation: Collocation, roles: Sequence[RolePlan]) -> No
                 f"collocation {collocation.name}: {a.name} is bound to node group {a.node_group} and {b.name} to "
                 f"{b.node_group}; they cannot share a machine",
                 hint="give both the same nodeGroup, or take one out of the collocation",
+            )
+
+
+def _check_domains(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
+    for a, b in combinations([role for role in roles if role.topology_key], 2):
+        if a.topology_key != b.topology_key:
+            raise PlacementError(
+                f"collocation {collocation.name}: {a.name} wants one {a.topology_key} and {b.name} one "
+                f"{b.topology_key}; what shares machines is in one domain",
+                hint="give both the same topology-key, or one of them none",
             )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from dljob.master.actions import RankStart
 from dljob.plan.devices import BY_RAY, left_alone, visible_devices
 from dljob.plan.env import rank_env
+from dljob.plan.model import RolePlan
 from dljob.runtime.messages import HostSpec, StartOrder
 
 
@@ -36,7 +37,37 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
     )
     for resource, ids in start.devices:
         env |= shown(resource, ids, {**os.environ, **env})
-    return env
+    return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+"""Ray's switch, 0 in a role's `env`: a rank sees devices of kinds that it takes none of."""
+
+
+def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[str, str]) -> dict[str, str]:
+    """What hides the devices of each kind that a rank takes none of, for they are somebody else's.
+
+    So Ray once did by itself, and does where its switch says so (ray 2.60, `ray/_private/utils.py`). What the
+    role's `env` says of a variable holds, and a framework with a quota hands out devices itself.
+    """
+    said = dict(role.env)
+    if role.quota is not None or said.get(HIDES, "1").lower() in ("0", "false"):
+        return {}
+    variables = {variable_of(kind) for kind in known_kinds() if not taken.get(kind)} - {"", *said}
+    alone = {variable for variable in variables if left_alone(variable, env)}
+    return {
+        name: value for variable in sorted(variables - alone) for name, value in visible_devices(variable, ()).items()
+    }
+
+
+@cache
+def known_kinds() -> tuple[str, ...]:
+    """Resources whose devices can be hidden here: those that Ray has ids for, else those of our own table."""
+    try:
+        from ray._private import accelerators
+    except ImportError:
+        return tuple(BY_RAY)
+    return tuple(sorted(accelerators.get_all_accelerator_resource_names()))
 
 
 def shown(resource: str, ids: tuple[str, ...], env: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dljob.master.ledger_rules import micros
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase
 from dljob.master.transition import transition
 from dljob.master.views import HostId
-from dljob.sim import checks, elastic, spare_laws
+from dljob.sim import checks, domain_laws, elastic, spare_laws
 from dljob.sim.things import Process, Running, spare_actor
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def sweep(w: World) -> list[str]:
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
+    found += domain_laws.kept(w.known)
     found += elastic.bounded(w.known)
     if w.state is not None:
         found += elastic.at_rest(w.state, w.last)

@@ -20,8 +20,11 @@ from dljob.spec.words import nearest, one_of
 PREFIX = "scheduling.dljob.io/"
 ACCELERATOR, COUNT = f"{PREFIX}accelerator", f"{PREFIX}accelerator-count"
 COLLOCATE, UNIT, STRATEGY = f"{PREFIX}collocate-with", f"{PREFIX}placement-group", f"{PREFIX}strategy"
-SELECTOR = f"{PREFIX}label-selector"
-KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR)
+SELECTOR, TOPOLOGY = f"{PREFIX}label-selector", f"{PREFIX}topology-key"
+KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR, TOPOLOGY)
+
+SPREAD = "STRICT_SPREAD"
+_RAYS_OWN = "ray.io/"
 
 _TYPES = get_args(AcceleratorType)
 _EXPRESSION = re.compile(r"!?(in\([^(),]+(,[^(),]+)*\)|[^!(),]+)")
@@ -52,6 +55,16 @@ def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
+def topology_key_of(role: Role) -> str:
+    """The label that must have one value on all its nodes; empty: none."""
+    return role.annotations.get(TOPOLOGY, "")
+
+
+def spreads(role: Role) -> bool:
+    """Whether each of its groups is to have a node of its own."""
+    return role.annotations.get(STRATEGY) == SPREAD
+
+
 def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
     """What is wrong with the annotations of roles, or contradicts a typed field."""
     for index, role in enumerate(spec.roles):
@@ -62,6 +75,7 @@ def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
         yield from _accelerator_findings(loc, role)
         yield from _unit_findings(loc, role, spec)
         yield from _selector_findings(loc, role, spec)
+        yield from _topology_findings(loc, role, spec)
 
 
 def _meant(name: str) -> str:
@@ -92,9 +106,12 @@ def _accelerator_findings(loc: Loc, role: Role) -> Iterator[Finding]:
 def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     unit, beside = role.annotations.get(UNIT), role.annotations.get(COLLOCATE)
     strategy = role.annotations.get(STRATEGY, "STRICT_PACK")
-    if strategy != "STRICT_PACK":
-        hint = "leave it out; to keep roles apart use a collocation of level Separate"
-        yield Finding((*loc, STRATEGY), f"what shares a unit shares a host: STRICT_PACK, not {strategy}", hint)
+    if strategy not in ("STRICT_PACK", SPREAD):
+        hint = f"leave it out, or write {SPREAD} for a host for each; for roles, a collocation of level Separate"
+        words = f"STRICT_PACK or {SPREAD}, not {strategy}: what shares a unit shares a host"
+        yield Finding((*loc, STRATEGY), words, hint)
+    elif strategy == SPREAD and role.reserve == "Quota":
+        yield Finding((*loc, STRATEGY), _BY_FRAMEWORK.format(role.name), "leave it out")
     names = [other.name for other in spec.roles]
     if beside is not None and (beside not in names or beside == role.name):
         there = "is the role itself" if beside == role.name else "is no role"
@@ -131,6 +148,22 @@ def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Findin
             yield Finding(here, f"{name}: {value!r} is no selector", "write v, !v, in(a,b) or !in(a,b)")
     if not spec.node_groups:
         yield Finding(here, "derived machines carry no labels", "declare nodeGroups with labels")
+
+
+_BY_FRAMEWORK = "{} reserves Quota: where its framework puts things is for the framework to say"
+
+
+def _topology_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    key = role.annotations.get(TOPOLOGY)
+    if key is None:
+        return
+    here = (*loc, TOPOLOGY)
+    if not re.fullmatch(QUALIFIED_PATTERN, key):
+        yield Finding(here, f"{key!r} is not {WORDS[QUALIFIED_PATTERN]}", "write the label's name, such as rack")
+    elif key.startswith(_RAYS_OWN) and not spec.ray_cluster_ref:
+        yield Finding(here, f"labels of {_RAYS_OWN} are set by Ray alone", "name a label of the machines")
+    if role.reserve == "Quota":
+        yield Finding(here, _BY_FRAMEWORK.format(role.name), "leave it out, or use label-selector")
 
 
 def _with_accelerator(role: Role) -> Role:

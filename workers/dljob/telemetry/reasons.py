@@ -9,6 +9,8 @@ from __future__ import annotations
 NO_ROOM = "NoRoom"  # the units do not fit now; tried again when nodes change
 NEVER_FITS = "NeverFits"  # the units can fit on no arrangement of these machines: the job fails
 ADMITTED = "Admitted"  # all units are held
+DOMAIN_CHOSEN = "DomainChosen"  # the units of a role go to one domain, such as a rack: which one, and why
+DOMAIN_LEFT = "DomainLeft"  # what was lost has no room in its domain: all units of the role go to another one
 RESERVATION_REFUSED = "ReservationRefused"  # a node would not hold a unit; everything was given back, tried again later
 UNIT_MOVED = "UnitMoved"  # a unit is held on another node after its own was lost
 RESIZED = "Resized"  # an elastic role goes on with another number of ranks: it lost nodes, has room, or was told to

@@ -47,6 +47,7 @@ class _Layout:
         self.nodes = nodes
         self.units = units
         self.node_of = found.nodes
+        self.domains = found.domains
         self.on_node: dict[str, list[Unit]] = {node.id: [] for node in nodes}
         for unit in units:
             self.on_node[found.nodes[unit.name]].append(unit)
@@ -64,7 +65,9 @@ class _Layout:
         units: Rows = [("UNITS", "HOLD", "EACH TAKES")]
         units += [row for series in plan.units.series for row in _unit_rows(series)]
         machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
-        return "\n".join([head, "", *_aligned(roles), "", *_aligned(units), "", *_aligned(machines), ""])
+        domains = [f"{own.series}: {own.why}" for own in self.domains]
+        tables = ["", *_aligned(roles), "", *_aligned(units), "", *_aligned(machines), ""]
+        return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
     def _machine_rows(self) -> Rows:
         """Neighbours that carry as many ranks of each role and have as much left are one row."""
@@ -150,7 +153,12 @@ def _unit_rows(series: Series) -> Rows:
         held = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
         name = f"{series.name}/{_range(shape.first, shape.end - shape.first)}"
         takes = resources_text(series.unit(shape.first).demand)
-        rows.append((name, f"{held} (sharing devices)" if series.shared else held, takes))
+        also = [
+            *(["sharing devices"] if series.shared else []),
+            *([f"all in one {series.topology_key}"] if series.topology_key else []),
+            *(["a machine each"] if series.spread else []),
+        ]
+        rows.append((name, f"{held} ({', '.join(also)})" if also else held, takes))
     return rows
 
 
@@ -182,6 +190,8 @@ def _unit_data(unit: Unit, node: str) -> dict[str, Any]:
         "name": unit.name,
         "node": node,
         "selector": dict(unit.selector),
+        **({"topologyKey": unit.topology_key} if unit.topology_key else {}),
+        **({"spread": True} if unit.spread else {}),
         "bundles": [
             {"resources": _amounts(bundle.resources), "ranks": [f"{role}/{rank}" for role, rank in bundle.ranks]}
             for bundle in unit.bundles

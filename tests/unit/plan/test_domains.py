@@ -1,0 +1,298 @@
+"""One domain for all units of a role, a host for each: what is chosen, what is refused, and what pods are told."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_kit import job, machines, role, together
+
+from dljob.control.placement import placement_plan
+from dljob.errors import PlacementError
+from dljob.plan import domains
+from dljob.plan.domain_pods import REQUIRED
+from dljob.plan.domains import domains_of, pack_in_domains, why_not
+from dljob.plan.dress import Dress, dressed, effective
+from dljob.plan.model import GRAIN, Bundle, Unit
+from dljob.plan.nodes import DERIVED_DOMAIN
+from dljob.plan.packing import Batch, Packing, Stuck, pack, runs_of
+from dljob.plan.plan import plan
+from dljob.plan.rooms import demand_of, room_of
+
+PREFIX = "scheduling.dljob.io/"
+TOPOLOGY, STRATEGY = f"{PREFIX}topology-key", f"{PREFIX}strategy"
+
+
+def in_one(name, replicas=1, key="rack", spread=False, **more):
+    marks = {TOPOLOGY: key} if key else {}
+    return role(name, replicas, annotations={**marks, **({STRATEGY: "STRICT_SPREAD"} if spread else {})}, **more)
+
+
+def batch(name, count, *, gpu=0, cpu=1, key="rack", spread=False, selector=()):
+    takes = tuple((kind, n * GRAIN) for kind, n in (("CPU", cpu), ("GPU", gpu)) if n)
+    unit = Unit(f"{name}/0", (Bundle(takes, ((name, 0),)),), ((name, 0),), selector, None, key, spread)
+    return Batch(name, demand_of(unit), count, unit)
+
+
+def racks(batches, *shapes):
+    """Machines of (rack or None, CPUs, GPUs)."""
+    rooms = []
+    for i, (rack, cpu, gpu) in enumerate(shapes):
+        have = tuple((kind, n * GRAIN) for kind, n in (("CPU", cpu), ("GPU", gpu)) if n)
+        rooms.append((room_of(have, (("rack", rack),) if rack else ()), (i,)))
+    return runs_of(rooms, batches)
+
+
+def chosen(batches, *shapes, fixed=None):
+    runs = racks(batches, *shapes)
+    packing, found = pack_in_domains(batches, runs, fixed or {})
+    assert isinstance(packing, Packing), why_not(batches, runs, fixed or {}, proven=True).why
+    return {one.series: one.value for one in found}
+
+
+def refused(batches, *shapes, fixed=None, left=""):
+    runs = racks(batches, *shapes)
+    packing, found = pack_in_domains(batches, runs, fixed or {})
+    assert isinstance(packing, Stuck)
+    assert not found
+    return why_not(batches, runs, fixed or {}, proven=packing.proven, left=left)
+
+
+# -- which domain
+
+
+def test_the_domain_with_least_room_that_holds_all():
+    wanted = [batch("a", 3, gpu=1)]
+    assert chosen(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1)) == {"a": "r3"}
+    runs = racks(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1))
+    _, (own,) = pack_in_domains(wanted, runs, {})
+    assert own.why == (
+        "rack=r3 (2 machines, 18 CPU, 5 GPU) holds 3 units of a (1 CPU, 1 GPU each), "
+        "the one of 2 with least room beyond that"
+    )
+    _, (own,) = pack_in_domains(wanted, racks(wanted, ("r1", 9, 8), ("r2", 9, 2)), {})
+    assert own.why.endswith(", the only one that does")
+
+
+def test_equal_domains_go_by_name_as_people_count():
+    assert chosen([batch("a", 1)], ("r10", 1, 0), ("r9", 1, 0)) == {"a": "r9"}
+
+
+def test_where_other_units_are_already_is_where_the_rest_goes_or_nowhere():
+    assert chosen([batch("a", 1)], ("r1", 1, 0), ("r2", 9, 0), fixed={"a": frozenset({"r2"})}) == {}
+    conflict = refused([batch("a", 2)], ("r1", 9, 0), ("r2", 1, 0), fixed={"a": frozenset({"r2"})}, left=" free")
+    assert conflict.why == (
+        "2 units of a (1 CPU each) need one rack (rack=r2, where its other units are): r2 (1 machine, 1 CPU free) "
+        "has room for 1; add machines to a domain, ask for less, or leave topology-key out"
+    )
+
+
+def test_the_next_domain_is_tried_when_others_need_the_first():
+    """b may go to r1 alone, so a leaves it, though it is the tighter one."""
+    bound = batch("b", 1, gpu=2, key="", selector=(("rack", "r1"),))
+    assert chosen([batch("a", 2, gpu=1), bound], ("r1", 9, 2), ("r2", 9, 4)) == {"a": "r2"}
+
+
+def test_two_series_choose_together():
+    assert chosen([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 2), ("r2", 9, 2)) == {"a": "r1", "b": "r2"}
+
+
+# -- why there is none
+
+
+def test_a_refusal_names_the_domains_that_were_seen():
+    conflict = refused([batch("a", 4, gpu=1)], ("r1", 9, 2), ("r1", 9, 1), ("r2", 9, 2), (None, 9, 8))
+    assert conflict.why == (
+        "4 units of a (1 CPU, 1 GPU each) need one rack: r1 (2 machines, 18 CPU, 3 GPU) has room for 3; "
+        "r2 (1 machine, 9 CPU, 2 GPU) has room for 2; 1 machine without that label; "
+        "add machines to a domain, ask for less, or leave topology-key out"
+    )
+    assert conflict.proven
+
+
+def test_many_domains_are_not_all_named():
+    words = refused([batch("a", 2, gpu=1)], *((f"r{i}", 1, 1) for i in range(9)), (None, 9, 9), (None, 9, 9)).why
+    assert "r5 (1 machine, 1 CPU, 1 GPU) has room for 1; 3 more have room for no more than 1; 2 machines" in words
+    assert "r6" not in words
+
+
+def test_no_machine_with_the_label():
+    assert (
+        "need one rack: no machine that it may use has the label rack; add"
+        in refused([batch("a", 2)], (None, 9, 0)).why
+    )
+
+
+def test_each_alone_but_not_both():
+    words = refused([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 3), ("r2", 9, 1)).why
+    assert words.startswith("a (one rack) and b (one rack) fit in a domain each alone, but not beside each other")
+
+
+def test_what_does_not_fit_anywhere_is_told_as_ever():
+    words = refused([batch("a", 1, gpu=9)], ("r1", 9, 8)).why
+    assert words == "one process of role a needs 9 GPU on one machine; no machine has more than 8 GPU"
+
+
+def test_more_combinations_than_are_tried_prove_nothing(monkeypatch):
+    monkeypatch.setattr(domains, "TRIES", 1)
+    wanted = [batch("a", 2, gpu=1), batch("b", 2, gpu=1)]
+    packing, _ = pack_in_domains(wanted, racks(wanted, ("r1", 9, 2), ("r2", 9, 2)), {})
+    assert packing == Stuck(proven=False)
+
+
+def test_machines_without_what_is_asked_for_are_counted_alone():
+    (one,) = domains_of([batch("a", 1, cpu=0, gpu=0)], racks([batch("a", 1)], ("r1", 0, 0)), {})
+    assert (one.machines, one.left) == (1, ())
+    assert "r1 (1 machine) holds" in domains._why(one, "rack", [batch("a", 1)], 1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=2),
+    st.lists(st.tuples(st.sampled_from(["r1", "r2", None]), st.integers(0, 3), st.integers(0, 2)), max_size=4),
+)
+def test_one_domain_exactly_when_there_is_one(wanted, shapes):
+    """Against trying every pair of domains, pinned by label selectors."""
+    batches = [batch(f"{name}{i}", count, gpu=gpu) for i, (name, count, gpu) in enumerate(wanted)]
+    runs = racks(batches, *shapes)
+    found, said = pack_in_domains(batches, runs, {})
+    pairs = product(["r1", "r2"], repeat=len(batches))
+    possible = any(
+        isinstance(
+            pack(
+                [
+                    batch(b.name, b.count, gpu=gpu, key="", selector=(("rack", value),))
+                    for b, (_, _, gpu), value in zip(batches, wanted, values, strict=True)
+                ],
+                runs,
+            ),
+            Packing,
+        )
+        for values in pairs
+    )
+    assert isinstance(found, Packing) == possible
+    assert len(said) == (len(batches) if possible else 0)
+
+
+# -- a host for each
+
+
+def test_each_on_a_machine_of_its_own():
+    spread = [batch("a", 3, key="", spread=True)]
+    found = pack(spread, racks(spread, *(("r", 9, 0),) * 3))
+    assert isinstance(found, Packing)
+    assert sum(len(ids) * each for ids, each in found.spots[0]) == 3
+    assert all(each == 1 for _, each in found.spots[0])
+    words = refused(spread, ("r", 9, 0), ("r", 9, 0)).why
+    assert words == "a: 3 units, each on a machine of its own (STRICT_SPREAD); there are 2 machines that they may use"
+    words = refused([batch("a", 2, key="", gpu=1, spread=True)], ("r", 9, 0), ("r", 9, 8)).why
+    assert words.endswith("there are 2 machines that they may use, 1 with room for one")
+    words = refused([batch("a", 2, key="", spread=True)], ("r", 9, 0)).why
+    assert words.endswith("there is 1 machine that they may use")
+
+
+def test_the_greedy_orders_leave_spread_ones_their_hosts():
+    wanted = [batch("a", 1, cpu=4, key=""), batch("b", 2, cpu=4, key="", spread=True)]
+    assert isinstance(pack(wanted, racks(wanted, (None, 8, 0), (None, 4, 0))), Packing)
+
+
+def test_a_machine_that_has_one_takes_no_other():
+    shapes = plan(
+        job(
+            in_one("a", 4, key="", spread=True),
+            role("b", 2),
+            collocations=[together("c", "Host", "a", "b")],
+            nodeGroups=[machines("g", 4)],
+        )
+    )
+    assert shapes.units["c/3"].spread
+    with pytest.raises(PlacementError, match=r"on a machine of its own|each unit of c on a machine of its own"):
+        plan(
+            job(
+                in_one("a", 4, key="", spread=True),
+                role("b", 2),
+                collocations=[together("c", "Host", "a", "b")],
+                nodeGroups=[machines("g", 3)],
+            )
+        )
+
+
+def test_derived_machines_are_as_many():
+    made = plan(job(in_one("a", 3, key="", spread=True, gpu=1)))
+    assert [(g.name, g.replicas, g.spread) for g in made.node_groups.values()] == [("gpu1", 3, True)]
+    assert made.node_groups["gpu1"].domains == ()
+
+
+# -- the plan
+
+
+def test_a_plan_without_them_keeps_its_digest():
+    assert plan(job(role("a"))).digest == "ebdc5bbd89ac713d"
+
+
+def test_declared_groups_are_domains_by_their_labels():
+    groups = [machines("g", 2, gpus=2, labels={"rack": "r1"}), machines("h", 1, gpus=3, labels={"rack": "r2"})]
+    made = plan(job(in_one("a", 3, gpu=1), nodeGroups=groups))
+    assert made.units["a/0"].topology_key == "rack"
+    assert all(group.domains == () for group in made.node_groups.values())
+    with pytest.raises(PlacementError, match=r"need one rack: r1 \(2 machines, 64 CPU, 4 GPU\) has room for 4; r2"):
+        plan(job(in_one("a", 5, gpu=1), nodeGroups=groups))
+
+
+def test_groups_without_the_label_are_a_domain_each_and_derived_ones_one_together():
+    groups = [machines("g", 2, gpus=2), machines("h", 1, gpus=3), machines("i", 1)]
+    made = plan(job(in_one("a", 3, gpu=1, nodeGroup="g"), role("b", nodeGroup="i"), nodeGroups=groups))
+    assert dict(made.node_groups["g"].labels)["rack"] == "g"
+    assert made.node_groups["g"].domains == ("rack",)
+    assert not made.node_groups["h"].domains
+    derived = plan(job(in_one("a", 9, gpu=1), in_one("b", 2)))
+    assert len(derived.node_groups) == 3
+    assert {dict(group.labels)["rack"] for group in derived.node_groups.values()} == {DERIVED_DOMAIN}
+
+
+def test_collocated_roles_are_of_one_mind():
+    pair = [together("c", "Host", "a", "b")]
+    made = plan(job(in_one("a"), role("b"), collocations=pair))
+    assert made.units["c/0"].topology_key == "rack"
+    with pytest.raises(PlacementError, match="a wants one rack and b one zone; what shares machines is in one domain"):
+        plan(job(in_one("a"), in_one("b", key="zone"), collocations=pair))
+    assert plan(job(in_one("a"), in_one("b"), collocations=pair)).units["c/0"].topology_key == "rack"
+
+
+def test_the_annotation_of_the_plan_says_both():
+    made = plan(job(in_one("a", 2, spread=True), role("b")))
+    one, other = json.loads(placement_plan(made)[0])["units"]
+    assert (one["topologyKey"], one["spread"]) == ("rack", True)
+    assert "topologyKey" not in other
+    assert "spread" not in other
+
+
+# -- pods
+
+
+def test_pods_keep_together_and_apart():
+    template = {"spec": {"affinity": {"podAffinity": {"x": 1}, "podAntiAffinity": {REQUIRED: [{"mine": 1}]}}}}
+    groups = [machines("g", 2, template=template), machines("h", 1)]
+    manifest = effective(job(in_one("a", 2, spread=True, nodeGroup="g"), nodeGroups=groups), "i", "2.60.0")
+    made = dressed(plan(manifest), manifest, Dress("job-1"))
+    g, h = made["spec"]["workerGroupSpecs"]
+    assert g["labels"]["rack"] == g["template"]["metadata"]["labels"]["rack"] == "g"
+    together_, apart = (
+        {"topologyKey": key, "labelSelector": {"matchLabels": {"ray.io/cluster": "job-1", label: "g"}}}
+        for key, label in (("rack", "rack"), ("kubernetes.io/hostname", "ray.io/group"))
+    )
+    assert g["template"]["spec"]["affinity"] == {
+        "podAffinity": {"x": 1, REQUIRED: [together_]},
+        "podAntiAffinity": {REQUIRED: [{"mine": 1}, apart]},
+    }
+    assert "affinity" not in h["template"]["spec"]
+    assert "rack" not in h["labels"]
+
+
+def test_pods_that_want_one_of_both_get_one_of_both():
+    made = plan(job(in_one("a", 2, key="", spread=True))).manifest["spec"]["workerGroupSpecs"][0]
+    assert list(made["template"]["spec"]["affinity"]) == ["podAntiAffinity"]
+    made = plan(job(in_one("a", 2))).manifest["spec"]["workerGroupSpecs"][0]
+    assert list(made["template"]["spec"]["affinity"]) == ["podAffinity"]

@@ -1,0 +1,193 @@
+"""Which domain the units of a series go to: machines with one value of a label, such as one rack or one super-pod.
+
+Ray's label selectors know values, and not "the same value, whichever": so a value is chosen here, before anything is
+placed. Of the domains that hold all units the one is taken that has least room beyond them, so that the larger ones
+stay free for what needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from dljob.plan.conflict import Conflict, conflict_of
+from dljob.plan.model import Resources, add_up
+from dljob.plan.packing import SEARCH_STEPS, Batch, Packing, Run, Stuck, pack
+from dljob.plan.rooms import UNBOUNDED, admits, copies, total_demand, total_room
+from dljob.plan.words import natural, resources_text
+
+TRIES = 256
+"""Domains that are tried, of all series together."""
+LEAST_STEPS = 500
+"""Moves of the exact search at each of many tries."""
+SHOWN = 6
+"""Domains that a refusal names."""
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The machines with one value of a label, as one series sees them."""
+
+    value: str
+    machines: int
+    holds: tuple[int, ...]
+    """How many units of each of its batches they have room for."""
+    left: Resources
+    """What they have of what the units ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The domain of a series, and why it is that one."""
+
+    series: str
+    key: str
+    value: str
+    why: str
+
+
+Fixed = Mapping[str, frozenset[str]]
+"""Series -> the domains that its other units are in."""
+
+
+def pack_in_domains(
+    batches: Sequence[Batch], runs: Sequence[Run], fixed: Fixed
+) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
+    """A place for every unit, each series that wants a domain in one; and the domains that were chosen, by series."""
+    wanted = _wanted(batches)
+    if not wanted:
+        return pack(batches, runs), ()
+    fitting = [_fitting(domains_of(own, runs, fixed), own) for own in wanted.values()]
+    found, chosen = _search(batches, runs, list(wanted), fitting)
+    return found, tuple(
+        Choice(series, key, domain.value, _why(domain, key, own, len(others)))
+        for ((series, key), own), domain, others in zip(wanted.items(), chosen, fitting, strict=False)
+        if series not in fixed
+    )
+
+
+def _search(
+    batches: Sequence[Batch], runs: Sequence[Run], wanted: Sequence[tuple[str, str]], fitting: Sequence[list[Domain]]
+) -> tuple[Packing | Stuck, tuple[Domain, ...]]:
+    """Depth first, series by series: those that have a domain must have room there before the next one gets its own."""
+    steps = max(SEARCH_STEPS // max(1, prod(len(domains) for domains in fitting)), LEAST_STEPS)
+    proven, tries = True, 0
+    stack: list[tuple[Domain, ...]] = [(domain,) for domain in reversed(fitting[0])]
+    while stack:
+        chosen = stack.pop()
+        if tries == TRIES:
+            return Stuck(proven=False), ()
+        tries += 1
+        whole = len(chosen) == len(wanted)
+        so_far = wanted[: len(chosen)]
+        values = {series: domain.value for (series, _), domain in zip(so_far, chosen, strict=True)}
+        some = [batch for batch in batches if whole or batch.demand.topology in so_far]
+        found = pack([_pinned(batch, values) for batch in some], runs, steps)
+        if not isinstance(found, Packing):
+            proven = proven and found.proven
+        elif whole:
+            return found, chosen
+        else:
+            stack.extend((*chosen, domain) for domain in reversed(fitting[len(chosen)]))
+    return Stuck(proven=proven), ()
+
+
+def why_not(batches: Sequence[Batch], runs: Sequence[Run], fixed: Fixed, *, proven: bool, left: str = "") -> Conflict:
+    """The smallest conflict among units that `pack_in_domains` found no room for; `left` as for `conflict_of`."""
+    wanted = _wanted(batches)
+    if not wanted or not isinstance(pack(batches, runs), Packing):
+        return conflict_of(batches, runs, proven=proven, left=left)
+    for own in wanted.values():
+        domains = domains_of(own, runs, fixed)
+        if not _fitting(domains, own):
+            words = _no_domain(own, domains, runs, fixed, left)
+            return Conflict(tuple(own), words, (), proven=True)
+    names = " and ".join(f"{series} (one {key})" for series, key in wanted)
+    concerned = tuple(batch for own in wanted.values() for batch in own)
+    words = f"{names} fit in a domain each alone, but not beside each other and the others; {_ADVICE}"
+    return Conflict(concerned, words, (), proven=proven)
+
+
+_ADVICE = "add machines to a domain, ask for less, or leave topology-key out"
+
+
+def domains_of(own: Sequence[Batch], runs: Sequence[Run], fixed: Fixed) -> list[Domain]:
+    """The domains that a series may be in, the one with least room first. `own`: its batches."""
+    series, key = own[0].demand.topology or ("", "")
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        value = dict(run.room.labels).get(key)
+        if value is not None and value in fixed.get(series, (value,)) and admits(run.room, own[0].demand):
+            found.setdefault(value, []).append(run)
+    domains = [_domain(value, own, members) for value, members in found.items()]
+    return sorted(domains, key=lambda one: (one.holds, one.left, natural(one.value)))
+
+
+def _wanted(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
+    """(series, label) -> its batches, of those that want one domain; sorted."""
+    found: dict[tuple[str, str], list[Batch]] = {}
+    for batch in batches:
+        if batch.demand.topology:
+            found.setdefault(batch.demand.topology, []).append(batch)
+    return dict(sorted(found.items()))
+
+
+def _domain(value: str, own: Sequence[Batch], runs: Sequence[Run]) -> Domain:
+    holds = tuple(sum(copies(run.room, batch.demand, _MOST) * len(run.ids) for run in runs) for batch in own)
+    asked = {name for batch in own for name, _ in total_demand(batch.demand)}
+    left = add_up(
+        *(
+            tuple((n, a * len(r.ids)) for n, a in total_room(r.room).items() if n in asked and a < UNBOUNDED)
+            for r in runs
+        )
+    )
+    return Domain(value, sum(len(run.ids) for run in runs), holds, left)
+
+
+def _fitting(domains: Sequence[Domain], own: Sequence[Batch]) -> list[Domain]:
+    return [d for d in domains if all(n >= batch.count for n, batch in zip(d.holds, own, strict=True))]
+
+
+def _pinned(batch: Batch, values: Mapping[str, str]) -> Batch:
+    """A batch that goes to the domain of its series."""
+    if batch.demand.topology is None:
+        return batch
+    series, key = batch.demand.topology
+    selector = (*batch.demand.selector, (key, values[series]))
+    return replace(batch, demand=replace(batch.demand, selector=selector))
+
+
+def _why(domain: Domain, key: str, own: Sequence[Batch], fitting: int) -> str:
+    others = f"the one of {fitting} with least room beyond that" if fitting > 1 else "the only one that does"
+    return f"{key}={domain.value} ({_told(domain)}) holds {_asked(own)}, {others}"
+
+
+def _no_domain(own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[Run], fixed: Fixed, left: str) -> str:
+    """No domain is large enough: which there are, and what each has."""
+    series, key = own[0].demand.topology or ("", "")
+    seen = [
+        f"{one.value} ({_told(one)}{left}) has room for {min(one.holds)}"
+        for one in sorted(domains, key=lambda one: natural(one.value))
+    ]
+    if len(seen) > SHOWN:
+        seen = [*seen[:SHOWN], f"{len(seen) - SHOWN} more have room for no more than {domains[-1].holds[0]}"]
+    there = "; ".join(seen) or f"no machine that it may use has the label {key}"
+    bound = f" ({key}={', '.join(sorted(fixed[series]))}, where its other units are)" if series in fixed else ""
+    bare = sum(len(run.ids) for run in runs if key not in dict(run.room.labels))
+    without = f"; {bare} machine{'s' if bare > 1 else ''} without that label" if bare and seen else ""
+    return f"{_asked(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"
+
+
+def _told(domain: Domain) -> str:
+    machines = f"{domain.machines} machine{'s' if domain.machines > 1 else ''}"
+    return f"{machines}, {resources_text(domain.left)}" if domain.left else machines
+
+
+def _asked(own: Sequence[Batch]) -> str:
+    return " and ".join(
+        f"{batch.count} unit{'s' if batch.count > 1 else ''} of {batch.name} "
+        f"({resources_text(total_demand(batch.demand))} each)"
+        for batch in own
+    )
