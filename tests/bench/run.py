@@ -34,6 +34,7 @@ SCRIPTS = (
     "restart",
     "group",
     "inprocess",
+    "resize",
     "hang",
     "torchrun",
     "precheck",

@@ -86,3 +86,22 @@ def test_on_a_ray_of_its_own_the_shell_s_variables_are_the_script_s_and_the_logs
     assert (told["env"]["OURS"], told["cwd"]) == ("yes", str(folder))
     (kept,) = (folder / "logs").iterdir()
     assert '"LOCAL_RANK": "0"' in (kept / "default-0.log").read_text()
+
+
+def test_a_script_in_the_usual_form_goes_on_from_its_checkpoint_and_says_what_it_failed_of(
+    ray_here: RayHere, folder: Path
+) -> None:
+    """record, env://, signal handlers, DDP, FSDP, saved and resumed: one rank is killed at step 3."""
+    out = folder / "out"
+    out.mkdir()
+    script = str(SCRIPT.with_name("torchrun_forms.py"))
+    words = ["--to", ray_here.address, "--nproc-per-node=2", "--no-python"]
+    done = run(DLJOB, folder, *words, "--max-restarts=1", sys.executable, "-u", script, str(out))
+    assert done.returncode == 0, done.stderr
+    told = sorted(map(json.loads, re.findall(r"^{.*}$", done.stdout, re.MULTILINE)), key=lambda own: own["rank"])
+    assert [(own["rank"], own["life"], own["first"], len(own["ddp"])) for own in told] == [(0, 1, 3, 3), (1, 1, 3, 3)]
+    assert [own["ddp"] for own in told] == [own["fsdp"] for own in told], "both go on from the same step"
+
+    failed = run(DLJOB, folder, *words, "env", "FAULT=record", sys.executable, "-u", script, str(folder / "none"))
+    assert failed.returncode == 1
+    assert "ValueError: the data set is empty" in failed.stdout + failed.stderr

@@ -1,7 +1,4 @@
-"""User code of the test of resizing: a regression at equal global batch, whatever the number of ranks.
-
-The bench of resizing runs it as well.
-"""
+"""User code for the test and the bench of resizing: a regression at equal global batch."""
 
 from __future__ import annotations
 
@@ -96,3 +93,29 @@ class Trainer(Worker):
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         checkpoint.save(batch.step, state, persist=False)
         progress(batch.step)
+
+
+# -- what is left of it in the job's folder
+
+
+def lines(folder: Path, name: str, rank: int) -> list[dict[str, Any]]:
+    """What a rank wrote, of one name."""
+    path = folder / f"{name}-{rank}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def processes(folder: Path) -> list[int]:
+    """How many processes made steps, by rank."""
+    return [len({line["pid"] for line in lines(folder, "step", rank)}) for rank in range(4)]
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Step -> loss of all ranks together; of a step that was made again, that of the last time."""
+    return {line["step"]: line["loss"] for line in lines(folder, "step", 0)}
+
+
+def samples(folder: Path, epoch: int) -> list[int]:
+    """The samples of an epoch that are in the model at the end: of a step made again, those of the last time."""
+    last = [{line["step"]: line for line in lines(folder, "step", rank)} for rank in range(4)]
+    mine = {step: line["world"] for step, line in last[0].items() if line["epoch"] == epoch}
+    return sorted(each for step, ranks in mine.items() for own in last[:ranks] for each in own[step]["samples"])
