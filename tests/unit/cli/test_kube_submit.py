@@ -332,6 +332,28 @@ def test_run_follows_to_the_end(
     ]
 
 
+def test_a_torchrun_line_is_run_there_with_the_folder_that_it_is_given_in(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(file.parent)
+    line = ["--nnodes=2:4", "--nproc-per-node=8", "--accelerator", "GPU", "--image", "train:1", "hello.py", "--lr", "3"]
+
+    def end() -> None:
+        kube.update("hello", phase="Succeeded", progress={"step": 4})
+
+    play(kube, monkeypatch, end)
+    assert main.run(["torchrun", "--to", "kubernetes", "--namespace", "team", *line]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["phase"] == "Succeeded"
+    job, code = only(kube, "dljobs"), only(kube, "configmaps")
+    assert (job["metadata"]["name"], job["spec"]["image"]) == ("hello", "train:1")
+    (role,) = job["spec"]["roles"]
+    assert (role["replicas"], role["minReplicas"], role["args"]) == (32, 16, ["--lr", "3"])
+    assert role["entrypoint"] == {"module": "hello.py"}
+    assert job["spec"]["code"] == {"configMap": code["metadata"]["name"]}
+    monkeypatch.undo()
+
+
 def test_run_of_a_job_that_fails_or_is_deleted(
     kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
