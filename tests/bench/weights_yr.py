@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "ray"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 from datasystem_kit import Datasystem
 
 from dljob.runtime import context, weights_yr

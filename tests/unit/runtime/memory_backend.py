@@ -11,6 +11,7 @@ from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Unit
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, RefusedError
 from dljob.runtime.messages import Ask, Hello, Pulse, Report
+from dljob.spec.capabilities import ALL
 
 
 class MemoryKeyValue:
@@ -92,6 +93,7 @@ class MemoryBackend:
     """One node of eight CPUs."""
 
     name = "memory"
+    capabilities = ALL
 
     def __init__(self) -> None:
         self.kv = MemoryKeyValue()

@@ -27,13 +27,14 @@ def test_flag_then_spec_then_environment_then_ray(flag: str | None, spec: str | 
     assert chosen(flag, spec, env) == name
 
 
-def test_ray_is_installed_by_its_entry_point() -> None:
+def test_ray_and_yr_are_installed_by_their_entry_points() -> None:
     assert installed()["ray"].value == "dljob.runtime.ray_backend:RayBackend"
+    assert installed()["yr"].value == "dljob.runtime.yr.backend:YrBackend"
 
 
 def test_an_unknown_backend_names_those_that_are_installed() -> None:
-    with pytest.raises(UsageError, match=r"'yr' is not installed; installed: ray"):
-        factory("yr")
+    with pytest.raises(UsageError, match=r"'spark' is not installed; installed: ray, yr"):
+        factory("spark")
 
 
 def test_a_job_is_refused_before_a_ray_is_started_for_it(
@@ -45,7 +46,38 @@ def test_a_job_is_refused_before_a_ray_is_started_for_it(
         "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: a}\n"
         "spec:\n  roles:\n  - {name: w, type: Actor, replicas: 1, entrypoint: {class: w.W}}\n"
     )
-    monkeypatch.setenv("DISTRIBUTED_BACKEND", "YuanRong")
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", "Spark")
     monkeypatch.setattr(embedded, "EmbeddedRay", lambda *_, **__: pytest.fail("a Ray was started"))
     assert main.run(["run", str(file)]) == 2
-    assert "the backend 'yr' is not installed; installed: ray" in capsys.readouterr().err
+    assert "the backend 'spark' is not installed; installed: ray, yr" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_yr_does_not_carry_is_refused_all_at_once_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, *, named: bool
+) -> None:
+    file = tmp_path / "dljob.yaml"
+    file.write_text(
+        "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: a}\nspec:\n  checkpoint: {path: /c}\n"
+        + ("  backend: {name: yr}\n" if named else "")
+        + "  roles:\n  - {name: w, type: Elastic, replicas: 1, entrypoint: {module: w.py}}\n"
+    )
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", "ray" if named else "yuanrong")
+    monkeypatch.setattr(embedded, "EmbeddedRay", lambda *_, **__: pytest.fail("a Ray was started"))
+    assert main.run(["run", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "spec.roles[0].type: the backend yr lacks elastic: ranks that form one torch world" in said
+    assert "spec.checkpoint: the backend yr lacks checkpoints" in said
+    assert "run it on Ray" in said
+
+
+def test_a_fault_file_is_for_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (tmp_path / "w.py").touch()
+    file = tmp_path / "dljob.yaml"
+    file.write_text(
+        "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: a}\n"
+        "spec:\n  roles:\n  - {name: w, entrypoint: {module: w.py}}\n"
+    )
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", "yr")
+    assert main.run(["run", str(file), "--faults", str(file)]) == 2
+    assert "--faults and --pretend are for a run on Ray" in capsys.readouterr().err

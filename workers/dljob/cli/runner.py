@@ -76,7 +76,7 @@ class Runner:
         from dljob.runtime.embedded import EmbeddedRay, send_signal_on_death
 
         registry.check_home()
-        _listen()
+        listen()
         try:
             with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
                 try:
@@ -121,7 +121,7 @@ class Runner:
         return watch.finish(handle, status, self._form, extra)
 
     def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
-        _listen()  # ray.init put a SIGTERM handler of its own in place of ours
+        listen()  # ray.init put a SIGTERM handler of its own in place of ours
         made = registry.register(record)
         count = len(self._nodes)
         raylets = f"{count} raylet{'s' if count > 1 else ''}"
@@ -166,7 +166,7 @@ class Runner:
         return self._handle.dir if self._handle is not None else registry.home()
 
 
-def _listen() -> None:
+def listen() -> None:
     """Let Ctrl-C, SIGTERM and the news of Ray's death be exceptions in the main thread."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)

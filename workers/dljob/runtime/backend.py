@@ -15,11 +15,14 @@ from typing import Any, Protocol, cast
 from dljob.errors import DLJobError, UnreachableError, UsageError
 from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import Resources, Unit
+from dljob.spec.capabilities import Capability
 
 ENTRY_POINTS = "dljob.backends"
 ENVIRONMENT = "DISTRIBUTED_BACKEND"
 DEFAULT = "ray"
 ALIASES = {"yuanrong": "yr"}
+EXTRAS = {"yr": "yr"}
+"""What of dljob's extras brings a backend's packages, where that is not `runtime`."""
 
 
 class ActorLostError(DLJobError):
@@ -106,6 +109,11 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """How users select it."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do; a job that asks for more is refused before it begins."""
         ...
 
     @property
@@ -196,6 +204,7 @@ def factory(name: str) -> Factory:
     try:
         return cast("Factory", point.load())
     except ImportError as error:
+        extra = EXTRAS.get(name, "runtime")
         raise UnreachableError(
-            f"the backend {name!r} cannot be loaded: {error}", hint="pip install 'dljob[runtime]'"
+            f"the backend {name!r} cannot be loaded: {error}", hint=f"pip install 'dljob[{extra}]'"
         ) from error

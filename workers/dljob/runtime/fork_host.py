@@ -34,6 +34,7 @@ from dljob.runtime.router import RayCalls
 
 UP_S = 120.0
 """How long the helper may take to start, torch's import included."""
+UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
 KILLED_S = 10.0
 """How long a killed rank's descendants may take to be gone."""
 
@@ -67,7 +68,7 @@ class ForkHost(Host):
         self._calls: dict[int, Calls] = {}
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
-        env = {"OMP_NUM_THREADS": _threads(spec.role), **dict(spec.role.env)}
+        env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         self._leaving = False
         self._last_report = 0
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
@@ -207,7 +208,7 @@ class ForkHost(Host):
         with self._lock:
             left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
         for rank in left:
-            self._ended(rank, Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed"))
+            self._ended(rank, UNSEEN)
         if self._leaving:
             return
         self.reports.wait_acked(self._last_report, HEARD_S)
@@ -279,7 +280,7 @@ class ForkHost(Host):
                 rank.progress.again()
 
 
-def _threads(role: RolePlan) -> str:
+def threads_of(role: RolePlan) -> str:
     """How many threads a rank's libraries may use: its CPUs. Ray's own default counts those of the whole host."""
     return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
 

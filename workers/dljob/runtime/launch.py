@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
+from dljob.runtime import admitting
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
 from dljob.runtime.collectives.driver import register_when_used
 from dljob.runtime.entries import (
@@ -46,8 +47,6 @@ NODES_S = 0.5
 """Between looks for a first worker, which a pod brings."""
 LOST_S = 30.0
 """A master that is not there for so long, with no status in the folder, does not come back."""
-
-
 CREATE_S = 600
 """spec.master.createTimeoutSeconds, where it is left out."""
 
@@ -252,6 +251,7 @@ def begin(
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
+    admitting.check(job.text, made)
     uid = uid or new_uid()
     code = str(code_dir or "")
     order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)

@@ -21,6 +21,7 @@ from dljob.master.views import Clue, HostId
 from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.hosts import SpareId
 from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse, saver_name
+from dljob.spec.capabilities import Capability
 from dljob.telemetry.evidence import Source
 
 AGENT_CLASS = "dljob.runtime.node_agent.NodeAgent"
@@ -82,6 +83,8 @@ class NodeWatch:
     async def run(self) -> None:
         """Keep an agent on each node, and judge their silence."""
         if self._state().job.fault_tolerance.node.action == "Ignore":
+            return
+        if Capability.NODE_AGENTS not in self._backend.capabilities:
             return
         loop = asyncio.get_running_loop()
         self._last = loop.time()

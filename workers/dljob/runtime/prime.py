@@ -36,6 +36,7 @@ from dljob.runtime.saves import SaveDesk
 from dljob.runtime.setup import Setup
 from dljob.runtime.shell import Shell, until
 from dljob.runtime.stores import FileStore, JournalStore, KeyValueStore
+from dljob.spec.capabilities import Capability
 from dljob.spec.model import DLJobManifest, DLJobSpec
 from dljob.spec.standing import lease_seconds
 
@@ -70,7 +71,8 @@ class PrimeMaster:
             shell = Shell(setup, backend, _store(self._order, setup, backend))
             self._made.set_result(shell)
             self._parting = asyncio.create_task(parting.serve(shell, self._order.uid))
-            _Guard(shell)
+            if Capability.PROCESSES in backend.capabilities:
+                _Guard(shell)
             await shell.run()
         except FencedError as error:
             _end(0, str(error))

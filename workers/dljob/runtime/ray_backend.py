@@ -38,6 +38,7 @@ from dljob.plan.model import GRAIN, Resources, Unit
 from dljob.runtime import ray_drivers
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, RefusedError
 from dljob.runtime.ray_tables import RayTables
+from dljob.spec.capabilities import ALL
 
 NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
@@ -116,11 +117,11 @@ class RayBackend:
     """Ray, in a process that is connected to it."""
 
     name = "ray"
+    capabilities = ALL
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        unknown = set(options or {}) - {"journal"}
-        if unknown:
-            raise UsageError(f"backend ray has no option {sorted(unknown)[0]!r}", hint="it has: journal (file, kv)")
+        if unknown := sorted(set(options or {}) - {"journal"}):
+            raise UsageError(f"backend ray has no option {unknown[0]!r}", hint="it has: journal (file, kv)")
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
@@ -293,8 +294,7 @@ class RayBackend:
             return ActorLostError(_first_words(error))
         node = await self._thread(self._tables.node_of, ref.native)
         gone = bool(node) and not await self._thread(self._node_lives, node)
-        certain = isinstance(error, ActorDiedError) or gone
-        return ActorLostError(_first_words(error), node_lost=gone, certain=certain)
+        return ActorLostError(_first_words(error), node_lost=gone, certain=gone or isinstance(error, ActorDiedError))
 
     def _node_lives(self, node: str) -> bool:
         row = next((row for row in self._tables.live_nodes() if row["NodeID"] == node), None)

@@ -54,6 +54,10 @@ def run(
         )
     from dljob.cli.given import folder_of, manifest_of
     from dljob.cli.runner import Runner
+    from dljob.runtime.backend import chosen
 
     manifest = manifest_of(file)
+    asked = manifest.spec.backend
+    if chosen(None, asked.name if asked else None) == "yr":
+        from dljob.cli.yr_runner import YrRunner as Runner
     return Runner(manifest, folder_of(file, manifest), faults=faults, pretend=pretend, form=form).run()

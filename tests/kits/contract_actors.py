@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-import time
 from typing import ClassVar
 
 
@@ -15,6 +15,7 @@ class Probe:
 
     def __init__(self, tag: str = "") -> None:
         self.tag = tag
+        self.closed = threading.Event()
 
     def about(self) -> tuple[int, str, dict[str, str]]:
         return os.getpid(), self.tag, dict(os.environ)
@@ -25,13 +26,18 @@ class Probe:
         return {k: list(v) for k, v in ray.get_runtime_context().get_accelerator_ids().items()}
 
     def node(self) -> str:
-        import ray
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            return sys.modules["ray"].get_runtime_context().get_node_id()
+        from yr.runtime_holder import global_runtime
 
-        return ray.get_runtime_context().get_node_id()
+        return str(global_runtime.get_runtime().get_node_id())
 
     def wait_for_ever(self) -> None:
-        while True:
-            time.sleep(60)
+        self.closed.wait()
+
+    def close(self) -> None:
+        """Where no process ends with an actor."""
+        self.closed.set()
 
     def fail(self) -> None:
         raise LookupError("nothing under that name")

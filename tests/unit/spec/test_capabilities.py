@@ -1,0 +1,130 @@
+"""What a job asks of a backend that cannot do all that Ray can: each field by name, all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dljob.errors import SpecError
+from dljob.spec.capabilities import ALL, NEEDS, Capability, admit, lacking
+from dljob.spec.model import DLJobManifest
+
+PLAIN: dict[str, Any] = {"name": "w", "entrypoint": {"command": ["true"]}}
+
+
+def job(role: dict[str, Any] | None = None, **spec: Any) -> DLJobManifest:
+    roles = [{**PLAIN, **(role or {})}, {"name": "x", "entrypoint": {"module": "x.py"}, "driver": False}]
+    return DLJobManifest.model_validate({"metadata": {"name": "a"}, "spec": {"roles": roles, **spec}})
+
+
+POLICY = "faultTolerance"
+ASKS = [
+    ("spec.roles[0].type", Capability.ELASTIC, {"type": "Elastic"}, {}),
+    ("spec.roles[0].entrypoint.class", Capability.CLASSES, {"entrypoint": {"class": "a.B"}}, {}),
+    ("spec.roles[0].accelerator", Capability.DEVICES, {"accelerator": {"type": "NPU"}}, {}),
+    ("spec.roles[0].resources.custom", Capability.DEVICES, {"resources": {"custom": {"disk": "1"}}}, {}),
+    (
+        "spec.roles[0].annotations",
+        Capability.PLACEMENT,
+        {"annotations": {"scheduling.dljob.io/strategy": "STRICT_PACK"}},
+        {},
+    ),
+    ("spec.roles[0].reserve", Capability.DRIVERS, {"reserve": "Quota"}, {}),
+    (
+        "spec.roles[0].restartPolicy.level",
+        Capability.IN_PROCESS,
+        {"type": "Elastic", "entrypoint": {"class": "a.B"}, "restartPolicy": {"level": "InProcess"}},
+        {},
+    ),
+    (
+        "spec.roles[0].restartPolicy.outOfMemory",
+        Capability.NODE_AGENTS,
+        {"resources": {"memory": "1Gi"}, "restartPolicy": {"outOfMemory": {"maxMemory": "2Gi"}}},
+        {},
+    ),
+    (
+        "spec.collocations",
+        Capability.PLACEMENT,
+        {},
+        {"collocations": [{"name": "c", "roles": ["w", "x"], "level": "Host"}]},
+    ),
+    ("spec.nodeGroups", Capability.SEVERAL_NODES, {}, {"nodeGroups": [{"name": "g", "replicas": 2, "cpu": "4"}]}),
+    (
+        "spec.nodeGroups[0].accelerator",
+        Capability.DEVICES,
+        {},
+        {"nodeGroups": [{"name": "g", "cpu": "4", "accelerator": {"type": "GPU", "count": 1}}]},
+    ),
+    ("spec.checkpoint", Capability.CHECKPOINTS, {}, {"checkpoint": {"path": "/ckpt"}}),
+    (
+        "spec.collectives",
+        Capability.COLLECTIVES,
+        {},
+        {"collectives": {"groups": [{"name": "g", "roles": ["w", "x"]}]}},
+    ),
+    (f"spec.{POLICY}.spares", Capability.SPARES, {}, {POLICY: {"spares": {"nodes": 1}}}),
+    (f"spec.{POLICY}.node", Capability.NODE_AGENTS, {}, {POLICY: {"node": {"freezeSeconds": 9}}}),
+    (f"spec.{POLICY}.hang", Capability.NODE_AGENTS, {}, {POLICY: {"hang": {"idleSeconds": 9}}}),
+    (f"spec.{POLICY}.elastic", Capability.ELASTIC, {}, {POLICY: {"elastic": {"growAfterSeconds": 9}}}),
+    (
+        f"spec.{POLICY}.rules[0].action",
+        Capability.NODE_AGENTS,
+        {},
+        {POLICY: {"rules": [{"name": "r", "action": "ReplaceNode"}]}},
+    ),
+    (
+        f"spec.{POLICY}.rules[0].action",
+        Capability.IN_PROCESS,
+        {},
+        {POLICY: {"rules": [{"name": "r", "action": "RestartInProcess"}]}},
+    ),
+    (
+        f"spec.{POLICY}.rules[0].escalateTo",
+        Capability.NODE_AGENTS,
+        {},
+        {POLICY: {"rules": [{"name": "r", "action": "RestartProcess", "maxAttempts": 1, "escalateTo": "ReplaceNode"}]}},
+    ),
+    ("spec.master.maxRestarts", Capability.MASTER_RESTARTS, {}, {"master": {"maxRestarts": 1}}),
+    ("spec.backend", Capability.JOBS, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("path", "capability", "role", "spec"), ASKS)
+def test_a_field_that_takes_what_is_lacking_is_refused_by_its_name(
+    path: str, capability: Capability, role: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    wanting = job(role, **spec)
+    (problem,) = lacking(wanting, "yr", ALL - {capability})
+    assert problem.path == path
+    assert problem.message.startswith(f"the backend yr lacks {capability}: ")
+    assert lacking(wanting, "yr", ALL) == ()
+
+
+def test_every_need_is_tried_above() -> None:
+    plain = {"*": "[0]"}
+    paths = [("spec" + "".join(plain.get(step, f".{step}") for step in need.path), need.capability) for need in NEEDS]
+    assert sorted(paths) == sorted((path, capability) for path, capability, _, _ in ASKS)
+
+
+def test_a_plain_job_takes_nothing_but_to_be_run() -> None:
+    said = job(
+        {"replicas": 4, "env": [{"name": "A", "value": "b"}], "restartPolicy": {"level": "Role"}},
+        nodeGroups=[{"name": "g", "cpu": "8"}],
+        faultTolerance={"maxRestarts": 3, "rules": [{"name": "r", "action": "Fail", "escalateTo": "Fail"}]},
+    )
+    assert lacking(said, "yr", {Capability.JOBS}) == ()
+
+
+def test_all_of_it_is_said_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        admit(job({"type": "Elastic"}, checkpoint={"path": "/c"}), "yr", {Capability.JOBS}, hint="on Ray it runs")
+    assert str(caught.value) == (
+        "spec.roles[0].type: the backend yr lacks elastic: ranks that form one torch world\n"
+        "spec.checkpoint: the backend yr lacks checkpoints: savers of checkpoints on each node\n"
+        "  on Ray it runs"
+    )
+
+
+def test_what_is_carried_is_admitted() -> None:
+    admit(job(), "yr", {Capability.JOBS})

@@ -1,0 +1,81 @@
+"""`dljob run` on openYuanrong's SDK in its local mode: PrimeMaster and hosts in this process, ranks below it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dljob.api import registry
+from dljob.api.handle import JobHandle
+from dljob.cli import output, watch
+from dljob.cli.runner import Interrupted, Runner, listen
+from dljob.errors import UsageError
+
+if TYPE_CHECKING:
+    from dljob.spec.model import DLJobManifest
+
+
+class YrRunner(Runner):
+    """One `dljob run` without a Ray."""
+
+    def __init__(
+        self,
+        manifest: DLJobManifest,
+        code_dir: Path,
+        *,
+        faults: Path | None = None,
+        pretend: tuple[str, ...] = (),
+        form: output.DataFormat = "json",
+    ) -> None:
+        from dljob.runtime.yr.admitted import local
+
+        if faults is not None or pretend:
+            raise UsageError("--faults and --pretend are for a run on Ray", hint="leave out DISTRIBUTED_BACKEND=yr")
+        super().__init__(local(manifest), code_dir, form=form)
+
+    def run(self) -> int:
+        """Start, watch, and take down; the exit code."""
+        from dljob.runtime.yr import session
+
+        registry.check_home()
+        listen()
+        try:
+            session.local(self._everything())
+            try:
+                return self._here()
+            except Interrupted:
+                return self._stop()
+        except Interrupted:
+            return self._say_interrupted()
+        finally:
+            session.close()
+
+    def _everything(self) -> tuple[tuple[str, int], ...]:
+        """What the machines of the plan have together: one node has it."""
+        total: dict[str, int] = {}
+        for group in self._plan.node_groups.values():
+            for kind, amount in group.resources:
+                total[kind] = total.get(kind, 0) + amount * group.replicas
+        return tuple(sorted(total.items()))
+
+    def _here(self) -> int:
+        from dljob.runtime.launch import launch, new_uid
+
+        uid, name = new_uid(), self._manifest.metadata.name
+        me = os.getpid()
+        record = registry.register(
+            registry.JobRecord(
+                name=name,
+                uid=uid,
+                dir=os.fspath(registry.folder_of(name, uid)),
+                runner=me,
+                runner_started=registry.start_of(me),
+            )
+        )
+        output.say(f"job {name} ({uid[:8]}) on openYuanrong's local mode, in this process; folder: {record.dir}")
+        made = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
+        handle = self._handle = JobHandle(record, made)
+        with self.screen(handle) as shown:
+            status = watch.watch(made, shown)
+        return self.finish(handle, status, {})

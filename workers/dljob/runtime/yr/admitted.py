@@ -1,0 +1,23 @@
+"""A job for the SDK's local mode: its options, and a refusal of all that nobody would do there."""
+
+from __future__ import annotations
+
+from dljob.runtime.admitting import HINT
+from dljob.runtime.yr.backend import LOCAL, YrBackend
+from dljob.spec.capabilities import admit
+from dljob.spec.load import parse
+from dljob.spec.model import DLJobManifest
+
+
+def local(manifest: DLJobManifest) -> DLJobManifest:
+    """The job with `backend: {name: yr, options: {localMode: true}}`; nothing is begun.
+
+    Raises:
+        SpecError: with every field that asks for what local mode lacks.
+        UsageError: it says `localMode: false`, which is a cluster.
+    """
+    admit(manifest, YrBackend.name, LOCAL, hint=HINT)
+    data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
+    own = manifest.spec.backend
+    data["spec"]["backend"] = {"name": YrBackend.name, "options": {**(own.options if own else {}), "localMode": True}}
+    return parse(data)

@@ -1,0 +1,249 @@
+"""openYuanrong as a backend, by its SDK: instances are actors, resource groups reservations, the datasystem has keys.
+
+Two ways. `localMode: true`: the SDK's local mode with `local.FunctionSystem`, all of it in this process. Else a cluster
+at `YR_SERVER_ADDRESS`, with the key-value store at `DATASYSTEM_HOST`: written to the SDK's interface (0.9.10) and never
+run on a cluster by us, so that whole jobs are refused there. What was learned of the SDK and is relied upon:
+
+- a group cannot be pinned to a node: on a cluster of several nodes a reservation is refused;
+- `list_named_instances` cuts names at a `-`: ours have none;
+- no call lists resource groups: their names are in the key-value store;
+- handles are held weakly by their methods: an ActorRef keeps its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from dljob.errors import UsageError
+from dljob.master.views import AskedGroup, NodeView
+from dljob.plan.model import GRAIN, Resources, Unit
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, KeyValue, RefusedError
+from dljob.runtime.yr.cell import Cell, Failure
+from dljob.spec.capabilities import Capability
+
+NAMESPACE = "dljob"
+STAND_INS = {"dljob.runtime.fork_host.ForkHost": "dljob.runtime.yr.host.YrHost"}
+"""Actors of Ray, and who does their work here."""
+GROUPS = "dljob/groups/"
+"""Key of a reservation: the request by which it was asked for."""
+MOST_CALLS = 1000
+"""The SDK takes no higher concurrency."""
+LOOK_UP_S = 5
+MEBI = 2**20
+LOCAL = frozenset({Capability.JOBS})
+CLUSTER = frozenset({Capability.PROCESSES})
+
+_ODD = re.compile(r"[^a-zA-Z0-9]")
+_ESCAPE = re.compile(r"(?:_[0-9A-F]{2})+")
+
+
+def instance_name(actor: str) -> str:
+    """An actor's name in letters and digits: every other byte as `_` and two hex digits."""
+    return _ODD.sub(lambda odd: "".join(f"_{byte:02X}" for byte in odd[0].encode()), actor)
+
+
+def actor_name(instance: str) -> str:
+    """The name that `instance_name` was given."""
+    return _ESCAPE.sub(lambda found: bytes.fromhex(found[0].replace("_", "")).decode(), instance)
+
+
+def bundle_of(resources: Resources) -> dict[str, float]:
+    """Resources in openYuanrong's words: CPU in thousandths, Memory in MB, others by `KIND/.+/count`."""
+    made: dict[str, float] = {}
+    for name, amount in resources:
+        if name == "CPU":
+            made["CPU"] = amount * 1000 / GRAIN
+        elif name == "memory":
+            made["Memory"] = -(-amount // GRAIN // MEBI)
+        else:
+            made[f"{name}/.+/count"] = amount / GRAIN
+    return made
+
+
+def resources_of(amounts: Mapping[str, float]) -> Resources:
+    """The other way round."""
+    made: dict[str, int] = {}
+    for name, amount in amounts.items():
+        if name == "CPU":
+            made["CPU"] = round(amount * GRAIN / 1000)
+        elif name == "Memory":
+            made["memory"] = round(amount) * MEBI * GRAIN
+        elif name.endswith("/count"):
+            made[name.partition("/")[0]] = round(amount * GRAIN)
+    return tuple(sorted((name, amount) for name, amount in made.items() if amount))
+
+
+class YrBackend:
+    """openYuanrong, in a process that is connected to it or is all of it."""
+
+    name = "yr"
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        given = dict(options or {})
+        unknown = sorted(set(given) - {"localMode"})
+        if unknown:
+            raise UsageError(f"backend yr has no option {unknown[0]!r}", hint="it has: localMode (true, false)")
+        from dljob.runtime.yr import session
+
+        self._session = session.local() if given.get("localMode") else session.cluster()
+        self._yr: Any = self._session.yr
+        self.capabilities = LOCAL if self._session.local else CLUSTER
+        self.kv: KeyValue = self._session.kv
+
+    # -- nodes
+
+    def here(self) -> str:
+        """The node of this process; a driver outside the cluster is on none."""
+        return self._session.here()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """The nodes whose status is normal."""
+        rows = await asyncio.to_thread(self._session.resources)
+        return tuple(sorted((_view(row) for row in rows if row["status"] == 0), key=lambda view: view.id))
+
+    # -- reservations
+
+    async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
+        """Hold a unit by a resource group; on several nodes that is refused, since nothing pins it to the one."""
+        there = [view.id for view in await self.nodes()]
+        if node not in there:
+            raise RefusedError(f"unit {unit.name} could not be had on node {node[:8]}: the node is gone")
+        if len(there) > 1:
+            raise RefusedError(
+                f"unit {unit.name}: the backend yr lacks {Capability.SEVERAL_NODES}: nothing pins a resource group to "
+                f"one of {len(there)} nodes"
+            )
+        if await self.kv.put_if_absent(GROUPS + name, b""):
+            try:
+                await asyncio.to_thread(self._reserve, unit, name, deadline_s)
+            except RuntimeError as error:
+                await self.release(name)
+                raise RefusedError(f"unit {unit.name} could not be had on node {node[:8]}: {error}") from None
+
+    def _reserve(self, unit: Unit, name: str, deadline_s: float) -> None:
+        bundles = [bundle_of(bundle.resources) for bundle in unit.bundles]
+        group = self._yr.create_resource_group(bundles, instance_name(name), "STRICT_PACK")
+        group.wait(max(1, round(deadline_s)))
+
+    async def release(self, name: str) -> None:
+        """Remove the group; what lives in it ends."""
+        with suppress(RuntimeError):  # it is gone, or never was
+            await asyncio.to_thread(self._yr.remove_resource_group, instance_name(name))
+        for key in await self.kv.keys(GROUPS + name):
+            if key == GROUPS + name:
+                await self.kv.delete(key)
+
+    async def reservations(self, prefix: str) -> tuple[str, ...]:
+        """Names of the groups that were asked for and not given back."""
+        return tuple(key.removeprefix(GROUPS) for key in await self.kv.keys(GROUPS + prefix))
+
+    # -- actors
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        """Make an instance under a name; refused is what this way of running it would drop in silence."""
+        self._check(spec)
+        if (spec.node or spec.avoid) and len(await self.nodes()) > 1:
+            raise UsageError(
+                f"{spec.name} is to be on a node of its own: the backend yr lacks {Capability.SEVERAL_NODES}"
+            )
+        return ActorRef(spec.name, await asyncio.to_thread(self._make, spec))
+
+    def _check(self, spec: ActorSpec) -> None:
+        own = getattr(_class(STAND_INS.get(spec.cls, spec.cls)), "carries_environment", False)
+        if spec.env and not own and Capability.PROCESSES not in self.capabilities:
+            raise UsageError(
+                f"{spec.name} has an environment of its own: the backend yr in local mode lacks {Capability.PROCESSES}"
+            )
+
+    def _make(self, spec: ActorSpec) -> Any:
+        wanted = bundle_of(spec.resources)
+        options = self._yr.InvokeOptions(
+            name=instance_name(spec.name),
+            namespace=NAMESPACE,
+            cpu=round(wanted.pop("CPU", 0)),
+            memory=round(wanted.pop("Memory", 0)),
+            custom_resources=wanted,
+            concurrency=min(spec.max_concurrency or MOST_CALLS, MOST_CALLS),
+            recover_retry_times=0,
+        )
+        if Capability.PROCESSES in self.capabilities:
+            options.env_vars = dict(spec.env)
+        if spec.reservation is not None:
+            options.resource_group_options.resource_group_name = instance_name(spec.reservation)
+            options.resource_group_options.bundle_index = spec.bundle
+        try:
+            return (
+                self._yr.instance(Cell).options(options).invoke(STAND_INS.get(spec.cls, spec.cls), spec.args, spec.name)
+            )
+        except RuntimeError as error:
+            if _code(error) == "ERR_INSTANCE_DUPLICATED":
+                raise UsageError(f"an actor named {spec.name} is there already") from error
+            raise ActorLostError(f"{spec.name} could not be made: {error}") from error
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        """The actor of that name in our namespace."""
+        if name not in await self.actors(name):
+            return None  # to look up a name that nobody has takes the SDK its whole timeout
+        with suppress(RuntimeError, TimeoutError):
+            found = await asyncio.to_thread(self._yr.get_instance, instance_name(name), NAMESPACE, LOOK_UP_S)
+            return ActorRef(name, found)
+        return None
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        """Call a method and await its answer."""
+        try:
+            said = await ref.native.answer.invoke(method, args).as_future()
+        except RuntimeError as error:
+            raise _lost(ref, error) from None
+        if isinstance(said, Failure):
+            raise ActorCallError(
+                f"{ref.name}.{method} raised {said.error_type}: {said.message}",
+                error_type=said.error_type,
+                remote_traceback=said.traceback,
+            )
+        return said
+
+    async def kill(self, ref: ActorRef) -> None:
+        """End the instance; one that is gone is fine."""
+        with suppress(RuntimeError):
+            await asyncio.to_thread(self._yr.kill_instance, ref.native.instance_id)
+
+    async def actors(self, prefix: str) -> tuple[str, ...]:
+        """Names in our namespace that start so."""
+        rows = await asyncio.to_thread(self._yr.list_named_instances, all_namespaces=True)
+        names = (actor_name(row["name"]) for row in rows if row["namespace"] == NAMESPACE)
+        return tuple(sorted(name for name in names if name.startswith(prefix)))
+
+    async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
+        """None: ranks that are drivers of Ray are refused at admission."""
+        del owner
+        return ()
+
+    async def clear_drivers(self, owner: str) -> None:
+        """There are none, for the same reason."""
+        del owner
+
+
+def _class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _view(row: Mapping[str, Any]) -> NodeView:
+    labels = {name: values if isinstance(values, str) else ",".join(values) for name, values in row["labels"].items()}
+    total, free = resources_of(row["capacity"]), resources_of(row["allocatable"])
+    return NodeView(row["id"], total, free, tuple(sorted(labels.items())))
+
+
+def _code(error: BaseException) -> str:
+    return str(getattr(getattr(error, "code", None), "name", ""))
+
+
+def _lost(ref: ActorRef, error: RuntimeError) -> ActorLostError:
+    certain = _code(error) in ("ERR_INSTANCE_EXITED", "ERR_INSTANCE_NOT_FOUND", "ERR_FINALIZED")
+    return ActorLostError(f"{ref.name}: {error}", certain=certain)

@@ -1,0 +1,85 @@
+"""The one class whose instances the backend makes: an object of any class, called by the names of its methods.
+
+The SDK's local mode does not await methods (0.9.10: the coroutine itself is the answer), and a handle of a class of its
+own would need the class wherever it is looked up by name. So a cell has a loop, and one method.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import threading
+import traceback
+from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+CLOSE_S = 20.0
+"""What an object may take to close, and what it began to be cancelled."""
+OWN_NAME: ContextVar[str] = ContextVar("dljob_own_name", default="")
+"""The name of the actor that is being made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a method raised, as text: the SDK makes a class of its own of exceptions, which pickles badly."""
+
+    error_type: str
+    message: str
+    traceback: str
+
+
+class Cell:
+    """An object of the class at a dotted path, made in the cell's loop where its methods are awaited."""
+
+    def __init__(self, path: str, args: tuple[Any, ...], actor: str = "") -> None:
+        module, _, name = path.rpartition(".")
+        cls = getattr(importlib.import_module(module), name)
+        self._loop = asyncio.new_event_loop()
+        self._closed = False
+        threading.Thread(target=self._run, name=f"dljob-cell-{name}", daemon=True).start()
+        self._own: Any = self._await(_made(cls, args, actor))
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def answer(self, method: str, args: tuple[Any, ...]) -> Any:
+        """What a method gives, awaited; or a Failure when it raised."""
+        try:
+            given = getattr(self._own, method)(*args)
+            return self._await(given) if inspect.isawaitable(given) else given
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - it is the caller's
+            return Failure(type(error).__name__, str(error), traceback.format_exc())
+
+    def __yr_shutdown__(self, grace_period_second: int = 0) -> None:
+        """Before the instance ends: what the object began ends too, where no process ends with it."""
+        if self._closed:
+            return
+        self._closed = True
+        if hasattr(self._own, "close"):
+            self._own.close()
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _await(self, given: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(_awaited(given), self._loop).result()
+
+
+async def _made(cls: type, args: tuple[Any, ...], actor: str) -> Any:
+    OWN_NAME.set(actor)
+    return cls(*args)
+
+
+async def _awaited(given: Any) -> Any:
+    return await given
+
+
+async def _cancel_all() -> None:
+    me = asyncio.current_task()
+    others = [task for task in asyncio.all_tasks() if task is not me]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,152 @@
+"""The host of ranks that are scripts, where hosts are threads of one process: no Ray, no lease, no raylet to guard.
+
+The ranks are processes as everywhere: forked by the same helper, with their own environment, exit codes and logs. What
+this host has no means for (calls to other roles, savers) it refuses by name.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, ClassVar, NoReturn
+
+from dljob.errors import CallError, DLJobError, UnreachableError
+from dljob.runtime import environment, evidence, preload
+from dljob.runtime.context import Calls, Outgoing
+from dljob.runtime.fork_host import UNSEEN, ForkHost, threads_of
+from dljob.runtime.helper import Helper
+from dljob.runtime.host_socket import HostSocket
+from dljob.runtime.loop import settle
+from dljob.runtime.messages import Beacon, Hello, HostSpec, Reply
+from dljob.runtime.reports import Reports
+from dljob.runtime.step_counters import StepCounters
+from dljob.runtime.yr.cell import OWN_NAME
+
+NOBODY = 2**62
+"""An epoch that no master has: who waits for reports is let go."""
+GONE_S = 10.0
+
+
+class YrHost(ForkHost):
+    """See `ForkHost`; `close` ends its ranks, since no process ends with it."""
+
+    carries_environment: ClassVar[bool] = True
+    """What it is given as environment is its ranks'."""
+
+    def __init__(self, spec: HostSpec) -> None:  # pyright: ignore[reportMissingSuperCall] - that of a process
+        spec = environment.located(spec)
+        self.spec = spec
+        self.actor_name = OWN_NAME.get()
+        self.reports = Reports()
+        self.reports.heard(spec.epoch)
+        self.counters = StepCounters.made(spec.role.group_size)
+        self.evidence = evidence.Watch()
+        self._log = ""
+        self._lock = threading.RLock()
+        self._ranks = {}
+        self._leaving = False
+        self._last_report = 0
+        self._closed = threading.Event()
+        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
+        env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
+        early = preload.modules(spec.role, spec.job.code_dir)
+        self._helper = Helper(early, env, self._on_event, self._helper_gone)
+        threading.Thread(target=self._tell, name="dljob-beacon", daemon=True).start()
+
+    def hello(self) -> Hello:  # pyright: ignore[reportIncompatibleVariableOverride] - there it is decorated for Ray
+        """The first answer: this host is up."""
+        from dljob.runtime.yr import session
+
+        return Hello(os.getpid(), session.local().here(), "127.0.0.1", (), self._log, "")
+
+    def leave(self, code: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the same
+        """End this host; its process has others."""
+        del code
+        self._end_me()
+
+    def close(self) -> None:
+        """End the ranks and let go who waits; nothing of the host is left."""
+        self._leaving = True
+        self._closed.set()
+        self.reports.heard(NOBODY)
+        self._helper.close()
+        self._helper.wait(GONE_S)
+        self._socket.close()
+
+    # -- progress
+
+    def _tell(self) -> None:
+        """PrimeMaster hears how far the ranks are, while there are news."""
+        while not self._closed.wait(self.spec.job.beacon_s):
+            with suppress(Exception):  # who cannot tell why somebody dies lives all the same
+                self.evidence.sample()
+            self.counters.beat()
+            steps = self.take_steps()
+            if steps:
+                try:
+                    self._beacon(Beacon(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
+                except DLJobError:
+                    self.steps_lost()
+
+    def _beacon(self, beacon: Beacon) -> None:
+        from dljob.runtime.yr.backend import YrBackend
+
+        backend = YrBackend({"localMode": True})
+        master = settle(backend.lookup(self.spec.job.master))
+        if master is None:
+            raise UnreachableError("PrimeMaster is gone")
+        settle(backend.call(master, "beacon", beacon))
+
+    # -- ends
+
+    def _helper_gone(self) -> None:
+        """Without its fork server it can start nobody: as a process it would end."""
+        with self._lock:
+            left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
+        for rank in left:
+            self._ended(rank, UNSEEN)
+        if not self._leaving:
+            threading.Thread(target=self._end_me, name="dljob-end", daemon=True).start()
+
+    def _end_me(self) -> None:
+        from dljob.runtime.yr import session
+        from dljob.runtime.yr.backend import NAMESPACE, instance_name
+
+        time.sleep(0.05)  # the answer, or the last report, goes first
+        session.local().yr.kill_instance(f"{NAMESPACE}-{instance_name(self.actor_name)}")
+
+    # -- what ranks ask
+
+    def _calls_of(self, number: int) -> Calls:
+        return _NoCalls(f"{self.spec.role.name}/{number}")
+
+    def _saver_of(self, number: int) -> NoReturn:
+        raise UnreachableError(f"{self.spec.role.name}/{number}: the backend yr lacks checkpoints")
+
+
+class _NoCalls:
+    """Refuses calls to other roles: what would carry them is Ray."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self.sizes: dict[str, int] = {}
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        """A future with the refusal."""
+        said = f"{self._who} calls {call.name}: the backend yr carries no calls between roles"
+        return _failed(CallError(said, role=call.role, rank=call.rank, hint="run the job on Ray"))
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """The same of a question to PrimeMaster."""
+        del args, timeout_s
+        return _failed(UnreachableError(f"{self._who} asks PrimeMaster ({what}): the backend yr carries no questions"))
+
+
+def _failed(error: DLJobError) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future

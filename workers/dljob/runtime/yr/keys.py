@@ -1,0 +1,244 @@
+"""A key-value store on openYuanrong's datasystem, and one in this process where there is no other.
+
+The datasystem takes neither empty values nor all characters in keys, and lists nothing (openyuanrong-datasystem 0.8.1).
+So keys are escaped, values have a byte in front, and each key that is new is noted in an index first, of which every
+entry is written once: `put_if_absent` is atomic there. Who lists reads what is new in the index, and asks which of the
+keys exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+from dljob.errors import UnreachableError, UsageError
+
+HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
+"""Where the node's process of the datasystem listens; its own clients read them too."""
+ABSENT, PRESENT = "Key not found", "already exist"
+CONNECT_MS = 10_000
+REQUEST_MS = 60_000
+LONGEST = 255
+"""Of a key, in the datasystem's own characters."""
+AT_ONCE = 500
+"""Keys in one question."""
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class Client(Protocol):
+    """What of `yr.datasystem.KVClient` is used. Source: openyuanrong-datasystem 0.8.1."""
+
+    def set(self, key: str, val: bytes) -> None:
+        """Write a value, over an older one; RuntimeError when it cannot."""
+        ...
+
+    def get(self, keys: list[str]) -> Sequence[bytes]:
+        """Copies of values; RuntimeError with `Key not found` when one is not there."""
+        ...
+
+    def msettx(self, keys: list[str], vals: list[bytes], write_mode: Any, ttl_second: int, existence_opt: Any) -> None:
+        """Write values that are not there yet, all or none; RuntimeError with `already exist`."""
+        ...
+
+    def delete(self, keys: list[str]) -> Sequence[str]:
+        """Delete what is there of these; those that could not be."""
+        ...
+
+    def exist(self, keys: list[str]) -> Sequence[bool]:
+        """Which of these are there."""
+        ...
+
+
+def escaped(key: str) -> str:
+    """A key in the datasystem's characters: every other byte as `=` and two hex digits.
+
+    Raises:
+        UsageError: it is too long then.
+    """
+    made = _ODD.sub(lambda odd: "".join(f"={byte:02X}" for byte in odd[0].encode()), key)
+    if len(made) > LONGEST:
+        raise UsageError(f"the key {key[:60]}... has {len(made)} characters in the datasystem, which takes {LONGEST}")
+    return made
+
+
+class DatasystemKeyValue:
+    """See `backend.KeyValue`; the keys of a `scope` are its own."""
+
+    def __init__(self, client: Client, scope: str = "dljob") -> None:
+        from yr.datasystem.kv_client import ExistenceOpt, WriteMode
+
+        self._client = client
+        self._scope = scope
+        self._new = (WriteMode.NONE_L2_CACHE, 0, ExistenceOpt.NX)
+        self._lock = threading.Lock()
+        self._read = 0
+        """So many entries of the index are known."""
+        self._known: set[str] = set()
+
+    async def get(self, key: str) -> bytes | None:
+        """The value, None without one."""
+        return await asyncio.to_thread(self._get, self._at(key))
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Write a value, over an older one."""
+        await asyncio.to_thread(self._put, key, value)
+
+    async def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Write a value if there is none; True when it was written."""
+        return await asyncio.to_thread(self._put_if_absent, key, value)
+
+    async def delete(self, prefix: str) -> int:
+        """Delete all keys that start so; how many there were."""
+        return await asyncio.to_thread(self._delete, prefix)
+
+    async def keys(self, prefix: str) -> tuple[str, ...]:
+        """All keys that start so, sorted."""
+        return await asyncio.to_thread(self._keys, prefix)
+
+    # -- in a thread, since each of these asks another process
+
+    def _at(self, key: str) -> str:
+        return escaped(f"{self._scope}:{key}")
+
+    def _entry(self, number: int) -> str:
+        return escaped(f"{self._scope}#{number}")
+
+    def _get(self, at: str) -> bytes | None:
+        try:
+            return bytes(self._client.get([at])[0])[1:]
+        except RuntimeError as error:
+            if ABSENT in str(error):
+                return None
+            raise _failed(error) from error
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._note(key)
+        try:
+            self._client.set(self._at(key), b"=" + value)
+        except RuntimeError as error:
+            raise _failed(error) from error
+
+    def _put_if_absent(self, key: str, value: bytes) -> bool:
+        self._note(key)
+        return self._put_new(self._at(key), value)
+
+    def _put_new(self, at: str, value: bytes) -> bool:
+        try:
+            self._client.msettx([at], [b"=" + value], *self._new)
+        except RuntimeError as error:
+            if PRESENT in str(error):
+                return False
+            raise _failed(error) from error
+        return True
+
+    def _note(self, key: str) -> None:
+        """Into the index, behind what others wrote there: before the value, so that no value is unlisted."""
+        with self._lock:
+            while key not in self._known:
+                if self._put_new(self._entry(self._read), key.encode()):
+                    self._known.add(key)
+                    self._read += 1
+                else:
+                    self._catch_up()
+
+    def _catch_up(self) -> None:
+        while (entry := self._get(self._entry(self._read))) is not None:
+            self._known.add(entry.decode())
+            self._read += 1
+
+    def _keys(self, prefix: str) -> tuple[str, ...]:
+        with self._lock:
+            self._catch_up()
+            meant = sorted(key for key in self._known if key.startswith(prefix))
+        found: list[str] = []
+        for first in range(0, len(meant), AT_ONCE):
+            some = meant[first : first + AT_ONCE]
+            try:
+                there = self._client.exist([self._at(key) for key in some])
+            except RuntimeError as error:
+                raise _failed(error) from error
+            found += [key for key, is_there in zip(some, there, strict=True) if is_there]
+        return tuple(found)
+
+    def _delete(self, prefix: str) -> int:
+        there = self._keys(prefix)
+        for first in range(0, len(there), AT_ONCE):
+            try:
+                self._client.delete([self._at(key) for key in there[first : first + AT_ONCE]])
+            except RuntimeError as error:
+                raise _failed(error) from error
+        return len(there)
+
+
+class LocalKeyValue:
+    """Keys in this process, for a job that lives in it."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    async def get(self, key: str) -> bytes | None:
+        """The value, None without one."""
+        return self._values.get(key)
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Write a value, over an older one."""
+        with self._lock:
+            self._values[key] = value
+
+    async def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Write a value if there is none; True when it was written."""
+        with self._lock:
+            absent = key not in self._values
+            self._values.setdefault(key, value)
+            return absent
+
+    async def delete(self, prefix: str) -> int:
+        """Delete all keys that start so; how many there were."""
+        with self._lock:
+            gone = [key for key in self._values if key.startswith(prefix)]
+            for key in gone:
+                del self._values[key]
+            return len(gone)
+
+    async def keys(self, prefix: str) -> tuple[str, ...]:
+        """All keys that start so, sorted."""
+        with self._lock:
+            return tuple(sorted(key for key in self._values if key.startswith(prefix)))
+
+
+def connected() -> DatasystemKeyValue:
+    """The store on the node's datasystem.
+
+    Raises:
+        UsageError: no address is given.
+        UnreachableError: nobody answers there.
+    """
+    host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
+    if not host or not port.isdigit():
+        raise UsageError(
+            f"the backend yr keeps its keys in openYuanrong's datasystem: {HOST} is {host or 'not set'} and {PORT} is "
+            f"{port or 'not set'}",
+            hint="start `dscli start` on each node, and set both",
+        )
+    from yr.datasystem import KVClient
+
+    client = KVClient(host, int(port), connect_timeout_ms=CONNECT_MS, req_timeout_ms=REQUEST_MS)
+    try:
+        client.init()
+    except RuntimeError as error:
+        raise UnreachableError(
+            f"no datasystem of openYuanrong answers at {host}:{port}: {error}",
+            hint=f"does it run on this node? `dscli start`; {HOST} and {PORT} say where",
+        ) from error
+    return DatasystemKeyValue(cast("Client", client))
+
+
+def _failed(error: RuntimeError) -> UnreachableError:
+    return UnreachableError(
+        f"the datasystem of this node refuses: {error}", hint="is it full, or gone? `dscli start` on this node"
+    )

@@ -1,0 +1,301 @@
+"""What the SDK's local mode lacks, for a job on this machine: nodes, resource groups, names, and the end of instances.
+
+The SDK's local mode (openyuanrong-sdk 0.9.10) makes instances, which are threads of this process, and carries their
+calls. It refuses all that a function system would know, lets calls of an ended instance wait for ever, and gives a
+future where a value is awaited. A `FunctionSystem` is its runtime with these added, in the shapes of a cluster's, so
+that the SDK's own functions (`create_resource_group`, `get_instance`, `list_named_instances`, `kill_instance`) work on
+it. `tests/unit/runtime/yr` checks each signature against the SDK's.
+
+What is of the process stays so: an instance has no environment, no devices and no pid of its own, and SIGKILL ends all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from yr.err_type import ErrorCode
+from yr.exception import YRInvokeError, YRRuntimeError
+from yr.local_mode.local_mode_runtime import LocalModeRuntime
+from yr.runtime_holder import global_runtime
+
+Amounts = dict[str, float]
+"""In a cluster's words: CPU in thousandths, Memory in MB, others by `KIND/MODEL/count`."""
+Callback = Callable[[Any], None]
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """A node as `yr.resources()` has it; `held`: what groups and instances hold."""
+
+    id: str
+    capacity: Amounts
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    held: Amounts = field(default_factory=dict)
+
+    def free(self) -> Amounts:
+        """What nobody holds."""
+        return {name: amount - self.held.get(name, 0.0) for name, amount in self.capacity.items()}
+
+    def hold(self, wanted: Mapping[str, float], sign: int = 1) -> None:
+        """Hold so much more; with -1, less."""
+        for name, amount in wanted.items():
+            self.held[name] = self.held.get(name, 0.0) + sign * amount
+
+
+@dataclass(slots=True)
+class _Group:
+    request: str
+    bundles: list[Amounts]
+    node: LocalNode | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Instance:
+    id: str
+    meta: Any
+    group: str = ""
+    waiting: dict[str, list[Callback]] = field(default_factory=dict)
+    """Object -> who is to hear of it."""
+
+
+class FunctionSystem(LocalModeRuntime):
+    """The runtime of the SDK on this machine, after `install`."""
+
+    def __init__(self, nodes: Sequence[LocalNode]) -> None:
+        super().__init__()
+        self._nodes = {node.id: node for node in nodes}
+        self._here = nodes[0].id
+        self._groups: dict[str, _Group] = {}
+        self._instances: dict[str, _Instance] = {}
+        self._names: dict[str, str] = {}
+        """`namespace-name` -> instance."""
+        self._objects: dict[str, _Instance] = {}
+        self._mutex = threading.RLock()
+
+    # -- nodes
+
+    def resources(self) -> list[dict[str, Any]]:
+        """The nodes; `yr.resources()` itself refuses in local mode, whatever the runtime can."""
+        with self._mutex:
+            return [
+                {
+                    "id": node.id,
+                    "status": 0,
+                    "capacity": dict(node.capacity),
+                    "allocatable": node.free(),
+                    "labels": dict(node.labels),
+                }
+                for node in self._nodes.values()
+            ]
+
+    def get_node_id(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
+        """The node of this process."""
+        return self._here
+
+    def get_node_ip_address(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
+        """Loopback: nothing here is reached from elsewhere."""
+        return "127.0.0.1"
+
+    def get_namespace(self) -> str:
+        """That of instances which are given none."""
+        return ""
+
+    # -- resource groups
+
+    def create_resource_group(self, bundles: list[dict[str, float]], name: str, strategy: str) -> str:
+        """Hold the bundles on one node if there is room; `wait_resource_group` says whether there was."""
+        with self._mutex:
+            if name in self._groups:
+                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"the resource group {name} is there already")
+            group = self._groups[name] = _Group(uuid.uuid4().hex, [dict(bundle) for bundle in bundles])
+            total: Amounts = {}
+            for bundle in bundles:
+                for kind, amount in bundle.items():
+                    total[kind] = total.get(kind, 0.0) + amount
+            group.node = next((node for node in self._nodes.values() if _within(total, node.free())), None)
+            if group.node is not None:
+                group.node.hold(total)
+            elif any(_within(total, node.capacity) for node in self._nodes.values()):
+                group.why = f"the node has no room for it now ({strategy})"
+            else:
+                group.why = f"the node can never hold it ({strategy})"
+            return group.request
+
+    def wait_resource_group(self, name: str, request_id: str, timeout_seconds: int) -> None:  # noqa: ARG002
+        """Whether it is held: that is known at once here."""
+        with self._mutex:
+            group = self._groups.get(name)
+        if group is None or group.request != request_id:
+            raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no resource group {name} of that request")
+        if group.node is None:
+            raise _error(ErrorCode.ERR_RESOURCE_NOT_ENOUGH, group.why)
+
+    def remove_resource_group(self, name: str) -> None:
+        """Give it back, and end what lives in it."""
+        with self._mutex:
+            group = self._groups.pop(name, None)
+            inside = [own.id for own in self._instances.values() if own.group == name]
+        if group is None:
+            raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no resource group {name}")
+        for instance in inside:
+            self.terminate_instance(instance)
+        if group.node is not None:
+            with self._mutex:
+                for bundle in group.bundles:
+                    group.node.hold(bundle, -1)
+
+    # -- instances
+
+    def create_instance(self, func_meta: Any, args: list[Any], opt: Any, group_info: Any = None) -> str:
+        """An instance, made when this returns; under a name once."""
+        if opt.env_vars:
+            raise _error(ErrorCode.ERR_PARAM_INVALID, "an instance of local mode has no environment of its own")
+        key = _key(func_meta.ns, func_meta.name)
+        group, index = opt.resource_group_options.resource_group_name, opt.resource_group_options.bundle_index
+        with self._mutex:
+            if key and key in self._names:
+                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"an instance named {func_meta.name} is there already")
+            if group and (group not in self._groups or index >= len(self._groups[group].bundles)):
+                raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no bundle {index} of a resource group {group}")
+            if key:
+                self._names[key] = ""
+        try:
+            made = super().create_instance(func_meta, args, opt, group_info)
+        except BaseException:
+            with self._mutex:
+                self._names.pop(key, None)
+            raise
+        with self._mutex:
+            self._instances[made] = _Instance(made, func_meta, group)
+            if key:
+                self._names[key] = made
+        return made
+
+    def invoke_instance(
+        self, func_meta: Any, instance_id: str, args: list[Any], opt: Any, return_nums: int
+    ) -> list[str]:
+        """Call an instance by its id, or by the `namespace-name` of a handle that was looked up."""
+        with self._mutex:
+            own = self._instances.get(self._names.get(instance_id, instance_id))
+        if own is None:
+            raise _error(ErrorCode.ERR_INSTANCE_NOT_FOUND, f"there is no instance {instance_id}")
+        objects: list[str] = super().invoke_instance(func_meta, own.id, args, opt, return_nums)
+        with self._mutex:
+            for made in objects:
+                own.waiting[made] = []
+                self._objects[made] = own
+        return objects
+
+    def set_get_callback(self, object_id: str, callback: Callback) -> None:
+        """Tell of a value, or of the error in its place, as a cluster's runtime does; local mode's own tells a future.
+
+        Of an instance that ended in the meantime its end is told.
+        """
+        with self._mutex:
+            own = self._objects.get(object_id)
+            if own is not None and object_id in own.waiting:
+                own.waiting[object_id].append(callback)
+        if own is not None and own.id not in self._instances:
+            callback(_ended(own.id))
+            return
+        super().set_get_callback(object_id, lambda done: self._tell(object_id, callback, done))
+
+    def _tell(self, object_id: str, callback: Callback, done: Any) -> None:
+        with self._mutex:
+            if (own := self._objects.pop(object_id, None)) is not None:
+                own.waiting.pop(object_id, None)
+        if isinstance(done, Future):
+            error = done.exception()
+            done = done.result() if error is None else error
+        if isinstance(done, BaseException) and not isinstance(done, RuntimeError):
+            done = YRInvokeError(done, str(done))
+        callback(done)
+
+    def terminate_instance(self, instance_id: str) -> None:
+        """End an instance: its pending calls break first, then it may clear up; one that is gone is fine."""
+        with self._mutex:
+            own = self._instances.pop(self._names.get(instance_id, instance_id), None)
+            if own is None:
+                return
+            self._names = {key: made for key, made in self._names.items() if made != own.id}
+            waiting = [callback for callbacks in own.waiting.values() for callback in callbacks]
+            for gone in own.waiting:
+                self._objects.pop(gone, None)
+        for callback in waiting:
+            callback(_ended(own.id))
+        worker = self._client.workers.get(own.id)
+        with suppress(Exception):  # whatever it does, it ends
+            worker._instance.__yr_shutdown__(0)
+        super().terminate_instance(own.id)
+
+    def terminate_instance_sync(self, instance_id: str) -> None:
+        """The same: here nobody else ends it."""
+        self.terminate_instance(instance_id)
+
+    def query_named_instances(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
+        """`namespace-name` of each."""
+        with self._mutex:
+            return sorted(key for key, made in self._names.items() if made)
+
+    def get_instance_by_name(self, name: str, namespace: str, timeout: int) -> Any:  # noqa: ARG002
+        """What a handle is made of; there is nothing to wait for here."""
+        with self._mutex:
+            own = self._instances.get(self._names.get(_key(namespace, name), ""))
+        if own is None:
+            raise _error(ErrorCode.ERR_INSTANCE_NOT_FOUND, f"there is no instance named {name}")
+        said = type(own.meta)()
+        said.CopyFrom(own.meta)
+        said.ClearField("code")  # the class is known here; only a cluster's runtime unpacks it
+        return said
+
+    def finalize(self) -> None:
+        """End all instances, and forget."""
+        for instance in list(self._instances):
+            self.terminate_instance(instance)
+        super().finalize()
+
+    @property
+    def _client(self) -> Any:
+        return getattr(self, "_LocalModeRuntime__invoke_client")  # noqa: B009 - private to the SDK's class
+
+
+def install(nodes: Sequence[LocalNode]) -> FunctionSystem:
+    """Begin the SDK's local mode in this process, with a function system.
+
+    Raises:
+        RuntimeError: the SDK is in use in this process already.
+    """
+    sdk: Any = importlib.import_module("yr")  # its names are made when they are asked for
+    conf = sdk.Config()
+    conf.local_mode = True
+    conf.log_level = "ERROR"
+    conf.server_address = "127.0.0.1:1"  # never asked; without one the SDK looks for a command with which to start some
+    sdk.init(conf)
+    system = FunctionSystem(nodes)
+    system.init()
+    global_runtime.init(system)
+    return system
+
+
+def _key(namespace: str, name: str) -> str:
+    return (f"{namespace}-{name}" if namespace else name) if name else ""
+
+
+def _within(wanted: Mapping[str, float], there: Mapping[str, float]) -> bool:
+    return all(amount <= there.get(name, 0.0) for name, amount in wanted.items())
+
+
+def _error(code: ErrorCode, message: str) -> YRRuntimeError:
+    return YRRuntimeError(code=code, message=message)
+
+
+def _ended(instance: str) -> YRRuntimeError:
+    return _error(ErrorCode.ERR_INSTANCE_EXITED, f"the instance {instance} was ended")

@@ -1,0 +1,153 @@
+"""What a job asks of its backend beyond running ranks, and the words for what the backend cannot do.
+
+Ray carries all of it. Another backend names what it can, and a job that asks for more is refused before anything of it
+is started, with every such field at once. What stands at its default asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+from dljob.errors import Problem, SpecError
+
+if TYPE_CHECKING:  # the models take long to load, and a backend names its capabilities without them
+    from dljob.spec.model import DLJobManifest
+    from dljob.spec.tree import Loc
+
+
+class Capability(StrEnum):
+    """What a backend can do; the value is its name in messages."""
+
+    JOBS = "jobs"
+    """Run a whole job: PrimeMaster, and hosts of ranks."""
+    PROCESSES = "processes"
+    """Each actor is a process of its own, with its environment and its pid."""
+    SEVERAL_NODES = "several-nodes"
+    """Reservations are pinned to the node that PrimeMaster chose among several."""
+    CLASSES = "classes"
+    ELASTIC = "elastic"
+    DEVICES = "devices"
+    PLACEMENT = "placement"
+    DRIVERS = "drivers"
+    IN_PROCESS = "in-process"
+    CHECKPOINTS = "checkpoints"
+    COLLECTIVES = "collectives"
+    NODE_AGENTS = "node-agents"
+    """A process on each node sees frozen nodes, ranks that hang, and why processes end."""
+    SPARES = "spares"
+    MASTER_RESTARTS = "master-restarts"
+
+
+ALL = frozenset(Capability)
+"""What Ray carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A field whose value takes a capability. `path`: `*` stands for any item."""
+
+    path: tuple[str, ...]
+    capability: Capability
+    what: str
+    """In words: what nobody would do."""
+    hint: str = ""
+    when: Callable[[Any], bool] = bool
+
+
+def _is(value: object) -> Callable[[Any], bool]:
+    return lambda given: given == value
+
+
+def _many(groups: Sequence[Mapping[str, int]]) -> bool:
+    return sum(group.get("replicas", 1) for group in groups) > 1
+
+
+NEEDS: tuple[Need, ...] = (
+    Need(("backend",), Capability.JOBS, "a whole job, with its PrimeMaster and its hosts"),
+    Need(("roles", "*", "type"), Capability.ELASTIC, "ranks that form one torch world", when=_is("Elastic")),
+    Need(("roles", "*", "entrypoint", "class"), Capability.CLASSES, "ranks that are actors", "use module, or command"),
+    Need(("roles", "*", "accelerator"), Capability.DEVICES, "ranks with devices of their own"),
+    Need(("roles", "*", "resources", "custom"), Capability.DEVICES, "resources other than CPU and memory"),
+    Need(("roles", "*", "annotations"), Capability.PLACEMENT, "placement by annotations"),
+    Need(("roles", "*", "reserve"), Capability.DRIVERS, "a framework's own driver on Ray", when=_is("Quota")),
+    Need(("roles", "*", "restartPolicy", "level"), Capability.IN_PROCESS, "restarts in process", when=_is("InProcess")),
+    Need(("roles", "*", "restartPolicy", "outOfMemory"), Capability.NODE_AGENTS, "telling that memory ran out"),
+    Need(("collocations",), Capability.PLACEMENT, "roles that share devices or hosts, or never do"),
+    Need(("nodeGroups",), Capability.SEVERAL_NODES, "more than one machine", "leave nodeGroups out", when=_many),
+    Need(("nodeGroups", "*", "accelerator"), Capability.DEVICES, "machines with devices"),
+    Need(("checkpoint",), Capability.CHECKPOINTS, "savers of checkpoints on each node"),
+    Need(("collectives",), Capability.COLLECTIVES, "collectives across roles"),
+    Need(("faultTolerance", "spares"), Capability.SPARES, "processes and machines that are kept ready"),
+    Need(("faultTolerance", "node"), Capability.NODE_AGENTS, "looking for nodes that are frozen"),
+    Need(("faultTolerance", "hang"), Capability.NODE_AGENTS, "looking for ranks that stand still"),
+    Need(("faultTolerance", "elastic"), Capability.ELASTIC, "roles that go on with fewer ranks"),
+    Need(
+        ("faultTolerance", "rules", "*", "action"),
+        Capability.NODE_AGENTS,
+        "another node in the place of a bad one",
+        when=_is("ReplaceNode"),
+    ),
+    Need(
+        ("faultTolerance", "rules", "*", "escalateTo"),
+        Capability.NODE_AGENTS,
+        "another node in the place of a bad one",
+        when=_is("ReplaceNode"),
+    ),
+    Need(
+        ("faultTolerance", "rules", "*", "action"),
+        Capability.IN_PROCESS,
+        "restarts in process",
+        when=_is("RestartInProcess"),
+    ),
+    Need(("master", "maxRestarts"), Capability.MASTER_RESTARTS, "a PrimeMaster that comes back when it dies"),
+)
+
+
+def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) -> tuple[Problem, ...]:
+    """Every field that asks for what the backend lacks, in the order of `NEEDS`; that of the whole job stands alone."""
+    from dljob.spec.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
+
+    spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    spec["backend"] = {"name": backend}
+    found = [
+        Problem(path_of(("spec", *loc)), _words(backend, need), hint=need.hint)
+        for need in NEEDS
+        if need.capability not in has
+        for loc, value in _at(spec, need.path)
+        if need.when(value)
+    ]
+    return tuple(found)
+
+
+def admit(manifest: DLJobManifest, backend: str, has: Collection[Capability], *, hint: str = "") -> None:
+    """Refuse a job that asks for what its backend lacks.
+
+    Raises:
+        SpecError: with every such field.
+    """
+    problems = lacking(manifest, backend, has)
+    if problems:
+        raise SpecError(problems, hint=hint)
+
+
+def _words(backend: str, need: Need) -> str:
+    return f"the backend {backend} lacks {need.capability}: {need.what}"
+
+
+def _at(value: object, path: Sequence[str]) -> Iterator[tuple[Loc, object]]:
+    """Each place that a path leads to, with what is there."""
+    if not path:
+        yield (), value
+        return
+    step, rest = path[0], path[1:]
+    if step == "*":
+        parts: list[tuple[str | int, object]] = list(enumerate(cast("Sequence[object]", value)))
+    else:
+        known = cast("Mapping[str, object]", value)
+        parts = [(step, known[step])] if step in known else []
+    for key, part in parts:
+        for loc, found in _at(part, rest):
+            yield (key, *loc), found
