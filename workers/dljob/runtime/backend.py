@@ -1,7 +1,7 @@
 """What PrimeMaster needs of a distributed backend, as one small asynchronous protocol, and how a backend is chosen.
 
 A backend holds no state that is not in the cluster: two of them, in two masters, see the same actors and reservations.
-`tests/ray/backend_contract.py` is the suite that any backend must pass.
+`tests/kits/backend_contract.py` is the suite that any backend must pass.
 """
 
 from __future__ import annotations
