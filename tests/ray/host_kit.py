@@ -95,6 +95,7 @@ class Job:
             beacon_s=0.05,
             code_dir=USER_DIR,
             roles=roles,
+            attempt=3,
         )
         self.hosts: list[HostHandle] = []
 

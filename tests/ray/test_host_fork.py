@@ -40,7 +40,7 @@ def test_ranks_know_where_they_are(job, tmp_path):
     assert said[1]["env"] == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     assert said[0]["config"] == {"lr": 1}
     assert said[0]["peers"] == {"w": 2, "other": 1}
-    assert (said[0]["incarnation"], said[0]["reason"]) == (2, "SIGKILL")
+    assert (said[0]["attempt"], said[0]["incarnation"], said[0]["reason"]) == (3, 2, "SIGKILL")
     assert not said[0]["ray"]
     assert not said[0]["torch"]
 

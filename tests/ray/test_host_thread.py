@@ -40,6 +40,7 @@ def test_rank_knows_where_it_is(job, tmp_path):
     host = run(job, "facts", args=("--lr", "0.1"), config={"a": 1}, env=(("MY_VAR", "x"),))
     said = json.loads(host.ends()[0].outcome.result)
     assert said["name"] == "w/0"
+    assert said["life"] == [3, 1, ""]
     assert said["argv"] == ["people.facts", "--lr", "0.1"]
     assert said["cwd"].endswith("usercode")
     assert said["config"] == {"a": 1}

@@ -21,6 +21,7 @@ if what == "facts":
         "config": dict(me.config),
         "peers": dict(me.peers),
         "incarnation": me.incarnation,
+        "attempt": me.attempt,
         "reason": me.restart_reason,
         "ray": "ray" in sys.modules,
         "torch": "torch" in sys.modules,

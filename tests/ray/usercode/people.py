@@ -18,6 +18,7 @@ def answer():
 def facts(context):
     return {
         "name": context.name,
+        "life": [context.attempt, context.incarnation, context.restart_reason],
         "argv": sys.argv,
         "cwd": str(Path.cwd()),
         "config": dict(context.config),

@@ -60,6 +60,11 @@ def test_every_feature_is_shown_by_a_test_or_a_command_that_is_there() -> None:
     assert len(features) >= 40
     assert [row for row in features if len(row) != 3 or not (TEST.search(row[2]) or "make " in row[2])] == []
     assert missing("features.md") == []
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = re.findall(r"`make ([^`]+)`", (ROOT / "docs" / "features.md").read_text())
+    assert {command.split()[0] for command in commands} <= made
+    named = {word.partition("=")[2] for command in commands for word in command.split()[1:]}
+    assert [name for name in named if not (ROOT / "examples" / name / "dljob.yaml").exists()] == []
 
 
 def test_what_is_not_there_yet_is_said_in_the_readme_too() -> None:

@@ -169,6 +169,8 @@ class WorkerContext:
     calls: Calls = field(repr=False)
     report: Callable[[int, Mapping[str, float]], None] = field(repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    attempt: int = 1
+    """Which attempt of the job this is, counted from 1: each has a Ray of its own, or the same one anew."""
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
     """Asks the host where the saver of this node is, and what this rank is called there."""
     cards: Cards = field(default_factory=Cards, repr=False)

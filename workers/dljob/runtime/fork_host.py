@@ -229,6 +229,7 @@ class ForkHost(Host):
             "world_size": order.world_size,
             "group": start.rank // role.group_size,
             "incarnation": start.incarnation,
+            "attempt": job.attempt,
             "restart_reason": start.restart_reason,
             "devices": dict(start.devices),
             "device_index": environment.device_index(kind, start, os.environ),

@@ -248,6 +248,7 @@ class ThreadHost(Host):
             calls=RayCalls(job, f"{role.name}/{start.rank}"),
             report=self._progress.put,
             env=env,
+            attempt=job.attempt,
             saver=lambda: saving.place(self.spec, order, start),
         )
 
