@@ -14,6 +14,7 @@ from dljob.master import (
     commands,
     ending,
     reissue,
+    resizing,
     restart,
     spares,
     standby,
@@ -298,6 +299,22 @@ def begins_before_it_ends(patch):
 def starts_unchecked(patch):
     """Nobody waits for the check of its nodes."""
     patch.setattr(starting.checks, "pending", lambda d, role: False)
+
+
+@bug
+def takes_those_along_who_stay(patch):
+    """A resize ends the processes of all, whatever the role says."""
+    patch.setattr(restart, "_staying", lambda d, order, members: frozenset())
+
+
+@bug
+def ends_who_goes_at_work(patch):
+    """A resize that does not wait until those who go have left their code."""
+
+    def at_once(d, role, why):
+        resizing.resize(d, resizing.Resize({role: d.sizes[role].target}, {}), why, anew=False)
+
+    patch.setattr(resizing, "part", at_once)
 
 
 @bug

@@ -35,6 +35,8 @@ FOUND = {
     "begins_before_it_ends": ("two ranks", "two hosts"),
     "starts_unchecked": ("checks", "check"),
     "skips_a_count": ("two nodes", "count"),
+    "takes_those_along_who_stay": ("a resize in process", "elastic"),
+    "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }
 """Bug -> the world that shows it, and the law that it breaks there."""
 SEGMENTS = ("misorders_two_segments", "reads_beyond_the_fence")

@@ -87,7 +87,7 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
 
 
 def kept(before: JobState, after: JobState) -> Iterator[str]:
-    """Who is in a role with another number of ranks, and keeps its place, keeps its process where the role says so."""
+    """Where a role says so, who keeps its place in a world of another size keeps its process; who goes has left."""
     for role, own in after.sizes.items():
         if own.size == before.sizes[role].size or resizing.level_of(after.job, role) is not Level.IN_PROCESS:
             continue
@@ -104,6 +104,9 @@ def kept(before: JobState, after: JobState) -> Iterator[str]:
                 and (new.phase, new.life) != (old.phase, old.life)
             ):
                 yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
+        for rank in range(own.size, facts.plan.replicas):
+            if before.ranks[role, rank].phase is RankPhase.READY:
+                yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
 
 
 def bounded(state: JobState) -> Iterator[str]:
