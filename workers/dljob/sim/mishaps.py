@@ -220,7 +220,7 @@ def possible(w: World, kind: str) -> list[Fault]:
     elif kind in ("node lost", "freeze", "cut", "drain", "evict"):
         count = len(_speaking(w, Fault(kind)))
     elif kind == "scale":
-        count = 2 * len(w.known.sizes)
+        count = max(2 * len(w.known.sizes), int(w.state is not None))
     else:
         count = int(w.state is not None)
     return [Fault(kind, pick) for pick in range(count)]
