@@ -56,6 +56,7 @@ def test_a_queue_outlives_its_keeper_and_its_producer(world):
     porter, queue = RoleGroup("callee")[0], DataQueue("samples")
     porter.call("put", "samples", ["a", b"b" * 300_000, "c"]).result(60)
     kill_rank(world, 0, 2)
+    kill_keeper("queue", "samples")  # both are dead before anybody asks
     assert queue.get(60) == "a"
     kill_keeper("queue", "samples")
     assert queue.get(60) == b"b" * 300_000

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dljob import CallError, CallTimeoutError, UsageError, WeightChannel
 from dljob.calls.backlog import Who
 from dljob.runtime import context, keeper, weights, weights_data, weights_keeper
+from dljob.runtime.asking import Asker
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext
 from dljob.runtime.messages import Call, Reply
 from dljob.runtime.weights_data import PIECE, checksum, flat, whole
@@ -344,3 +345,12 @@ def test_direct_transport_is_not_for_scripts(line):
     with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
         WeightChannel("p", transport="rdt")
     assert "collective serve scripts" in told.value.hint
+
+
+def test_a_question_that_is_not_asked_any_more_is_left(line):
+    asker = Asker("weights", "policy", "WeightChannel")
+    over, send, sent = iter([False, True]), line.send, list[Any]()
+    line.send = lambda call: sent.append(send(call)) or sent[-1]
+    assert asker.ask("receive", ("", 0), 20.0, timeout_s=None, unless=lambda: next(over)) is None
+    WeightChannel("policy").publish(1, {})
+    assert sent[0].result(60)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -122,8 +123,13 @@ class Line:
         self.spec = SimpleNamespace(recreate=True)
         self.groups: list[Groups] = []
 
-    def ask(self, method: str, *args: Any, timeout_s: float | None) -> Any:
-        return asyncio.run_coroutine_threadsafe(getattr(self.held, f"on_{method}")(*args), self.loop).result(60)
+    def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
+        future = asyncio.run_coroutine_threadsafe(getattr(self.held, f"on_{method}")(*args), self.loop)
+        while not unless():
+            with contextlib.suppress(TimeoutError):
+                return future.result(0.01)
+        future.cancel()
+        return None
 
     def end(self) -> None:
         """End the members, then the loop that serves them."""
@@ -141,7 +147,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     monkeypatch.setattr(keeper, "Guard", lambda *_: None)
     monkeypatch.setattr(keeper.keepers, "follow_master", lambda *_: None)
     monkeypatch.setattr(weights_group, "AGAIN_S", 0.01)
-    monkeypatch.setattr(weights_group, "LOOK_S", 0.05)
+    monkeypatch.setattr(weights_group, "REPEAT_S", 0.05)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

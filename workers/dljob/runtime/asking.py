@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dljob.calls.backlog import Who
@@ -53,8 +54,8 @@ class Asker:
         me = current_worker()
         return Who(me.name, me.incarnation, self._line)
 
-    def ask(self, method: str, *args: Any, timeout_s: float | None) -> Any:
-        """What the keeper answers; while there is none it waits for the next one.
+    def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
+        """What the keeper answers; while there is none it waits for the next one. None once `unless` says so.
 
         Raises:
             CallTimeoutError: no answer within `timeout_s` seconds.
@@ -63,7 +64,9 @@ class Asker:
         me, label = current_worker(), f"{self.name}.{method}"
         payload = wire.dump((args, {}), label)
         call = Outgoing(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
-        reply = _waited(me, call)
+        reply = _waited(me, call, unless)
+        if reply is None:
+            return None
         if not reply.error_type:
             return wire.load(reply.payload)
         if reply.error_type == UsageError.__name__:
@@ -75,12 +78,13 @@ class Asker:
         )
 
 
-def _waited(me: WorkerContext, call: Outgoing) -> Reply:
-    """The reply; this thread can be interrupted meanwhile."""
+def _waited(me: WorkerContext, call: Outgoing, unless: Callable[[], bool]) -> Reply | None:
+    """The reply; this thread can be interrupted meanwhile, and gives up when it is told to."""
     future = me.calls.send(call)
-    while True:
+    while not unless():
         try:
             return future.result(LOOK_S)
         except TimeoutError:
             if future.done():
                 return future.result()
+    return None

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dljob.errors import CallTimeoutError, CollectiveAbortedError, CollectiveError, DeadlineError, UsageError
-from dljob.runtime.asking import Asker
+from dljob.errors import CollectiveAbortedError, CollectiveError, DeadlineError, UsageError
+from dljob.runtime.asking import SLICE_S, Asker
 from dljob.runtime.collectives.group import CollectiveGroup, group_spec
 from dljob.runtime.collectives.table import table
 from dljob.runtime.context import current_worker
@@ -26,8 +26,8 @@ from dljob.runtime.weights_model import Broadcast, Version
 if TYPE_CHECKING:
     import torch
 
-LOOK_S = 1.0
-"""How often a member that waits for the next version looks whether its group still is."""
+REPEAT_S = 1.0
+"""After so long an announcement is made again: its keeper may have died with it."""
 TAKE_S = 20.0
 """How long a reader waits for what its group had taken in before it is published: it is fetched otherwise then."""
 AGAIN_S = 0.5
@@ -117,7 +117,7 @@ class Member:
 
     def _repeat(self, version: Version, coming: Broadcast, done: threading.Event) -> None:
         """The others wait for the announcement: one that died with its keeper is made to the next one."""
-        while not done.wait(LOOK_S):
+        while not done.wait(REPEAT_S):
             try:
                 self._announce(version, coming)
             except UsageError:
@@ -153,7 +153,10 @@ class Member:
             time.sleep(AGAIN_S)
 
     def _current(self) -> bool:
-        return current_worker().incarnation == self.incarnation
+        try:
+            return current_worker().incarnation == self.incarnation
+        except UsageError:  # it is no rank any more
+            return False
 
     def _now(self, group: CollectiveGroup | None) -> None:
         with self._changed:
@@ -167,11 +170,12 @@ class Member:
     def _serve(self, group: CollectiveGroup) -> None:
         """Take what is broadcast, until somebody is lost."""
         last = ""
-        while group.whole and self._current():
-            try:
-                coming = self._keeper.ask("announced", group.full_name, last, LOOK_S, timeout_s=None)
-            except CallTimeoutError:
-                continue
+
+        def over() -> bool:
+            return not group.whole or not self._current()
+
+        while not over():
+            coming = self._keeper.ask("announced", group.full_name, last, SLICE_S, timeout_s=None, unless=over)
             if coming is not None:
                 last = coming.nonce
                 if coming.root != group.rank:
