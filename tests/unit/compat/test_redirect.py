@@ -122,6 +122,61 @@ def test_a_pickle_that_names_ray_is_read_in_a_fresh_subprocess(run: Runner) -> N
     assert said == "ray_adapter.util.scheduling_strategies ray_adapter"
 
 
+def test_what_is_pickled_here_is_read_where_nobody_redirects(run: Runner) -> None:
+    """It names the adapter: by Ray's name it would be a class of the real Ray there, or none."""
+    line = "import pickle, sys; print(type(pickle.loads(bytes.fromhex(sys.argv[1]))).__module__, 'ray' in sys.modules)"
+    said = run.says(f"""
+import pickle, subprocess, sys
+from {STRATEGY} import PlacementGroupSchedulingStrategy
+data = pickle.dumps(PlacementGroupSchedulingStrategy("rg0"))
+env = {{"PYTHONPATH": {str(ADAPTER)!r}}}
+subprocess.run([sys.executable, "-c", {line!r}, data.hex()], env=env, check=True)
+""")
+    assert said == "ray_adapter.util.scheduling_strategies False"
+
+
+OPTIONS = """
+import ray
+shared = ray.ActorClass()
+one, two = shared.options(name="one", resources={"NPU": 1}), shared.options(name="two")
+print(one.remote(), two.remote(), shared.remote(), one is two)
+"""
+
+
+def test_options_of_one_class_are_each_their_own(run: Runner) -> None:
+    assert run.says(OPTIONS) == (
+        "{'custom': {'NPU': 1}, 'name': 'one'} {'custom': {}, 'name': 'two'} {'custom': {}} False"
+    )
+
+
+def test_a_list_of_bundles_is_left_as_it_was_wherever_the_function_comes_from(run: Runner) -> None:
+    said = run.says("""
+import ray
+from ray.util import placement_group
+from ray.util.placement_group import placement_group as same
+bundles = [{"CPU": 1}]
+print(placement_group(bundles), same(bundles, strategy="SPREAD"), ray.util.placement_group is not None, bundles)
+""")
+    assert said == "('PACK', [{'CPU': 1000}]) ('SPREAD', [{'CPU': 1000}]) True [{'CPU': 1}]"
+
+
+def test_the_adapter_alone_has_both_faults(run: Runner) -> None:
+    code, out, _ = run(
+        f"""
+import sys, ray_adapter
+sys.modules["ray"] = ray_adapter
+{OPTIONS}
+bundles = [{{"CPU": 1}}]
+ray_adapter.util.placement_group(bundles)
+print(bundles)
+""",
+        "program.py",
+        how=(),
+    )
+    both = "{'custom': {'NPU': 1}, 'name': 'two'}"
+    assert (code, out) == (0, f"{both} {both} {both} True\n[{{'CPU': 1000}}]")
+
+
 def test_ray_that_is_loaded_already_is_refused(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("from ray import util")
@@ -152,7 +207,8 @@ def test_what_the_adapter_lacks_is_refused_and_never_taken_from_a_ray_beside_it(
     said = run.says("""
 import ray
 for line in (
-    "import ray.dag", "import ray.util.queue", "from ray.experimental.state.api import get_actor", "ray.timeline()"
+    "import ray.dag", "import ray.util.queue", "from ray.experimental.state.api import get_actor", "ray.timeline()",
+    "import ray.util.metrics", "ray.get_gpu_ids()", "ray.__version__", "from ray.exceptions import ActorDiedError",
 ):
     try:
         exec(line)
@@ -166,7 +222,12 @@ print(hasattr(ray, "timeline"))
     )
     assert [line.split(" |")[0] for line in said[1:3]] == ["ray.util.queue", "ray.experimental"]
     assert said[3] == "timeline | ray.timeline is not provided: here `ray` means ray_adapter, which has no 'timeline'"
-    assert said[4] == "False"
+    assert said[4].startswith("ray.util.metrics | DISTRIBUTED_BACKEND=yr, so that")
+    assert [line.split(" |")[0] for line in said[5:7]] == ["get_gpu_ids", "__version__"]
+    assert said[7].startswith(
+        "ray_adapter.exceptions | cannot import name 'ActorDiedError' from 'ray_adapter.exceptions'"
+    )
+    assert said[8] == "False"
 
 
 def test_without_the_adapter_it_says_what_to_install(run: Runner) -> None:

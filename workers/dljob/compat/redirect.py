@@ -18,6 +18,10 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would take longer to load than all of this
+    from typing import Any
+
 ENVIRONMENT = "DISTRIBUTED_BACKEND"
 ADAPTERS = {"yr": "ray_adapter", "yuanrong": "ray_adapter"}
 """Backend -> the package that offers Ray's interface on it. Source: openYuanrong's ray-adapter, March 2026."""
@@ -47,6 +51,7 @@ class _Same:
         module.__spec__ = self._own
         if "__getattr__" not in vars(module):
             module.__dict__["__getattr__"] = _refuser(module.__name__)
+        _mend(self._target.partition(".")[0])
 
 
 class RayFinder:
@@ -87,6 +92,70 @@ class RayFinder:
         if wanted == self._adapter:
             return f"{said} Install {wanted} in {sys.prefix}, or unset {ENVIRONMENT} to use Ray"
         return f"{said} {self._adapter} has no such part of Ray: do without it, or unset {ENVIRONMENT} to use Ray"
+
+
+def _mend(adapter: str) -> None:
+    """Two things that the adapter does otherwise than Ray without a word; its own modules, wherever they hold them.
+
+    `.options()` writes into the class that all share, and gives that: of two, the later one is what both mean. And
+    `placement_group` rewrites the caller's bundles, so that the second group of a list asks for a thousand times the
+    CPUs. Source: ray-adapter, `actor.py` and `util/placement_group.py`, March 2026.
+    """
+    for cls in list(_names(adapter + ".actor").values()):
+        options = vars(cls).get("options") if isinstance(cls, type) and cls.__module__ == adapter + ".actor" else None
+        if options is not None and not hasattr(options, _MARK):
+            setattr(cls, "options", _apart(options))  # noqa: B010 - any class that has some
+    make = _names(adapter + ".util.placement_group").get("placement_group")
+    if make is None or hasattr(make, _MARK):
+        return
+    keeping = _keeping(make)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(adapter) and vars(module).get("placement_group") is make:
+            setattr(module, "placement_group", keeping)  # noqa: B010 - a module's global
+
+
+def _names(module: str) -> dict[str, Any]:
+    return vars(sys.modules[module]) if module in sys.modules else {}
+
+
+def _apart(options: Any) -> Any:
+    """An `options` that leaves its object as it is: it is done to a copy, with options of its own."""
+
+    def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held: dict[str, Any] = self.__dict__
+        own = {name: _own_options(value) for name, value in held.items()}
+        return options(_made(type(self), own), *args, **kwargs)
+
+    setattr(apart, _MARK, True)
+    return apart
+
+
+def _own_options(value: Any) -> Any:
+    """A creator of instances holds the options that are written into."""
+    held = getattr(value, "__dict__", {})
+    if "__invoke_options__" not in held:
+        return value
+    from copy import deepcopy  # noqa: PLC0415 - seldom needed, and every Python of the job loads this file
+
+    return _made(type(value), {**held, "__invoke_options__": deepcopy(held["__invoke_options__"])})
+
+
+def _made(kind: Any, held: dict[str, Any]) -> Any:
+    made: Any = kind.__new__(kind)
+    made.__dict__.update(held)
+    return made
+
+
+def _keeping(make: Any) -> Any:
+    """A `placement_group` that rewrites bundles of its own."""
+
+    def placement_group(bundles: Any, *args: Any, **kwargs: Any) -> Any:
+        from copy import deepcopy  # noqa: PLC0415 - the same
+
+        return make(deepcopy(bundles), *args, **kwargs)
+
+    setattr(placement_group, _MARK, True)
+    return placement_group
 
 
 def _refuser(module: str) -> object:
