@@ -54,7 +54,7 @@ def began(job: Job, ranks: int) -> bool:
     return sum(line["world"] == ranks for line in resize_job.lines(job.folder, "step", 1)) >= 10
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_who_stays_keeps_its_process_and_the_losses_are_those_of_an_undisturbed_run(job: Job) -> None:
     role = job.role(
         "t",
