@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dljob.telemetry import reasons
 from dljob.telemetry.records import scan
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 

@@ -226,8 +226,8 @@ class Role(Model):
     annotations: Annotated[dict[LabelKey, Text], Field(max_length=16)] = Field(default_factory=dict)
     """Placement in another spelling, which may not contradict a typed field: `scheduling.dljob.io/accelerator: NPU` and
     `/accelerator-count: "0.5"`; `/placement-group: x`: the roles of one value share a unit, so a host, and devices when
-    they take shares; `/collocate-with: actor`: the same by the other's name; `/strategy: STRICT_PACK`;
-    `/label-selector: '{"rack": "in(a,b)"}'`: labels that its nodes have, v, !v, in(a,b) or !in(a,b)."""
+    they take shares; `/collocate-with: actor`: the same by its name; `/strategy: STRICT_SPREAD`: a node for each group;
+    `/topology-key: rack`: one value of that label on its nodes; `/label-selector: '{"rack": "in(a,b)"}'`, or !v."""
 
 
 class Collocation(Model):
