@@ -30,7 +30,7 @@ def main() -> None:
         1.2 * plain,
         samples={"dljob": found["store"], "plain": found["plain"]},
         facts={"bytes equal": found["equal"]},
-        note=f"{median(found['dljob']) / plain:.2f} x plain",
+        note=f"{median(found['store']) / plain:.2f} x plain",
     ).emit()
 
 
