@@ -13,6 +13,7 @@ from dljob.master import (
     codec,
     commands,
     ending,
+    moving,
     reissue,
     resizing,
     restart,
@@ -284,8 +285,8 @@ def forgets_a_timer(patch):
 @bug
 def keeps_a_reservation(patch):
     """A unit that moves keeps its old place too."""
-    old = admission.Unreserve
-    patch.setattr(admission, "Unreserve", lambda unit, token: old(unit, 0))
+    old = moving.Unreserve
+    patch.setattr(moving, "Unreserve", lambda unit, token: old(unit, 0))
 
 
 @bug
