@@ -16,6 +16,7 @@ from dljob.runtime.entries import ENDED, bring, over, read_notes, read_status, s
 from dljob.runtime.launch import begin, outline
 from dljob.runtime.prime import leased
 from dljob.runtime.setup import Setup
+from dljob.spec.capabilities import ALL, Capability
 from dljob.spec.load import parse
 
 KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
@@ -49,6 +50,7 @@ class Made:
     kv: Values = field(default_factory=Values)
     specs: list[ActorSpec] = field(default_factory=list)
     looks: int = 0
+    capabilities: frozenset[Capability] = ALL
 
     async def nodes(self) -> tuple[NodeView, ...]:
         self.looks += 1

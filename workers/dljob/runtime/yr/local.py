@@ -32,7 +32,7 @@ Callback = Callable[[Any], None]
 
 @dataclass(slots=True)
 class LocalNode:
-    """A node as `yr.resources()` has it; `held`: what groups and instances hold."""
+    """A node as `yr.resources()` has it; `held`: what resource groups hold."""
 
     id: str
     capacity: Amounts
@@ -40,7 +40,7 @@ class LocalNode:
     held: Amounts = field(default_factory=dict)
 
     def free(self) -> Amounts:
-        """What nobody holds."""
+        """What no group holds."""
         return {name: amount - self.held.get(name, 0.0) for name, amount in self.capacity.items()}
 
     def hold(self, wanted: Mapping[str, float], sign: int = 1) -> None:
