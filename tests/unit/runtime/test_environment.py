@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,6 +131,15 @@ def test_devices_of_kinds_that_a_rank_takes_none_of_are_hidden() -> None:
     assert environment.hidden(role_of(), {}, {}) == dict.fromkeys(every, "")
     rest = environment.hidden(role_of(), {"NPU": ("3",)}, {})
     assert set(rest) == every - {"ASCEND_RT_VISIBLE_DEVICES"}
+
+
+def test_the_environment_of_a_rank_hides_them() -> None:
+    spec = SimpleNamespace(role=role_of(), job=SimpleNamespace(name="j", uid="u", dir="/d"))
+    order = SimpleNamespace(world_size=1, generation=1, store="")
+    bare = environment.rank_environment(spec, order, RankStart(0, 1, 0, 1, 0))  # type: ignore[arg-type]
+    assert bare["CUDA_VISIBLE_DEVICES"] == bare["ASCEND_RT_VISIBLE_DEVICES"] == ""
+    taking = environment.rank_environment(spec, order, start(0, "3"))  # type: ignore[arg-type]
+    assert (taking["CUDA_VISIBLE_DEVICES"], taking["ASCEND_RT_VISIBLE_DEVICES"]) == ("", "3")
 
 
 def test_who_says_so_sees_what_is_there() -> None:
