@@ -34,6 +34,7 @@ _ORDER = {
             "RestartProcess",
             "RestartRoleGroup",
             "RestartRole",
+            "ReplaceNode",
             "RestartJob",
             "Fail",
         )
