@@ -133,6 +133,7 @@ def objects(monkeypatch) -> Objects:
     monkeypatch.setattr(keeper.keepers, "follow_master", lambda *_: None)
     monkeypatch.setattr(weights_keeper.ray, "put", made.put)
     monkeypatch.setattr(weights_keeper, "COPY_AFTER_S", 0)
+    monkeypatch.setattr(weights_keeper, "SUMMED_WITHIN_S", 0)
     return made
 
 
@@ -182,6 +183,14 @@ async def test_checksums_follow(objects):
     await asyncio.sleep(0)
     await held.summed(mark, (5,))
     assert await waiting == (5,)
+
+
+async def test_checksums_of_a_publisher_that_died_before_it_told_them_are_the_keepers(objects):
+    held = a_keeper()
+    mark = await held.offer(ME, published(1, objects.put([b"x"]), objects.put([b"y", b"z"])))
+    elsewhere = asyncio.create_task(held.on_sums(mark, 60))
+    await asyncio.gather(*held._copies)
+    assert await elsewhere == tuple(checksum([memoryview(b) for b in bucket]) for bucket in ([b"x"], [b"y", b"z"]))
 
 
 async def test_who_may_publish_what(objects):

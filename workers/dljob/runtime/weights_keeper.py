@@ -22,6 +22,8 @@ from dljob.runtime.weights_rdt import forget
 KEPT = 2
 COPY_AFTER_S = 0.05
 """Who waits for a version has it first."""
+SUMMED_WITHIN_S = 5.0
+"""After that a publisher has died before it told its checksums."""
 
 
 class WeightsKeeper(Keeper):
@@ -185,10 +187,12 @@ class WeightsKeeper(Keeper):
         await asyncio.sleep(COPY_AFTER_S)
         try:
             refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
+            self._replace(version.mark, refs=refs, copied=True)
+            if await self.sums(version.mark, SUMMED_WITHIN_S) is None and self._kept(version.mark):
+                sums = [await asyncio.to_thread(_sum, await ref) for ref in refs]
+                self._replace(version.mark, sums=tuple(sums))
         except RayError:
             await self.lost(version.mark)
-            return
-        self._replace(version.mark, refs=refs, copied=True)
 
     def _replace(self, mark: Mark, **changes: Any) -> None:
         self._versions = [replace(one, **changes) if one.mark == mark else one for one in self._versions]
@@ -197,3 +201,7 @@ class WeightsKeeper(Keeper):
 
 def _put(bucket: Sequence[Any]) -> Any:
     return ray.put(parcel([memoryview(part) for part in bucket]))
+
+
+def _sum(bucket: Sequence[Any]) -> int:
+    return checksum([memoryview(part) for part in bucket])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +18,11 @@ from dljob.runtime.weights import AGAIN_S, Buckets, checked
 from dljob.runtime.weights_data import checksum, parcel
 from dljob.runtime.weights_model import Mark, Version
 
+SUM_AFTER_S = 0.02
+"""Who waits for a version maps it first: a checksum of 64 MiB takes 3 ms of a core that they may want."""
+
+_log = logging.getLogger(__name__)
+
 
 class RayCarrier:
     """See `weights.Carrier`."""
@@ -27,14 +34,25 @@ class RayCarrier:
         self._node: str = ray.get_runtime_context().get_node_id()
 
     def publish(self, version: Version, buckets: Buckets) -> None:
-        """Put each bucket once and tell the keeper; the checksums follow."""
+        """Put each bucket once and tell the keeper; the checksums follow, by a thread."""
         refs = [ray.put(parcel(bucket)) for bucket in buckets]
         made = replace(version, node=self._node, refs=refs)
         said = self.ask("offer", self._keeper.who, made)
         if isinstance(said, str):
             raise UsageError(f"{self._keeper.name}.publish: {said}")
         if version.sums is None:
-            self.ask("summed", said, tuple(checksum(bucket) for bucket in buckets))
+            name = f"dljob-sums-{self._keeper.name}"
+            threading.Thread(target=self._sum, args=(said, refs), name=name, daemon=True).start()
+
+    def _sum(self, mark: Mark, refs: list[Any]) -> None:
+        """Tell the checksums of what was put: the state may be another one by now."""
+        time.sleep(SUM_AFTER_S)
+        try:
+            buckets: Any = _got(refs, None)
+            sums = tuple(checksum([memoryview(part) for part in bucket]) for bucket in buckets)
+            self.ask("summed", mark, sums)
+        except Exception as error:  # noqa: BLE001 - this process ends; the keeper makes them of its copy
+            _log.debug("%s: no checksums: %s", self._keeper.name, error)
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """See Carrier."""
