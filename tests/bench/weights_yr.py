@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +46,7 @@ def main() -> None:
     me: Any = SimpleNamespace(name="bench/0", role="bench", rank=0, job_uid="0" * 32, job_dir="")
     context.install(me)
     taken: dict[str, list[float]] = {"publish": [], "receive": []}
-    with tempfile.TemporaryDirectory() as folder, Datasystem(Path(folder)) as datasystem:
+    with Datasystem() as datasystem:
         os.environ.update(datasystem.environment)
         line: Any = Line()
         carrier = weights_yr.DatasystemCarrier(line)

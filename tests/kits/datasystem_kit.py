@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +21,9 @@ def free_port() -> int:
 class Datasystem:
     """Runs while the block does; `environment` is what its clients need."""
 
-    def __init__(self, folder: Path, megabytes: int = 512) -> None:
-        self._folder, self._megabytes = folder, megabytes
+    def __init__(self, megabytes: int = 512) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="dld-", dir="/tmp"))  # short, for its sockets
+        self._megabytes = megabytes
         self._port, self._meta = free_port(), free_port()
         self.pid = 0
 
@@ -45,7 +48,10 @@ class Datasystem:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._dscli("stop", "--worker_address", f"127.0.0.1:{self._port}")
+        try:
+            self._dscli("stop", "--worker_address", f"127.0.0.1:{self._port}")
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _dscli(self, *args: str) -> str:
         command = [str(Path(sys.executable).parent / "dscli"), *args]

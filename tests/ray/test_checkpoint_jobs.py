@@ -65,13 +65,25 @@ def four_ranks(job: Job, kind: str, *, save: bool) -> dict[str, Any]:
     return {**job.role("t", ""), "entrypoint": entry, **more}
 
 
+@pytest.fixture(scope="module")
+def undisturbed(ray_here: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[int, str]]:
+    """The curve of each of four ranks that nothing happens to."""
+    plain = Job(tmp_path_factory.mktemp("plain"))
+    try:
+        plain.start(four_ranks(plain, "class", save=False))
+        assert plain.connection.wait(100)["phase"] == "Succeeded"
+        return [curve(plain, rank) for rank in range(4)]
+    finally:
+        plain.close()
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["class", "module"])
-def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tmp_path: Path, kind: str) -> None:
-    plain, killed = Job(tmp_path / "plain"), Job(tmp_path / "killed")
+def test_four_ranks_of_which_one_is_killed_make_the_same_curve(
+    undisturbed: list[dict[int, str]], tmp_path: Path, kind: str
+) -> None:
+    killed = Job(tmp_path)
     try:
-        plain.start(four_ranks(plain, kind, save=False))
-        assert plain.connection.wait(100)["phase"] == "Succeeded"
         killed.start(four_ranks(killed, kind, save=True))
 
         def at_step(step: int) -> bool:
@@ -81,7 +93,7 @@ def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tm
         os.kill(killed.connection.pids()["t/2"], signal.SIGKILL)
         assert killed.connection.wait(100)["phase"] == "Succeeded"
         for rank in range(4):
-            assert curve(killed, rank) == curve(plain, rank)
+            assert curve(killed, rank) == undisturbed[rank]
             assert len(curve(killed, rank)) == STEPS
         assert incarnations(killed, 2) == [1, 2]
         status = killed.connection.status()
@@ -95,7 +107,6 @@ def test_four_ranks_of_which_one_is_killed_make_the_same_curve(ray_here: Any, tm
         assert "restored step 0 " not in log
         nothing_left(killed)
     finally:
-        plain.close()
         killed.close()
 
 

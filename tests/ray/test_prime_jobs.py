@@ -291,8 +291,8 @@ def test_the_journal_may_live_in_the_key_value_store(job: Job) -> None:
 
 
 def test_an_unknown_backend_is_refused_and_never_replaced(job: Job) -> None:
-    with pytest.raises(UsageError, match="'yr' is not installed; installed: ray"):
-        job.start(worker(job), backend={"name": "yuanrong"})
+    with pytest.raises(UsageError, match="'horde' is not installed; installed: ray"):
+        job.start(worker(job), backend={"name": "horde"})
 
 
 # -- extensions

@@ -141,11 +141,11 @@ def test_a_script_without_ray_has_both(world):
     assert np.array_equal(state["w"], np.arange(100_000) * 2)
 
 
-def test_weights_by_a_real_datasystem_of_openyuanrong(world, tmp_path, monkeypatch):
+def test_weights_by_a_real_datasystem_of_openyuanrong(world, monkeypatch):
     """Two processes and this one: what was published outlives its publisher and is deleted when it is replaced."""
     from dljob.runtime.weights_yr import client
 
-    with Datasystem(tmp_path) as datasystem:
+    with Datasystem() as datasystem:
         for rank in (0, 1):
             RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
         for name, value in datasystem.environment.items():

@@ -38,8 +38,8 @@ sys.exit(3 if (me.rank, me.incarnation) == (1, 1) else 0)
 
 
 @pytest.fixture(scope="module")
-def datasystem(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datasystem]:
-    with Datasystem(tmp_path_factory.mktemp("datasystem"), megabytes=128) as made:
+def datasystem() -> Iterator[Datasystem]:
+    with Datasystem(megabytes=128) as made:
         yield made
 
 
