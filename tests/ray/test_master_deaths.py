@@ -43,11 +43,12 @@ def test_it_dies_wherever_it_writes_or_acts(job: Job) -> None:
     assert written | {f"{done}-after" for done in DONE} <= scene.points()
 
 
-def test_it_dies_after_each_kind_of_event_and_the_next_one_is_of_another_version(job: Job) -> None:
+def test_it_dies_after_an_event_and_the_next_one_is_of_another_version(job: Job) -> None:
     """Who comes then folds no event that an earlier one may have acted upon."""
-    scene = Scene(job, ["append.event.*-after"], upgraded=True)
-    survived(scene, deaths=10)
-    assert {f"append.event.{kind}-after" for kind in WRITTEN} <= scene.points()
+    at = [f"append.event.{kind}-after" for kind in ("UnitReserved", "HostReady", "RankReady", "RankEnded.badly")]
+    scene = Scene(job, at, upgraded=True)
+    survived(scene, deaths=3)
+    assert set(at) <= scene.points()
 
 
 def survived(scene: Scene, deaths: int) -> None:
