@@ -1,9 +1,26 @@
-"""What holds for all tests: how hard Hypothesis looks."""
+"""What holds for all tests: how hard Hypothesis looks, and when a failure is told."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine must not fail a law: no deadline, and slow drawing is no fault.
 settings.register_profile("dljob", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dljob")
+
+
+class TellsAtOnce:
+    """Prints a failure when it happens: a run that is ended before its summary has said what failed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._plugins.get_plugin("terminalreporter")  # there is none in a process of xdist
+        if report.failed and reporter:
+            reporter.write_line(f"\nFAILED {report.when} of {report.nodeid}\n{report.longreprtext[-3000:]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TellsAtOnce(config))

@@ -4,9 +4,9 @@
 
 Tiers: `house` (format, lint, types, imports, generated files), `unit` (pure code, with branch coverage),
 `ray` (a real Ray of several raylets; where namespaces may be made, two runs side by side, each in one with only
-loopback, since Ray listens on all interfaces), `kube` (a real control plane with KubeRay), `node` (a real Kubernetes
-node, where pods run). Kubernetes and the images are built beside the first tiers. Exits 1 when any tier fails; what was
-skipped is named with what it takes.
+loopback, since Ray listens on all interfaces), `kube` (a real control plane with KubeRay, for each of two runs),
+`node` (a real Kubernetes node, where pods run). Kubernetes and the images are built beside the first tiers. Exits 1
+when any tier fails; what was skipped is named with what it takes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.calls", "dljob.telemetry")
 TIERS = ("house", "unit", "ray", "kube", "node")
-SHARDS = 2  # of the Ray tier
+SHARDS = 2  # of the tiers that wait half of their time: for processes to start, for silence to last
 
 
 def isolated() -> list[str]:
@@ -64,14 +64,15 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
         report = ["--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered"]
         # The same draws in each run: what fails here fails again. `make check` draws anew.
         return [pytest("-n", "2", "--hypothesis-seed=0", "tests/unit", *covered, *report, *extra)]
-    if tier in ("kube", "node"):
+    if tier == "kube":  # each run boots a control plane of its own, at ports of its own
+        return [pytest("tests/kube", "-m", tier, "-n", str(SHARDS), "--dist", "loadfile", *extra)]
+    if tier == "node":
         return [pytest("tests/kube", "-m", tier, *extra)]
     prefix = isolated()
     if not prefix:
         print("ray: no network namespace to be had; Ray listens on all interfaces, with a token", flush=True)
         return [pytest("tests/ray", *extra)]
-    # Half of a run is waiting: for processes to start, for silence to last. So two runs share the files, each with a
-    # Ray and a network of its own; a file stays whole, for its fixtures.
+    # The runs share the files, each with a Ray and a network of its own; a file stays whole, for its fixtures.
     # What ends a test that hangs is twice what it is for a run alone.
     alone = shlex.join([*prefix, sys.executable])
     side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadfile", "--timeout=240"]

@@ -142,22 +142,6 @@ def ends(node: Cluster, name: str) -> None:
     until(lambda: not children(node, uid, SPACE), f"everything of {name} is gone")
 
 
-def test_an_image_that_is_nowhere_is_replaced(node: Cluster, jobs: None) -> None:
-    words = stuck(node, "never", "ErrImageNeverPull")
-    assert f'Container image "{ABSENT}" is not present with pull policy of Never' in words
-    assert words.endswith("; bring the image to the node, or let it be pulled: imagePullPolicy")
-    patch = json.dumps({"spec": {"image": IMAGES["runtime"]}})
-    node.kubectl("patch", "dljob", "never", "-n", SPACE, "--type=merge", "-p", patch)
-    status = until(lambda: completed(node, "never"), "the job begins anew, and completes", SECONDS)
-    assert (status["attempt"], status["restartsTotal"]) == (2, 0)
-
-
-def completed(node: Cluster, name: str) -> dict[str, Any]:
-    """The status of a job once it is complete."""
-    body = found(node, "dljob", name, SPACE)
-    return body["status"] if condition(body, "Complete").get("status") == "True" else {}
-
-
 def test_an_image_that_cannot_be_pulled(node: Cluster, jobs: None) -> None:
     def pull() -> str:
         one = condition(found(node, "dljob", "pulled", SPACE), "ClusterReady")
@@ -217,3 +201,20 @@ def test_an_image_without_dljob(node: Cluster, jobs: None) -> None:
         f"image {IMAGES['runtime']} has no dljob; install it there, or let the operator bring it (--init-image);"
         " then delete this job and apply it again"
     )
+
+
+def test_an_image_that_is_nowhere_is_replaced(node: Cluster, jobs: None) -> None:
+    # The last: the one job that runs to its end does so when the others are gone.
+    words = stuck(node, "never", "ErrImageNeverPull")
+    assert f'Container image "{ABSENT}" is not present with pull policy of Never' in words
+    assert words.endswith("; bring the image to the node, or let it be pulled: imagePullPolicy")
+    patch = json.dumps({"spec": {"image": IMAGES["runtime"]}})
+    node.kubectl("patch", "dljob", "never", "-n", SPACE, "--type=merge", "-p", patch)
+    status = until(lambda: completed(node, "never"), "the job begins anew, and completes", SECONDS)
+    assert (status["attempt"], status["restartsTotal"]) == (2, 0)
+
+
+def completed(node: Cluster, name: str) -> dict[str, Any]:
+    """The status of a job once it is complete."""
+    body = found(node, "dljob", name, SPACE)
+    return body["status"] if condition(body, "Complete").get("status") == "True" else {}

@@ -48,7 +48,10 @@ class RayHere:
 
         self.temp = temp
         self._cluster = Cluster(shutdown_at_exit=True)
-        self._cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=80 << 20)
+        # Nobody reads what its log monitors tell, and they take as much of a core as a raylet does.
+        self._cluster.add_node(
+            num_cpus=0, include_dashboard=False, include_log_monitor=False, object_store_memory=80 << 20
+        )
         self.nodes = [self.add_node(resources={"NPU": 4}), self.add_node()]
 
     @property
@@ -62,7 +65,8 @@ class RayHere:
 
     def add_node(self, **options: Any) -> Any:
         """A new raylet of 4 CPUs; `node_id` is its id."""
-        return self._cluster.add_node(**{"num_cpus": 4, "object_store_memory": 80 << 20, **options})
+        node = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_log_monitor": False}
+        return self._cluster.add_node(**{**node, **options})
 
     def kill_raylet(self, node: Any) -> None:
         """SIGKILL, as a machine that vanishes; what is left of the node is cleaned up at the end."""

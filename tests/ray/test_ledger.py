@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     job.start(job.role("hit", "prime_user.counts"), job.role("calm", "prime_user.until_told", replicas=2))
     before = job.running("hit/0", "calm/0", "calm/1")
     eventually(lambda: step(job) >= 10, 30, job.seen)
+    killed = time.monotonic()
     os.kill(before["hit/0"], signal.SIGKILL)
     job.running("hit/0", "calm/0", incarnation={"hit/0": 2})
     repeating = eventually(lambda: accounts(job.connection.status(), "hit").get("recompute"), 30, job.seen)
@@ -54,6 +56,7 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     adds_up(again)
     assert accounts(again, "hit")["recompute"] >= repeating, "a new master knows what the old one had booked"
     eventually(lambda: step(job) >= 30, 30, job.seen)
+    caught_up = time.monotonic() - killed
     job.go()
     status = job.connection.wait(60)
     adds_up(status)
@@ -65,8 +68,8 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     assert found["replace"] > 0
     assert found["detect"] < 1.5
     assert found["replace"] <= fault["seconds"] + 0.01
-    # Ten steps of 0.1 s were lost and made again.
-    assert 0.5 < found["recompute"] < 10
+    # Ten steps of 0.1 s were lost and made again, after the death and before the thirtieth.
+    assert 0.5 < found["recompute"] < caught_up
     assert set(accounts(status, "calm")) <= {"queue", "schedule", "init", "productive", "idle"}
     assert ledger["goodput"] == pytest.approx(ledger["accounts"]["productive"] / (3 * ledger["seconds"]), abs=1e-3)
     assert status["progress"]["goodputPermille"] == pytest.approx(1000 * ledger["goodput"], abs=1)
