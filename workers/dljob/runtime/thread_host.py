@@ -57,8 +57,8 @@ class ThreadHost(Host):
         self._recall = Recall()
         self._left = 0
         """The last incarnation that was told to leave."""
-        self._parts = False
-        """Whether it was told that its role is to have it no more."""
+        self._parts = 0
+        """The last incarnation that was told that its role is to have it no more."""
         self._done = threading.Event()
         self._report = 0
         self._killed = ""
@@ -113,7 +113,8 @@ class ThreadHost(Host):
             recall, done = self._recall, self._done
             # Before the lock is given back: a rank that ends now may be told to start again here, as another one.
             recall.order()
-            self._parts = order.parts
+            if order.parts:
+                self._parts = order.incarnation
             self._callee.close(LEFT, cut=True)
             self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
         self._break_off(recall)
@@ -150,7 +151,7 @@ class ThreadHost(Host):
         last_save.close(ok=False)
         life = self._life
         if life is None or life.left_over[0]:
-            if self._parts and life is not None:
+            if self._parts == start.incarnation and life is not None:
                 life.shutdown()
             self._ended(start, LEFT)
         else:
@@ -215,7 +216,8 @@ class ThreadHost(Host):
 
     def _kept(self) -> Any:
         """The object of an earlier life that a later one goes on with; one that was shut down is none."""
-        return None if self._life is None or self._parts else self._life.left_over[1]
+        goes_on, kept = (False, None) if self._life is None else self._life.left_over
+        return kept if goes_on else None
 
     def _installed(self, context: WorkerContext) -> WorkerContext:
         """The context of this process; in a later incarnation it is the object that user code may hold."""
