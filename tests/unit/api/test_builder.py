@@ -198,6 +198,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: DLJobBuilder().role("a").run("m.A").visibility("All"),  # pyright: ignore[reportArgumentType]
         "Isolated or Shared",
     ),
+    "cores near something else": (
+        lambda: DLJobBuilder().role("a").run("m.A").numa_binding("node"),  # pyright: ignore[reportArgumentType]
+        "Node, Socket, Exclusive, CoreComplex",
+    ),
     "a selection that is neither on nor off": (
         lambda: setattr(one().workloads["a"], "rank_based_gpu_selection", "yes"),
         "rank_based_gpu_selection='yes'",

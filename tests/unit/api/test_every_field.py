@@ -62,7 +62,7 @@ def everything() -> DLJobManifest:
         builder.role("a").train("pkg.A").args("--x", 1).nnodes(2).nproc_per_node(2)
         .env({"B": 2}, C="3").config({"own": True}).node_group("big").not_driver().depends_on("B", "Complete")
         .resource(accelerator=0.5, cpu="500m", memory="1Gi", custom={"disk": 0.5}).visibility("Isolated")
-        .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False)
+        .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False, virtual_local_rank=True)
         .restart(level="Role", max_restarts=2, memory_factor="1.2", max_memory="2Gi")
     )  # fmt: skip
     builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
@@ -76,9 +76,9 @@ def everything() -> DLJobManifest:
 
 
 def elsewhere() -> DLJobManifest:
-    """What cannot stand beside the rest: a job on a RayCluster that is there."""
+    """What cannot stand beside the rest: a job on a RayCluster that is there, and is near no Custom device."""
     builder = DLJobBuilder().name("there").ray_cluster("shared")
-    builder.role("a").train("pkg.A")
+    builder.role("a").train("pkg.A").resource(gpu=1).numa_binding("Node")
     return builder.build().manifest()
 
 

@@ -126,6 +126,23 @@ def test_restarts_count_from_the_start_of_the_job(here: Path) -> None:
     assert (spec["roles"][0]["restartPolicy"], spec["roles"][0]["name"]) == ({"maxRestarts": 3}, "trainer")
 
 
+@pytest.mark.parametrize("mode", torchrun_line.NUMA)
+def test_numa_binding_is_a_word_about_the_devices(here: Path, mode: str) -> None:
+    job = meant(f"--numa-binding {mode} --accelerator GPU=2 train.py", site(here, local=False))
+    assert role(job)["accelerator"] == {"type": "GPU", "count": "2", "numaBinding": torchrun.NUMA[mode]}
+    (planned,) = plan(parse(job.document)).roles.values()
+    assert planned.numa_binding == mode, "torch's own word comes to the ranks"
+
+
+@pytest.mark.parametrize("accelerator", ["none", "GPU"])
+def test_a_virtual_local_rank_is_a_word_about_the_world(here: Path, accelerator: str) -> None:
+    job = meant(f"--virtual-local-rank --accelerator {accelerator} train.py", site(here))
+    assert role(job)["comm"] == {"virtualLocalRank": True}
+    (planned,) = plan(parse(job.document)).roles.values()
+    assert (planned.virtual_local_rank, planned.shared_sight) == (True, False)
+    assert "comm" not in role(meant("train.py", site(here)))
+
+
 def test_a_timeout_of_the_rendezvous_is_the_patience_before_the_job_runs(here: Path) -> None:
     spec = meant("--rdzv-conf is_host=1,join_timeout=60,timeout=9 train.py", site(here)).document["spec"]
     assert spec["preRunningDeadlineSeconds"] == 60
@@ -154,8 +171,8 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("--nproc-per-node=auto train.py", False, "counted on this machine"),
         ("--node-rank=1 train.py", True, "given once"),
         ("--max-restarts=-1 train.py", True, "--max-restarts=-1 is below 0"),
-        ("--numa-binding node train.py", True, "--numa-binding cannot be had"),
-        ("--virtual-local-rank train.py", True, "--virtual-local-rank cannot be had"),
+        ("--numa-binding node train.py", True, "--numa-binding=node: no accelerator available for NUMA binding"),
+        ("--numa-binding node --accelerator none train.py", False, "no accelerator available"),
         ("--no-python -m x", True, "do not go together"),
         ("trian.py", True, "there is no trian.py in"),
         ("../other.py", False, "not below"),

@@ -62,6 +62,12 @@ def test_an_elastic_rank_finds_what_torchrun_would_give_it():
     assert env_of("Elastic") == {**OURS, **TORCHRUN, **STORE, "OMP_NUM_THREADS": "1"}
 
 
+def test_a_virtual_local_rank_is_0_for_torch_and_counts_for_us():
+    """Only LOCAL_RANK changes, as in torch; its world's size on the node stays."""
+    virtual = env_of("Elastic", comm={"virtualLocalRank": True})
+    assert virtual == {**OURS, **TORCHRUN, **STORE, "OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"}
+
+
 def test_an_actor_finds_no_world_that_it_would_wait_for():
     assert env_of("Actor", store="") == {**OURS, "OMP_NUM_THREADS": "1"}
 

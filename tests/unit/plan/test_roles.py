@@ -137,3 +137,17 @@ def test_torchs_ranks_see_each_others_devices_and_others_their_own(kind, type_, 
     accelerator = {"type": kind, **({"visibility": said} if said else {})}
     assert resolved(role("a", type=type_, accelerator=accelerator)).shared_sight is shared
     assert resolved(role("a", type="Elastic")).shared_sight is False
+
+
+def test_a_rank_of_virtual_local_rank_0_sees_its_own_device_alone():
+    found = resolved(role("a", type="Elastic", accelerator={"type": "GPU"}, comm={"virtualLocalRank": True}))
+    assert (found.shared_sight, found.virtual_local_rank) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [(None, ""), ("Node", "node"), ("Socket", "socket"), ("Exclusive", "exclusive"), ("CoreComplex", "core-complex")],
+)
+def test_numa_binding_is_said_in_torchs_words(said, mode):
+    accelerator = {"type": "GPU", **({"numaBinding": said} if said else {})}
+    assert resolved(role("a", accelerator=accelerator)).numa_binding == mode

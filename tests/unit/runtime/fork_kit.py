@@ -28,7 +28,7 @@ class Server:
         path = self.folder / f"{rank}.log"
         return path.read_text() if path.exists() else ""
 
-    def fork(self, *entrypoint: str, rank: int = 0, incarnation: int = 1, args=(), env=None) -> None:
+    def fork(self, *entrypoint: str, rank: int = 0, incarnation: int = 1, args=(), env=None, near=None) -> None:
         self.helper.order(
             "fork",
             rank,
@@ -40,6 +40,7 @@ class Server:
             code_dir=str(SCRIPTS),
             store="",
             generation=0,
+            near=near,
         )
 
     def next(self, event: str, timeout: float = 20.0) -> dict[str, Any]:

@@ -142,6 +142,28 @@ def test_the_environment_of_a_rank_hides_them() -> None:
     assert (taking["CUDA_VISIBLE_DEVICES"], taking["ASCEND_RT_VISIBLE_DEVICES"]) == ("", "3")
 
 
+@pytest.mark.parametrize("switch", ["0", "1"])
+@pytest.mark.parametrize("local_rank", [0, 2])
+def test_a_virtual_local_rank_finds_what_torch_sets(
+    local_rank: int, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Ray is told to leave the variable alone, or all ranks would take device 0."""
+    agent = pytest.importorskip("torch.distributed.elastic.agent.server.local_elastic_agent").LocalElasticAgent
+    ids, variable = ("4", "5", "6", "7"), "CUDA_VISIBLE_DEVICES"
+    monkeypatch.setenv(variable, ",".join(ids))
+    monkeypatch.setenv(f"RAY_EXPERIMENTAL_NOSET_{variable}", switch)
+    theirs: dict[str, str] = {}
+    agent._set_local_rank_env(None, theirs, local_rank, SimpleNamespace(virtual_local_rank=True))
+    role = replace(role_of(), elastic=True, virtual_local_rank=True)
+    begins = RankStart(local_rank, 1, local_rank, 4, 0, devices=(("GPU", (ids[local_rank],)),))
+    spec = SimpleNamespace(role=role, job=SimpleNamespace(name="j", uid="u", dir="/d"))
+    order = SimpleNamespace(world_size=4, generation=1, store="")
+    ours = environment.rank_environment(spec, order, begins)  # type: ignore[arg-type]
+    assert {name: ours[name] for name in theirs} == theirs
+    assert ours["LOCAL_WORLD_SIZE"] == "4"
+    assert environment.device_index("GPU", begins, environment.switches(role, os.environ)) == 0
+
+
 def test_who_says_so_sees_what_is_there() -> None:
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"), {}, {}) == {}
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"), {}, {})

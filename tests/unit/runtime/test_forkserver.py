@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,24 @@ def test_module_runs_as_python_dash_m_does(server):
 @pytest.mark.parametrize(("args", "expected"), [(["exit", "0"], 0), (["exit", "3"], 3), (["hard"], 9), (["say"], 1)])
 def test_exit_codes_are_true(server, args, expected):
     assert code(server.run("module", "behave.py", args=args)) == expected
+
+
+def test_a_rank_is_bound_to_the_cores_near_its_device_before_it_is_anything(server):
+    core = max(os.sched_getaffinity(0))
+    near = {"mode": "node", "device": "GPU 3", "cores": [core], "error": ""}
+    program = "import os; print(os.sched_getaffinity(0))"
+    assert code(server.run("command", sys.executable, "-c", program, near=near)) == 0
+    words, seen = server.log().splitlines()
+    assert words.startswith(f"[dljob] bound to {core}, the cores near GPU 3")
+    assert seen == str({core})
+
+
+def test_a_rank_that_cannot_be_bound_does_not_begin_and_is_not_tried_again(server):
+    near = {"mode": "node", "device": "GPU 3", "cores": [], "error": "RuntimeError: no accelerator"}
+    ended = server.run("module", "behave.py", args=["facts"], near=near)
+    assert (code(ended), ended["words"]["fatal"], ended["words"]["error_type"]) == (1, True, "BindingError")
+    assert "RuntimeError: no accelerator; leave it out" in ended["words"]["message"]
+    assert "__main__" not in server.log()
 
 
 def test_exception_is_told_with_its_frame(server):

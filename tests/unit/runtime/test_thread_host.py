@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
 
-from dljob.runtime import thread_host
+from dljob.master.actions import RankStart
+from dljob.master.views import Outcome, Reason
+from dljob.runtime import numa, thread_host
+from dljob.runtime.messages import StartOrder
+from dljob.runtime.recall import Recall
 from dljob.runtime.reports import Reports
 from dljob.runtime.thread_host import ThreadHost
 
@@ -64,3 +69,31 @@ def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(m
     host._has_left(cast("Any", SimpleNamespace(incarnation=3)))
     assert (back.shut, host._kept()) == (0, "the user's object")
     assert ends == [2, 3]
+
+
+@pytest.mark.parametrize("cores", [True, False])
+def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_not_tried_again(
+    cores: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process is asked to be what it is anyway: the test's own is not to be bound to anything."""
+    here = tuple(sorted(os.sched_getaffinity(0)))
+    near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
+    monkeypatch.setattr(numa, "look", lambda _mode, devices, _variable: dict.fromkeys(devices, near))
+    start = RankStart(0, 1, 0, 1, 0, devices=(("GPU", ("3",)),))
+    said: list[Outcome] = []
+    host = ThreadHost.__new__(ThreadHost)
+    host._cores, host._kind, host._killed, host._recall = numa.Cores("node"), "GPU", "", Recall()
+    host._ended = lambda _start, outcome: said.append(outcome) or 0  # type: ignore[method-assign]
+
+    def live_on(_order: object, start: RankStart) -> Outcome:
+        host._bind(start)
+        return Outcome(ok=True)
+
+    host._live_on = live_on  # type: ignore[method-assign]
+    host._live(cast("StartOrder", None), start)
+    if cores:
+        assert said == [Outcome(ok=True)]
+        assert f"[dljob] bound to {numa.ranges(here)}, the cores near GPU 3" in capsys.readouterr().err
+    else:
+        assert (said[0].ok, said[0].fatal, said[0].reason) == (False, True, Reason.USER_ERROR)
+        assert "RuntimeError: no accelerator" in said[0].message

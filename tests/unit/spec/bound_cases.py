@@ -34,7 +34,7 @@ WHOLE: Json = {
             "args": ["x"],
             "env": [{"name": "B", "value": "1"}],
             "config": {},
-            "accelerator": {"type": "GPU", "count": "1", "visibility": "Shared"},
+            "accelerator": {"type": "GPU", "count": "1", "visibility": "Shared", "numaBinding": "Node"},
             "resources": {"cpu": "1", "memory": "1Gi", "custom": {"x": "1"}},
             "nodeGroup": "g",
             "dependsOn": [{"role": "c", "condition": "Ready"}],

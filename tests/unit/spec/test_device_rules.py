@@ -25,6 +25,11 @@ def job(**accelerator: Any) -> dict[str, Any]:
         ({"type": "TPU", "visibility": "Shared"}, "visibility: ranks on TPU cannot see each other's devices"),
         ({"type": "Neuron", "visibility": "Shared"}, "visibility: ranks on Neuron cannot see"),
         ({"type": "GPU", "visibility": "All"}, "visibility: must be"),
+        (
+            {"type": "TPU", "numaBinding": "Node"},
+            "numaBinding: torch knows no NUMA node of a TPU, only of GPU, NPU, HPU",
+        ),
+        ({"type": "GPU", "numaBinding": "node"}, "numaBinding: must be"),
     ],
 )
 def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator: dict[str, Any], words: str) -> None:
@@ -40,9 +45,32 @@ def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator
         {"type": "NPU", "count": "0.25", "visibility": "Isolated"},
         {"type": "TPU", "count": 4},
         {"type": "HPU", "count": 3, "visibility": "Shared"},
+        {"type": "GPU", "numaBinding": "CoreComplex"},
     ],
 )
 def test_what_it_can_do_is_taken(accelerator: dict[str, Any]) -> None:
     taken = parse(job(**accelerator)).spec.roles[0].accelerator
     assert taken is not None
     assert (taken.type, taken.visibility) == (accelerator["type"], accelerator.get("visibility"))
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        (
+            {"entrypoint": {"module": "a.py"}, "reserve": "Quota", "accelerator": {"numaBinding": "Node"}},
+            "numaBinding: no rank of a has a device of its own to be near to: it reserves Quota",
+        ),
+        (
+            {"type": "Elastic", "accelerator": {"visibility": "Shared"}, "comm": {"virtualLocalRank": True}},
+            "visibility: Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0",
+        ),
+    ],
+)
+def test_switches_of_torchrun_that_fit_nothing_else_are_refused(role: dict[str, Any], words: str) -> None:
+    data = job(type="GPU")
+    accelerator = {"type": "GPU", **role["accelerator"]}
+    data["spec"]["roles"][0] |= {**role, "accelerator": accelerator}
+    with pytest.raises(SpecError) as caught:
+        parse(data)
+    assert words in str(caught.value)

@@ -44,6 +44,7 @@ class Workload:
     """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
     accelerator_type: str | None = None
     visibility: str | None = None
+    numa_binding: str | None = None
     """Isolated or Shared; None: as the role's type has it."""
     cpu: str | None = None
     memory: str | None = None
@@ -53,7 +54,7 @@ class Workload:
     depends_on: dict[str, str] = field(default_factory=dict[str, str])
     """Role -> Ready or Complete."""
     comm: dict[str, Any] = field(default_factory=dict[str, Any])
-    """backend, timeoutSeconds, preCheck, initProcessGroup."""
+    """backend, timeoutSeconds, preCheck, initProcessGroup, subMaster, virtualLocalRank."""
     restart_policy: dict[str, Any] = field(default_factory=dict[str, Any])
     """level, maxRestarts."""
     reserve: Literal["Placement", "Quota"] = "Placement"
@@ -98,6 +99,7 @@ class Workload:
     def to_dict(self) -> dict[str, Any]:
         """The role as the manifest writes it; what was not set is left out."""
         accelerator = {"type": self.accelerator_type, "count": self.accelerator, "visibility": self.visibility}
+        accelerator["numaBinding"] = self.numa_binding
         made: dict[str, Any] = {
             "name": self.name,
             "type": self.type,

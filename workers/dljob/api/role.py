@@ -163,6 +163,14 @@ class RoleBuilder(NotHere, Generic[B_co]):
         self._workload.visibility = which
         return self
 
+    def numa_binding(self, near: Literal["Node", "Socket", "Exclusive", "CoreComplex"]) -> Self:
+        """Bind each rank to cores near its device, as torchrun's --numa-binding does."""
+        known = ("Node", "Socket", "Exclusive", "CoreComplex")
+        if near not in known:
+            raise UsageError(f"{self._call('numa_binding')}: {near!r}", hint=", ".join(known))
+        self._workload.numa_binding = near
+        return self
+
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
         """A rank takes the device that LOCAL_RANK counts, of those that all ranks of the role on its host see."""
         self._workload.rank_based_gpu_selection = enabled
@@ -217,6 +225,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         init_process_group: bool | None = None,
         pre_check: bool | None = None,
         sub_master: str | None = None,
+        virtual_local_rank: bool | None = None,
     ) -> Self:
         """How torch ranks meet; what is left out stays as it was.
 
@@ -226,11 +235,12 @@ class RoleBuilder(NotHere, Generic[B_co]):
             init_process_group: whether a class finds the group initialised.
             pre_check: whether nodes are checked first; left out: where the backend is nccl or hccl.
             sub_master: an entry point in `dljob.submasters` that serves where they meet, in the place of torch's store.
+            virtual_local_rank: whether LOCAL_RANK is 0 in every rank, each seeing its own devices alone.
         """
         if pre_check is not None:
             self._workload.comm_pre_check = pre_check
         given = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
-        given["subMaster"] = sub_master
+        given |= {"subMaster": sub_master, "virtualLocalRank": virtual_local_rank}
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
         return self
 

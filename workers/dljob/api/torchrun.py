@@ -27,10 +27,8 @@ NOT_USED = frozenset(
         *("duplicate-stdout-filters", "duplicate-stderr-filters"),
     }
 )
-NOT_THERE = {
-    "numa-binding": ("ranks are not bound to cores", "leave it out, or bind in the script"),
-    "virtual-local-rank": ("LOCAL_RANK counts the ranks of a machine", "leave it out"),
-}
+NUMA = {"node": "Node", "socket": "Socket", "exclusive": "Exclusive", "core-complex": "CoreComplex"}
+"""--numa-binding, and how `accelerator.numaBinding` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,8 @@ def job(line: argparse.Namespace, site: Site) -> Job:
         **({"minReplicas": least * each, "maxReplicas": most * each} if least < most else {}),
         "entrypoint": entrypoint(line, site),
         **({"args": line.training_script_args} if line.training_script_args else {}),
-        **({"accelerator": device} if device else {}),
+        **({"accelerator": near(line, device)} if device or line.numa_binding else {}),
+        **({"comm": {"virtualLocalRank": True}} if line.virtual_local_rank else {}),
         "restartPolicy": {"maxRestarts": line.max_restarts},
     }
     spec: dict[str, Any] = {
@@ -92,9 +91,6 @@ def job(line: argparse.Namespace, site: Site) -> Job:
 
 
 def _refuse(line: argparse.Namespace) -> None:
-    for argument, (why, instead) in NOT_THERE.items():
-        if argument in given(line):
-            raise UsageError(f"--{argument} cannot be had here: {why}", hint=instead)
     if line.node_rank:
         raise UsageError(
             f"--node-rank={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
@@ -153,6 +149,19 @@ def accelerator(line: argparse.Namespace, site: Site, each: int, kind: str) -> t
         return {}, ""
     few = f"{site.devices[here]} {here} here for {each} ranks: none gets one; --accelerator {here}=0.5 shares them"
     return {}, few
+
+
+def near(line: argparse.Namespace, device: Mapping[str, Any]) -> dict[str, Any]:
+    """The devices of a rank, with what --numa-binding says of them."""
+    if not line.numa_binding:
+        return dict(device)
+    if not device:
+        raise UsageError(
+            f"--numa-binding={line.numa_binding}: no accelerator available for NUMA binding, which is to the "
+            "cores near a rank's device",
+            hint="give each rank one, with --accelerator GPU, or leave --numa-binding out",
+        )
+    return {**device, "numaBinding": NUMA[line.numa_binding]}
 
 
 def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:

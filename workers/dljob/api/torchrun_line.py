@@ -72,10 +72,10 @@ ARGUMENTS = (
     Argument("master-port", None, int, help="not used, as above"),
     Argument("local-addr", help="not used: Ray's own address of the machine"),
     Argument("logs-specs", env=False, help="not used: dljob logs"),
-    Argument("numa-binding", choices=NUMA, env=False, help="refused: ranks are not bound to cores"),
+    Argument("numa-binding", choices=NUMA, env=False, help="ranks run on the cores near their devices"),
     Argument("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="not used: SIGINT and SIGTERM stop the job"),
     Argument("shutdown-timeout", None, int, help="not used: a rank has 30 s to end after SIGTERM"),
-    Argument("virtual-local-rank", default=False, flag=True, help="refused: LOCAL_RANK counts on the machine"),
+    Argument("virtual-local-rank", default=False, flag=True, help="LOCAL_RANK is 0, and a rank sees its device alone"),
 )
 """All but `--print-completion`, which is about torchrun's own command."""
 

@@ -50,7 +50,7 @@ def rank_env(
         env |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
-            "LOCAL_RANK": str(local_rank),
+            "LOCAL_RANK": "0" if role.virtual_local_rank else str(local_rank),
             "LOCAL_WORLD_SIZE": str(local_world_size),
             "GROUP_RANK": str(group_rank),
             "GROUP_WORLD_SIZE": str(world_size // local_world_size),

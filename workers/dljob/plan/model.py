@@ -73,6 +73,10 @@ class RolePlan:
     """The label that has one value on all its nodes; empty: none."""
     spread: bool = False
     """Whether no two of its groups share a node."""
+    numa_binding: str = ""
+    """node | socket | exclusive | core-complex, in torch's words; empty: ranks run on any core."""
+    virtual_local_rank: bool = False
+    """Whether LOCAL_RANK is 0 in each rank, which sees its own devices alone whatever Ray's switches say."""
 
     @property
     def resizes(self) -> bool:

@@ -19,7 +19,7 @@ from dljob.spec.model import DLJobManifest
 DIGEST_LENGTH = 16
 _LATER = (
     *("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight"),
-    *("topology_key", "spread", "domains"),
+    *("topology_key", "spread", "domains", "numa_binding", "virtual_local_rank"),
 )
 
 

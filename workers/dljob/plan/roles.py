@@ -16,6 +16,8 @@ DEFAULT_RANK_CPU = "1"
 """CPUs of a rank that says nothing."""
 
 _COMM_BY_DEVICE = {"GPU": "nccl", "NPU": "hccl"}
+_NUMA = {None: "", "Node": "node", "Socket": "socket", "Exclusive": "exclusive", "CoreComplex": "core-complex"}
+"""As torch writes them: `torch.numa.binding.AffinityMode`."""
 
 
 def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
@@ -58,6 +60,8 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         quota=_quota(role, accelerator) if quota else None,
         topology_key=topology_key_of(role),
         spread=spreads(role),
+        numa_binding=_NUMA[role.accelerator.numa_binding] if role.accelerator and not quota else "",
+        virtual_local_rank=elastic and role.comm.virtual_local_rank,
     )
 
 
@@ -88,7 +92,7 @@ def _shared_sight(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
 
     Other kinds are taken by who sees them first (Neuron), or laid out by how many are seen (TPU).
     """
-    if role.accelerator is None or accelerator is None:
+    if role.accelerator is None or accelerator is None or role.comm.virtual_local_rank:
         return False
     said = role.accelerator.visibility
     return said == "Shared" or (said is None and role.type == "Elastic" and accelerator[0] in _COMM_BY_DEVICE)

@@ -35,9 +35,19 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
         restart_reason=start.restart_reason,
         inherited=os.environ,
     )
+    keeping = switches(spec.role, {**os.environ, **env})
     for resource, ids in start.devices:
-        env |= shown(resource, ids, {**os.environ, **env})
+        env |= shown(resource, ids, keeping)
     return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+def switches(role: RolePlan, env: Mapping[str, str]) -> Mapping[str, str]:
+    """An environment as far as it may keep a rank's devices shown; LOCAL_RANK 0 in every rank would then be one device.
+
+    Source: torch 2.15, `LocalElasticAgent._set_local_rank_env`: virtual ranks get a variable of their own, whatever is
+    set already.
+    """
+    return {} if role.virtual_local_rank else env
 
 
 HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"

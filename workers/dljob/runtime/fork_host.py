@@ -21,7 +21,7 @@ from dljob.master import causes
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
 from dljob.plan.model import GRAIN, RolePlan
-from dljob.runtime import environment, guard, preload, ray_drivers, saving
+from dljob.runtime import environment, guard, numa, preload, ray_drivers, saving
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
 from dljob.runtime.helper import Event, Helper
@@ -69,6 +69,7 @@ class ForkHost(Host):
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
+        self._cores = numa.Cores(spec.role.numa_binding)
         self._leaving = False
         self._last_report = 0
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
@@ -82,6 +83,7 @@ class ForkHost(Host):
         """Fork the ranks; a rank that runs in this incarnation already is left alone."""
         if not self._helper.up.wait(UP_S):
             raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
+        self._cores.look(order.ranks, self._kind)
         for start in order.ranks:
             with self._lock:
                 old = self._ranks.get(start.rank)
@@ -123,7 +125,12 @@ class ForkHost(Host):
             code_dir=spec.job.code_dir or "/",
             store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
+            near=self._cores.of(start, self._kind),
         )
+
+    @property
+    def _kind(self) -> str:
+        return self.spec.role.accelerator[0] if self.spec.role.accelerator else ""
 
     def _for_driver(self, start: RankStart, log: int) -> dict[str, str]:
         """What a rank finds that is a Ray driver; what earlier ones of the rank made in Ray is gone by then."""
@@ -218,7 +225,6 @@ class ForkHost(Host):
 
     def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
         job, role = self.spec.job, self.spec.role
-        kind = role.accelerator[0] if role.accelerator else ""
         facts = {
             "job_name": job.name,
             "job_uid": job.uid,
@@ -232,7 +238,7 @@ class ForkHost(Host):
             "attempt": job.attempt,
             "restart_reason": start.restart_reason,
             "devices": dict(start.devices),
-            "device_index": environment.device_index(kind, start, os.environ),
+            "device_index": environment.device_index(self._kind, start, environment.switches(role, os.environ)),
         }
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from dljob.master.views import Outcome, Reason
 from dljob.plan.env import COLLECTIVES
-from dljob.runtime import last_save, outcome, supervise, torch_group
+from dljob.runtime import last_save, numa, outcome, supervise, torch_group
 from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.entrypoint import EntrypointError
 
@@ -35,6 +35,8 @@ def run(order: Mapping[str, Any]) -> int | str | None:
     """Become the rank of an order; returns what `finish` is to be given: what the script gave `sys.exit`."""
     try:
         _enter(order)
+    except numa.BindingError as error:
+        return _ended(order, error, "start", fatal=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must say so
         return _ended(order, error, "start", fatal=False)
     kind, target = order["entrypoint"][0], order["entrypoint"][1]
@@ -79,6 +81,8 @@ def _enter(order: Mapping[str, Any]) -> None:
     os.chdir(order["code_dir"])
     sys.argv = [order["entrypoint"][1], *order["args"]]
     faulthandler.enable(file=2)
+    if order.get("near"):
+        print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
     threads = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")
     if torch is not None and threads.isdigit():

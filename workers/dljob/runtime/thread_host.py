@@ -15,7 +15,7 @@ from typing import Any
 from dljob.errors import UsageError
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
-from dljob.runtime import environment, last_save, preload, saving, torch_group
+from dljob.runtime import environment, last_save, numa, preload, saving, torch_group
 from dljob.runtime.context import (
     Progress,
     Stopping,
@@ -62,6 +62,7 @@ class ThreadHost(Host):
         self._done = threading.Event()
         self._report = 0
         self._killed = ""
+        self._cores = numa.Cores(spec.role.numa_binding)
         super().__init__(spec)
         self._preload = preload.in_background(preload.modules(spec.role, spec.job.code_dir))
 
@@ -176,6 +177,8 @@ class ThreadHost(Host):
         recall = self._recall
         try:
             outcome = recall.run(lambda: self._live_on(order, start))
+        except numa.BindingError as error:
+            outcome = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message=str(error), fatal=True)
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
         if os.getpid() != pid:  # user code forked, and this is the child that came back here
@@ -199,6 +202,7 @@ class ThreadHost(Host):
         env = environment.rank_environment(spec, order, start)
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
+        self._bind(start)
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
         context = self._installed(self._context(order, start, env))
         joins = spec.role.uses_store and spec.role.init_process_group
@@ -213,6 +217,13 @@ class ThreadHost(Host):
             kept=self._kept(),
         )
         return self._life
+
+    def _bind(self, start: RankStart) -> None:
+        """Bind this process to the cores near the rank's device, where the role says so."""
+        self._cores.look((start,), self._kind)
+        near = self._cores.of(start, self._kind)
+        if near is not None:
+            print(f"[dljob] {numa.bind(near)}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
     def _kept(self) -> Any:
         """The object of an earlier life that a later one goes on with; one that was shut down is none."""
@@ -244,7 +255,7 @@ class ThreadHost(Host):
             config=read_only(role.config),
             peers=peers_of(job, order),
             devices=dict(start.devices),
-            device_index=environment.device_index(self._kind, start, env),
+            device_index=environment.device_index(self._kind, start, environment.switches(role, env)),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
             calls=RayCalls(job, f"{role.name}/{start.rank}"),

@@ -124,6 +124,22 @@ def _kinds(spec: DLJobSpec) -> Iterator[Finding]:
         if role.accelerator.visibility == "Shared" and kind not in SHOWN:
             words = f"ranks on {kind} cannot see each other's devices, only those on {', '.join(SHOWN)} can"
             yield Finding((*loc, "visibility"), words, "leave it out", reads)
+        yield from _places(role, loc, kind, reads)
+
+
+def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    """What torchrun's own switches for devices ask for, and cannot have."""
+    said = role.accelerator
+    if said is not None and said.numa_binding is not None:
+        if kind not in SHOWN:
+            words = f"torch knows no NUMA node of a {kind}, only of {', '.join(SHOWN)}"
+            yield Finding((*loc, "numaBinding"), words, "leave it out", reads)
+        if role.reserve == "Quota":
+            words = f"no rank of {role.name} has a device of its own to be near to: it reserves Quota"
+            yield Finding((*loc, "numaBinding"), words, "leave it out", (*reads, (*loc[:-1], "reserve")))
+    if said is not None and said.visibility == "Shared" and role.comm.virtual_local_rank:
+        words = "Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0 in every rank"
+        yield Finding((*loc, "visibility"), words, "leave one of them out", (*reads, (*loc[:-1], "comm")))
 
 
 def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:

@@ -141,6 +141,9 @@ class RoleAccelerator(Model):
     visibility: Literal["Isolated", "Shared"] | None = None
     """Isolated: a rank sees its own devices alone. Shared: those of all ranks of its role on its host, its own at
     LOCAL_RANK (or `device_index`); GPU, NPU, HPU. Left out: Shared for Elastic on GPU and NPU, else Isolated."""
+    numa_binding: Literal["Node", "Socket", "Exclusive", "CoreComplex"] | None = None
+    """Binds each rank to cores near its first device, as torchrun's --numa-binding: all of its NUMA node, or of its
+    socket; its own part of the node's; or those of one cache. By torch 2.9 or newer; GPU, NPU, HPU. Left out: none."""
 
 
 class RoleResources(Model):
@@ -175,6 +178,8 @@ class Comm(Model):
     where the backend is nccl or hccl."""
     init_process_group: bool = True
     """Whether a `class` entrypoint finds the group initialised; scripts call `init_process_group()` themselves."""
+    virtual_local_rank: bool = False
+    """Whether LOCAL_RANK is 0 in every rank, each seeing its own devices alone, as torchrun's --virtual-local-rank."""
     sub_master: Annotated[str | None, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = None
     """Name of an entry point in `dljob.submasters` that serves where the ranks meet, in the place of torch's store;
     there is no process group then."""

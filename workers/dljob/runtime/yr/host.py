@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 from dljob.errors import CallError, DLJobError, UnreachableError
-from dljob.runtime import environment, evidence, preload
+from dljob.runtime import environment, evidence, numa, preload
 from dljob.runtime.context import Calls, Outgoing
 from dljob.runtime.fork_host import UNSEEN, ForkHost, threads_of
 from dljob.runtime.helper import Helper
@@ -48,6 +48,7 @@ class YrHost(ForkHost):
         self._log = ""
         self._lock = threading.RLock()
         self._ranks = {}
+        self._cores = numa.Cores(spec.role.numa_binding)
         self._leaving = False
         self._last_report = 0
         self._closed = threading.Event()
