@@ -124,6 +124,16 @@ class Running:
         for line in self.process.stderr:
             self._lines.put(line.rstrip("\n"))
 
+    def until_all(self, *wanted: str) -> None:
+        """Wait until each of these words was in a line of stderr, in any order."""
+        missing = set(wanted)
+
+        def last(line: str) -> bool:
+            missing.difference_update([words for words in missing if words in line])
+            return not missing
+
+        self.until(last)
+
     def until(self, wanted: Callable[[str], bool], timeout: float = 60) -> str:
         """The first line on stderr that is wanted."""
         while True:
