@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from datasystem_kit import Datasystem
 from host_kit import eventually
 from role_kit import role_plan
 from rpc_kit import World
@@ -141,33 +140,32 @@ def test_a_script_without_ray_has_both(world):
     assert np.array_equal(state["w"], np.arange(100_000) * 2)
 
 
-def test_weights_by_a_real_datasystem_of_openyuanrong(world, monkeypatch):
+def test_weights_by_a_real_datasystem_of_openyuanrong(world, datasystem, monkeypatch):
     """Two processes and this one: what was published outlives its publisher and is deleted when it is replaced."""
     from dljob.runtime.weights_yr import client
 
-    with Datasystem() as datasystem:
-        for rank in (0, 1):
-            RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
-        for name, value in datasystem.environment.items():
-            monkeypatch.setenv(name, value)
-        porter, channel = RoleGroup("callee")[0], WeightChannel("shared")
-        porter.call("publish", "shared", 1, 1.5, 17 << 20, "yr").result(60)
-        assert RoleGroup("callee")[1].call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
-        keeper = ray.get_actor("00000000/weights/shared", "dljob")
-        (stored,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
-        assert stored.sizes == (68 << 20,)
-        kill_rank(world, 0, 10)
-        version, state = channel.receive(60)
-        assert (version, state["step"]) == (1, 1)
-        assert np.array_equal(state["w"], np.full(17 << 20, 1.5, dtype=np.float32))
-        RoleGroup("callee")[0].call("environ", datasystem.environment).result(60)
-        assert len(client("test").get([stored.key])[0]) == 68 << 20
-        for later in (2, 3):
-            porter.call("publish", "shared", later, 2.5, 1 << 10, "yr").result(60)
-        with pytest.raises(RuntimeError, match="Key not found"):
-            client("test").get([stored.key])
-        assert channel.receive(60)[0] == 3
-        client("test").delete([ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored[0].key])
-        with pytest.raises(TimeoutError, match="nothing new"):
-            WeightChannel("shared").receive(0)  # somebody deleted it: the keeper offers it no more
-        assert channel.latest() == 2
+    for rank in (0, 1):
+        RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
+    for name, value in datasystem.environment.items():
+        monkeypatch.setenv(name, value)
+    porter, channel = RoleGroup("callee")[0], WeightChannel("shared")
+    porter.call("publish", "shared", 1, 1.5, 17 << 20, "yr").result(60)
+    assert RoleGroup("callee")[1].call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
+    keeper = ray.get_actor("00000000/weights/shared", "dljob")
+    (stored,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
+    assert stored.sizes == (68 << 20,)
+    kill_rank(world, 0, 10)
+    version, state = channel.receive(60)
+    assert (version, state["step"]) == (1, 1)
+    assert np.array_equal(state["w"], np.full(17 << 20, 1.5, dtype=np.float32))
+    RoleGroup("callee")[0].call("environ", datasystem.environment).result(60)
+    assert len(client("test").get([stored.key])[0]) == 68 << 20
+    for later in (2, 3):
+        porter.call("publish", "shared", later, 2.5, 1 << 10, "yr").result(60)
+    with pytest.raises(RuntimeError, match="Key not found"):
+        client("test").get([stored.key])
+    assert channel.receive(60)[0] == 3
+    client("test").delete([ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored[0].key])
+    with pytest.raises(TimeoutError, match="nothing new"):
+        WeightChannel("shared").receive(0)  # somebody deleted it: the keeper offers it no more
+    assert channel.latest() == 2

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from datasystem_kit import Datasystem
+from prime_help import eventually
 
 from dljob.runtime.yr.keys import connected
 
@@ -160,14 +161,11 @@ def test_a_job_of_scripts_runs_on_the_sdks_local_mode_and_a_rank_that_fails_come
 def test_whatever_ends_the_run_ends_its_ranks(tmp_path: Path, sig: signal.Signals, code: int) -> None:
     seconds = f"{300 + os.getpid()}.{int(sig)}"
     run = Run(tmp_path, json.dumps({"name": "w", "entrypoint": {"command": ["sleep", seconds]}}))
-    run.until("Running")
-    assert sleepers(seconds)
+    run.until("Running")  # its process is there, and may not be `sleep` yet
+    eventually(lambda: sleepers(seconds), WAIT_S, run.err.read_text)
     run.process.send_signal(sig)
     assert run.end()[0] == code
-    end = time.monotonic() + 60
-    while found := sleepers(seconds):
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
+    eventually(lambda: not sleepers(seconds), WAIT_S, lambda: sleepers(seconds))
 
 
 if __name__ == "__main__":
