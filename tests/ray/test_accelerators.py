@@ -40,6 +40,25 @@ def test_two_groups_of_scripts_on_a_host_find_their_devices_at_their_local_ranks
     job.nothing_left()
 
 
+def test_ranks_of_a_virtual_local_rank_see_one_device_each_and_each_another(job: Job) -> None:
+    """As after `dljob torchrun --virtual-local-rank`, also where Ray is told to leave the variable alone."""
+    script = {
+        "name": "w", "type": "Elastic", "entrypoint": {"module": "accelerator_user.py"}, "replicas": 2,
+        "replicasPerGroup": 2, "resources": {"cpu": "0.5"}, "accelerator": {"type": "NPU"},
+        "comm": {"backend": "gloo", "virtualLocalRank": True},
+        "env": [{"name": "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES", "value": "1"}],
+    }  # fmt: skip
+    job.start(script)
+    job.running("w/0", "w/1")
+    seen = [sees(job, rank) for rank in ("w/0", "w/1")]
+    assert [(one["LOCAL_RANK"], one["own"]) for one in seen] == [("0", 0)] * 2
+    assert {one["ASCEND_RT_VISIBLE_DEVICES"] for one in seen} < {"0", "1", "2", "3"}
+    assert seen[0]["ASCEND_RT_VISIBLE_DEVICES"] != seen[1]["ASCEND_RT_VISIBLE_DEVICES"]
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
 def test_shares_of_a_device_are_the_same_for_a_spare(job: Job, ray_here: Any) -> None:
     """Two roles share two GPUs by 0.4 and 0.6: the classes see their own, the torch world sees both."""
     node = ray_here.add_node(num_gpus=2, labels={"dljob.io/node-group": "many"})

@@ -352,9 +352,11 @@ def test_the_time_since_the_last_step_went_into_finding_out(kind, silent):
 def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along(size):
     made = {"type": "Elastic", "replicas": 2, "replicasPerGroup": size, "entrypoint": {"module": "train"}}
     world = boot(made)
+    at = len(world.all_actions)
     world.send(found(1))
     world.settle()
     assert {own.incarnation for own in world.state.ranks.values()} == {2}
+    assert not any(stop.grace_s for stop in world.of(act.StopRanks, at)), "a stopped process does not see SIGTERM"
 
 
 def test_ranks_that_meet_again_in_process_do_so_without_the_one_that_hung():

@@ -12,6 +12,8 @@ RESTART_S = 600.0
 """How long a restart level may take, from its backoff's end to all ranks ready, before the next one is tried."""
 GRACE_S = 5.0
 """What healthy ranks get to leave at the end of a job."""
+SCRIPT_GRACE_S = 30.0
+"""What a script gets after SIGTERM when a peer failed and it is to start again, as torchrun gives it: it may save."""
 STOP_S = 10.0
 """How long a host may take beyond the grace to end ranks, before it is killed."""
 LEAVE_S = 10.0

@@ -12,7 +12,7 @@ from dljob.master.evolve import evolve
 from dljob.master.faults import Heard
 from dljob.master.job import STORE
 from dljob.master.state import HostPhase, Incident, JobState, RankKey, RankPhase
-from dljob.master.views import HostId, Level
+from dljob.master.views import HostId, Level, Reason
 from dljob.telemetry import reasons
 
 GATHER_S = 2 * limits.LEAVE_S
@@ -184,7 +184,8 @@ def _take_down(d: Draft, number: int, staying: frozenset[RankKey]) -> None:
         if d.facts(role).world and incident.fresh:
             kill(d, HostId(role, STORE))
     if stopping:
-        stop_by = d.now + (limits.LEAVE_S if staying else limits.STOP_S)
+        within = limits.LEAVE_S if staying else limits.STOP_S + _grace(incident.reason)
+        stop_by = d.now + within
         d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
         d.wake_at(stop_by)
 
@@ -215,7 +216,13 @@ def _stop(d: Draft, host: HostId, ranks: list[int], number: int) -> bool:
 def stop_ranks(d: Draft, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
     """The order that ends ranks of a host which will start them again, in their present incarnations."""
     incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
-    return StopRanks(host, d.hosts[host].life, ranks, 0.0, "restart", incarnations)
+    grace = _grace(d.ranks[host.role, ranks[0]].restart_reason)
+    return StopRanks(host, d.hosts[host].life, ranks, grace, "restart", incarnations)
+
+
+def _grace(reason: str) -> float:
+    """How long ranks that run scripts have to end after SIGTERM. Those that hang would not see it, and get nothing."""
+    return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
 def _leave(d: Draft, host: HostId, rank: int, number: int) -> bool:

@@ -114,7 +114,7 @@ def _torch_says(mode: str, index: int) -> set[int]:
         raise BindingError(f"the torch that is installed has no torch.numa.binding, 2.9 has ({error})") from error
     options = NumaOptions(affinity_mode=AffinityMode(mode))
     known = inspect.signature(_get_logical_cpus_to_bind_to).parameters
-    which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter until torch 2.11
+    which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older ones
     found: set[int] = _get_logical_cpus_to_bind_to(**which, numa_options=options)
     if not found:
         raise BindingError("Must bind to a non-empty set of CPU indices")
