@@ -41,7 +41,7 @@ check: setup ## format, lint, types, imports, unit (but the slow): under a minut
 	$(BIN)/codespell --quiet-level 2
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --warnings & types=$$!; \
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" tests/unit; unit=$$?; wait $$types && exit $$unit
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" tests/unit; unit=$$?; wait $$types && exit $$unit
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -54,7 +54,7 @@ verify: setup ## regenerate what is generated; fail on a difference
 	git diff --exit-code -- crds charts docs/reference
 
 cov: setup ## branch coverage of the pure rooms, which must be whole
-	$(BIN)/python -m pytest -q -n 2 tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.control --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.control --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)

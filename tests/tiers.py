@@ -63,7 +63,8 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
         covered = [flag for room in PURE for flag in ("--cov", room)]
         report = ["--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered"]
         # The same draws in each run: what fails here fails again. `make check` draws anew.
-        return [pytest("-n", "2", "--hypothesis-seed=0", "tests/unit", *covered, *report, *extra)]
+        shared = ("-n", "2", "--dist", "worksteal")  # some tests take a minute, most a millisecond
+        return [pytest(*shared, "--hypothesis-seed=0", "tests/unit", *covered, *report, *extra)]
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
         return [pytest("tests/kube", "-m", tier, "-n", str(SHARDS), "--dist", "loadfile", *extra)]
     if tier == "node":
