@@ -73,10 +73,10 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
     if not prefix:
         print("ray: no network namespace to be had; Ray listens on all interfaces, with a token", flush=True)
         return [pytest("tests/ray", *extra)]
-    # The runs share the files, each with a Ray and a network of its own; a file stays whole, for its fixtures.
+    # The runs share the files (tests/ray/conftest.py, Lanes), each with a Ray and a network of its own.
     # What ends a test that hangs is twice what it is for a run alone.
     alone = shlex.join([*prefix, sys.executable])
-    side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadfile", "--timeout=240"]
+    side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadscope", "--timeout=240"]
     return [pytest("tests/ray", *side_by_side, *extra)]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 ENV = {
@@ -38,6 +39,24 @@ os.environ.update({**ENV, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
 # Helper modules beside the tests, importable here and by Ray's workers.
 sys.path[:0] = [str(HERE), str(HERE.parent / "kits")]
 pytest.register_assert_rewrite("backend_contract", "mortal_scene", "prime_help")
+
+
+TORCH = ("accelerators", "checkpoint_jobs", "checkpoint_peers", "collectives", "elastic_nodes", "examples", "hangs")
+TORCH += ("host_torch", "in_process", "resize", "torchrun", "verl")
+"""Files whose jobs are of several ranks with torch: half of a run, which takes all of two cores."""
+
+
+class Lanes(LoadScopeScheduling):
+    """A file stays whole, and those with torch follow each other: beside each other they starve Ray itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "torch" if Path(file).stem.removeprefix("test_") in TORCH else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """How tests are dealt out where several processes run them."""
+    return Lanes(config, log)
 
 
 class RayHere:
