@@ -132,15 +132,6 @@ def ray_here() -> Iterator[RayHere]:
         shutil.rmtree(temp, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def datasystem() -> Iterator[Any]:
-    """openYuanrong's, until the run ends: its clients take most of a core once it is gone, and this process has one."""
-    from datasystem_kit import Datasystem
-
-    with Datasystem() as made:
-        yield made
-
-
 @pytest.fixture
 def job(ray_here: RayHere, tmp_path: Path) -> Iterator[Any]:
     """A job to be started on it, of which nothing is left afterwards."""

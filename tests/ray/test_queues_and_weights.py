@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from datasystem_kit import Datasystem
 from host_kit import eventually
 from role_kit import role_plan
 from rpc_kit import World
 
 from dljob import DataQueue, RoleGroup, WeightChannel
+from dljob.errors import RemoteError
 from dljob.runtime.fork_host import ForkHost
 from dljob.runtime.weights_data import checksum
 
@@ -140,32 +144,41 @@ def test_a_script_without_ray_has_both(world):
     assert np.array_equal(state["w"], np.arange(100_000) * 2)
 
 
-def test_weights_by_a_real_datasystem_of_openyuanrong(world, datasystem, monkeypatch):
-    """Two processes and this one: what was published outlives its publisher and is deleted when it is replaced."""
-    from dljob.runtime.weights_yr import client
+def client(datasystem: Datasystem, words: str) -> str:
+    """What a client of the datasystem says, in a process of its own: one that outlives it takes most of a core."""
+    boot = "import os; from yr.datasystem import KVClient as K; e = os.environ; "
+    boot += "kv = K(e['DATASYSTEM_HOST'], int(e['DATASYSTEM_PORT'])); kv.init(); "
+    env = {**os.environ, **datasystem.environment}
+    done = subprocess.run(
+        [sys.executable, "-c", boot + words], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    return (done.stdout + done.stderr).strip()
 
-    for rank in (0, 1):
-        RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
-    for name, value in datasystem.environment.items():
-        monkeypatch.setenv(name, value)
-    porter, channel = RoleGroup("callee")[0], WeightChannel("shared")
-    porter.call("publish", "shared", 1, 1.5, 17 << 20, "yr").result(60)
-    assert RoleGroup("callee")[1].call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
-    keeper = ray.get_actor("00000000/weights/shared", "dljob")
-    (stored,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
-    assert stored.sizes == (68 << 20,)
-    kill_rank(world, 0, 10)
-    version, state = channel.receive(60)
-    assert (version, state["step"]) == (1, 1)
-    assert np.array_equal(state["w"], np.full(17 << 20, 1.5, dtype=np.float32))
-    RoleGroup("callee")[0].call("environ", datasystem.environment).result(60)
-    assert len(client("test").get([stored.key])[0]) == 68 << 20
-    for later in (2, 3):
-        porter.call("publish", "shared", later, 2.5, 1 << 10, "yr").result(60)
-    with pytest.raises(RuntimeError, match="Key not found"):
-        client("test").get([stored.key])
-    assert channel.receive(60)[0] == 3
-    client("test").delete([ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored[0].key])
-    with pytest.raises(TimeoutError, match="nothing new"):
-        WeightChannel("shared").receive(0)  # somebody deleted it: the keeper offers it no more
-    assert channel.latest() == 2
+
+def test_weights_by_a_real_datasystem_of_openyuanrong(world):
+    """What was published outlives its publisher and is deleted when it is replaced."""
+    porter, reader = RoleGroup("callee")[0], RoleGroup("callee")[1]
+    with Datasystem() as datasystem:
+        for rank in (porter, reader):
+            rank.call("environ", datasystem.environment).result(60)
+        porter.call("publish", "shared", 1, 1.5, 17 << 20, "yr").result(60)
+        assert reader.call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
+        keeper = ray.get_actor("00000000/weights/shared", "dljob")
+        (stored,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
+        assert stored.sizes == (68 << 20,)
+        for rank in (0, 1):  # both who have it are dead
+            kill_rank(world, rank, 10 + rank)
+            RoleGroup("callee")[rank].call("environ", datasystem.environment).result(60)
+        assert reader.call("receive", "shared").result(60) == (1, 1.5, 1.5, False)
+        assert client(datasystem, f"print(len(kv.get(['{stored.key}'])[0]))") == str(68 << 20)
+        for later in (2, 3):
+            porter.call("publish", "shared", later, 2.5, 1 << 10, "yr").result(60)
+        assert "Key not found" in client(datasystem, f"kv.get(['{stored.key}'])")
+        assert reader.call("receive", "shared").result(60) == (3, 2.5, 2.5, False)
+        (newest,) = ray.get(keeper.newer.remote(("", 0), 1.0), timeout=60).stored
+        assert client(datasystem, f"kv.delete(['{newest.key}'])") == ""
+        with pytest.raises(RemoteError, match="nothing new"):
+            porter.call("receive", "shared", 0).result(60)  # somebody deleted it: the keeper offers it no more
+        assert WeightChannel("shared").latest() == 2
+        for rank in (0, 1):
+            kill_rank(world, rank, 12 + rank)

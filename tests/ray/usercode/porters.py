@@ -31,8 +31,8 @@ class Porter(dljob.Worker):
         self.channel(name, transport).publish(version, state)
 
     @rpc
-    def receive(self, name):
-        version, state = self.channel(name).receive(60)
+    def receive(self, name, timeout=60):
+        version, state = self.channel(name).receive(timeout)
         return version, float(state["w"].min()), float(state["w"].max()), state["w"].flags.writeable
 
     @rpc
