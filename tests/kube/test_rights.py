@@ -322,7 +322,8 @@ def test_every_right_is_used_and_none_is_missing(
         print(f"\n{scope}\n{table(Counter(right for right, _ in asked))}")
     refused = {right for right, allowed in asked if not allowed}
     assert refused == (set() if scope == "Cluster" else {NODES}), "nothing was refused"
-    assert "cannot" not in operator.log.read_text()
+    # An earlier test's namespace may be on its way out, where nothing more can be told.
+    assert not [said for said in operator.log.read_text().splitlines() if "cannot" in said and "terminated" not in said]
 
 
 def may(release: Release, namespace: str) -> set[Right]:
