@@ -21,8 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-HUNG_S = 120.0
-"""When a job that should be further counts as hung: two runs share the machine, and either may have torch jobs."""
 HERE = Path(__file__).parent
 PORTS = range(20_000, 32_000)
 
@@ -83,7 +81,7 @@ class Submissions:
     def stop(self, sent: str) -> None:
         ask(f"{self.jobs_api}/api/jobs/{sent}/stop", {}, token())
 
-    def ended(self, sent: str, within: float = HUNG_S) -> dict[str, Any]:
+    def ended(self, sent: str, within: float = 60) -> dict[str, Any]:
         """The submission, once it is over."""
 
         def over() -> dict[str, Any] | None:
@@ -200,7 +198,7 @@ class Job:
         """Ask the gateway about this job."""
         return ask(f"{ray.gateway}/v1/jobs/{self.uid}/{path}", body, token(), **more)
 
-    def until(self, ray: Submissions, check: Callable[[dict[str, Any]], Any], within: float = HUNG_S) -> dict[str, Any]:
+    def until(self, ray: Submissions, check: Callable[[dict[str, Any]], Any], within: float = 60) -> dict[str, Any]:
         """The status, once it satisfies the check."""
         seen: list[Any] = [None]
 
@@ -218,7 +216,7 @@ class Job:
             return f"{json.dumps(ray.submission(self.sent), indent=1)}\n{ray.log(self.sent)}\n{ray.told()}"
         return "Ray's head does not answer"
 
-    def running(self, ray: Submissions, within: float = HUNG_S) -> dict[str, Any]:
+    def running(self, ray: Submissions, within: float = 60) -> dict[str, Any]:
         return self.until(ray, lambda seen: seen["phase"] == "Running", within)
 
     def folder(self, ray: Submissions) -> Path:

@@ -14,8 +14,6 @@ from typing import Any
 from dljob.runtime.launch import JobConnection, launch, new_uid
 from dljob.spec.model import DLJobManifest
 
-HUNG_S = 120.0
-"""When a job that should be further counts as hung: two runs share the machine, and either may have torch jobs."""
 HERE = Path(__file__).parent
 QUICK = {"backoff": {"initialSeconds": 0}}
 """Fault tolerance that restarts at once."""
@@ -43,9 +41,7 @@ class Job:
         self.connection = launch(manifest, job_dir=self.folder, code_dir=code, uid=self.uid)
         return self.connection
 
-    def running(
-        self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = HUNG_S
-    ) -> dict[str, int]:
+    def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:
         """The pids, once these ranks run their user code in (at least) these incarnations."""
         wanted = {rank: (incarnation or {}).get(rank, 1) for rank in ranks}
 
