@@ -12,6 +12,8 @@ export OMP_NUM_THREADS ?= 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := 1
 export RAY_USAGE_STATS_ENABLED := 0
+# Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test check verify fmt cov bench soak sweep kube-build kube-up kube-down clean
 
@@ -54,7 +56,7 @@ verify: setup ## regenerate what is generated; fail on a difference
 	git diff --exit-code -- crds charts docs/reference
 
 cov: setup ## branch coverage of the pure rooms, which must be whole
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit --cov=dljob.spec --cov=dljob.plan --cov=dljob.master --cov=dljob.control --cov=dljob.telemetry --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(BIN)/python tests/tiers.py unit
 
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)

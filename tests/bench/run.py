@@ -109,12 +109,14 @@ def remarks(row: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table, readable on a terminal too."""
-    lines = ["| what | figure | measured | limit | met |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| what | figure | measured | limit | met | script |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         more = "" if row.get("failed") else remarks(row)
         measured = number(row, "value") + (f" ({more})" if more else "")
+        script = f"[{row['script']}.py](../tests/bench/{row['script']}.py)"
         verdict = "yes" if row["met"] else "**no**"
-        lines.append(f"| {row['what']} | {row['target']} | {measured} | {number(row, 'limit')} | {verdict} |")
+        cells = (row["what"], row["target"], measured, number(row, "limit"), verdict, script)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -134,7 +136,7 @@ def document(kept: dict[str, Any]) -> str:
         [
             "# Benchmarks",
             "",
-            "Written by `python tests/bench/run.py --markdown docs/benchmarks.md`; `make bench` prints the table anew.",
+            "Rows of `python tests/bench/run.py`, the newest of each script; `make bench` measures all anew.",
             "Each figure is a median; where something is held against Ray alone, both halves ran in turn in one Ray.",
             "",
             f"Measured {kept['day']} on {kept['machine']}. {kept['conditions']}".rstrip(),

@@ -188,6 +188,21 @@ class BackendContract:
         with pytest.raises(UsageError, match="there already"):
             await self.made(backend, prefix + "a")
 
+    async def test_who_stops_waiting_for_an_actor_finds_it_listed_or_it_never_comes(self, backend, prefix) -> None:
+        spawning = asyncio.create_task(backend.spawn(ActorSpec(prefix + "a", PROBE)))
+        await asyncio.sleep(0)  # it has begun
+        spawning.cancel()
+        listed = await backend.actors(prefix)
+        for name in listed:
+            await backend.kill(await backend.lookup(name))
+        ref = await backend.spawn(ActorSpec(prefix + "later", PROBE))
+        await backend.call(ref, "about")
+
+        async def only_the_later_one() -> bool:
+            return await backend.actors(prefix) == (prefix + "later",)
+
+        assert await until(only_the_later_one)
+
     async def test_kill_breaks_calls_and_frees_the_name(self, backend, prefix) -> None:
         ref = await self.made(backend, prefix + "a")
         await backend.call(ref, "about")

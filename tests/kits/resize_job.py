@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plain_optim import Momentum
 
 from dljob import Worker, checkpoint, current_worker, global_batches, progress
 
@@ -28,12 +29,12 @@ def write(name: str, **said: Any) -> None:
         )
 
 
-def made() -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.Tensor]:
+def made() -> tuple[torch.nn.Module, Momentum, torch.Tensor]:
     """The model, its optimizer, and the data set."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(DTYPE)
     data = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1)).to(DTYPE)
-    return model, torch.optim.Adam(model.parameters(), lr=0.01), data
+    return model, Momentum(model.parameters(), lr=0.01), data
 
 
 def _worlds() -> int:

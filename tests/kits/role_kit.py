@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dljob.plan.model import HostKind, RolePlan
+from dljob.plan.role import HostKind, RolePlan
 
 
 def role_plan(name: str, entrypoint: tuple[str, ...], **changes: Any) -> RolePlan:

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.handle import Cluster
+from cluster.handle import Cluster, KubectlError
 
 from dljob.kube.api import RAYCLUSTERS, Kube, Resource
 
@@ -63,33 +64,30 @@ class Kueue:
 
     def admit(self, name: str) -> None:
         """Room is there: a flavor's nodeSelector, tolerations and labels, and go."""
-        body = self.cluster.get("raycluster", name, "-n", self.namespace)
-        spec = body["spec"]
-        for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-            template = group["template"]
-            labels = template.setdefault("metadata", {}).setdefault("labels", {})
-            template["metadata"]["labels"] = {**labels, **ADMITTED}
-            pod = template["spec"]
-            pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **FLAVOR}
-            pod["tolerations"] = [*pod.get("tolerations", []), TOLERATION]
-        self._write(name, body, suspend=False)
+        self._write(name, _with_flavor, suspend=False)
 
     def preempt(self, name: str) -> None:
         """Others are more important: stop, and take the flavor back."""
-        body = self.cluster.get("raycluster", name, "-n", self.namespace)
-        spec = body["spec"]
-        for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-            template = group["template"]
-            for key in ADMITTED:
-                template["metadata"]["labels"].pop(key, None)
-            pod = template["spec"]
-            pod["nodeSelector"] = {k: v for k, v in pod.get("nodeSelector", {}).items() if k not in FLAVOR}
-            pod["tolerations"] = [one for one in pod.get("tolerations", []) if one != TOLERATION]
-        self._write(name, body, suspend=True)
+        self._write(name, _without_flavor, suspend=True)
 
-    def _write(self, name: str, body: Json, *, suspend: bool) -> None:
-        spec = {**body["spec"], "suspend": suspend}
-        version = body["metadata"]["resourceVersion"]
+    def _write(self, name: str, change: Callable[[Json], None], *, suspend: bool) -> None:
+        """Change the pods of each group of what is there; again, as a controller does, where it was no more."""
+        body = self.cluster.get("raycluster", name, "-n", self.namespace)
+        while True:
+            version = body["metadata"]["resourceVersion"]
+            for group in (body["spec"]["headGroupSpec"], *body["spec"]["workerGroupSpecs"]):
+                change(group["template"])
+            try:
+                made = self._patched(name, version, body["spec"], suspend=suspend)
+            except KubectlError:  # a test of a JSON Patch that fails is "invalid", and no conflict
+                body = self.cluster.get("raycluster", name, "-n", self.namespace)
+                if body["metadata"]["resourceVersion"] == version:
+                    raise
+                continue
+            self.wrote.append((made["metadata"]["uid"], int(made["metadata"]["resourceVersion"]), owned(made)))
+            return
+
+    def _patched(self, name: str, version: str, spec: Json, *, suspend: bool) -> Json:
         patch = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/spec/suspend", "value": suspend},
@@ -97,8 +95,7 @@ class Kueue:
             {"op": "replace", "path": "/spec/workerGroupSpecs", "value": spec["workerGroupSpecs"]},
         ]
         where = (name, "-n", self.namespace, f"--field-manager={MANAGER}", "--type=json", "-o", "json")
-        made = json.loads(self.cluster.kubectl("patch", "raycluster", *where, "-p", json.dumps(patch)))
-        self.wrote.append((made["metadata"]["uid"], int(made["metadata"]["resourceVersion"]), owned(made)))
+        return json.loads(self.cluster.kubectl("patch", "raycluster", *where, "-p", json.dumps(patch)))
 
     def undone(self, seen: list[Json]) -> list[str]:
         """What others made of its fields in versions that a watch saw, up to its own next write; none is right."""
@@ -110,6 +107,22 @@ class Kueue:
             if before and owned(body) != before[-1]:
                 wrong.append(f"{meta['name']} at {version}: {owned(body)}, not {before[-1]}")
         return wrong
+
+
+def _with_flavor(template: Json) -> None:
+    labels = template.setdefault("metadata", {}).setdefault("labels", {})
+    template["metadata"]["labels"] = {**labels, **ADMITTED}
+    pod = template["spec"]
+    pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **FLAVOR}
+    pod["tolerations"] = [*pod.get("tolerations", []), TOLERATION]
+
+
+def _without_flavor(template: Json) -> None:
+    for key in ADMITTED:
+        template["metadata"]["labels"].pop(key, None)
+    pod = template["spec"]
+    pod["nodeSelector"] = {k: v for k, v in pod.get("nodeSelector", {}).items() if k not in FLAVOR}
+    pod["tolerations"] = [one for one in pod.get("tolerations", []) if one != TOLERATION]
 
 
 def owned(body: Json) -> Json:

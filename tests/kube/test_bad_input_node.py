@@ -97,13 +97,19 @@ def jobs(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 def stuck(node: Cluster, name: str, reason: str) -> str:
     """What the job says of its head once it says this reason; people read the same, twice."""
-    words = said(node, SPACE, name, reason, seconds=SECONDS)
+    said(node, SPACE, name, reason, seconds=SECONDS)
     pod = head_pod(node, name)["metadata"]["name"]
-    assert words.startswith(f"pod {pod}")
+
+    def of_the_head() -> str:
+        words = said(node, SPACE, name, reason)
+        return words if words.startswith(f"pod {pod}") else ""
+
+    words = until(of_the_head, f"{name} says what its head lacks, which comes first once it is known", SECONDS)
     step = words.partition("; ")[2]
     assert step in node.kubectl("describe", "dljob", name, "-n", SPACE)
-    told, place, _ = warned(node, SPACE, name, reason).partition(pod)
-    assert (told, place) == ("pod ", pod)
+    note = warned(node, SPACE, name, reason)  # a worker's pod may have met it earlier
+    pods = node.get("pods", "-n", SPACE, "-l", f"dljob.io/name={name}")["items"]
+    assert note.startswith(tuple(f"pod {one['metadata']['name']}" for one in pods)), note
     row = node.kubectl("get", "dljob", name, "-n", SPACE, "-o", "wide").splitlines()[1].split()
     assert (row[1], row[-1]) == ("Provisioning", reason)
     return words

@@ -25,14 +25,6 @@ class Callee(Worker):
     def add(self, a):
         return a + 1
 
-    def run(self):
-        wait()
-
-
-def wait():
-    while not (FOLDER / "go").exists():
-        time.sleep(0.05)
-
 
 def caller():
     loaded = checkpoint.load()

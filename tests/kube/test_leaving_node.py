@@ -103,7 +103,12 @@ class Seen:
 
     def began(self, life: int) -> int:
         """From where the rank's process of that number, counted over all attempts, went on."""
-        return int((self.folder / f"from-{life}").read_text())
+        return int(self.word(life))
+
+    def word(self, life: int) -> str:
+        """What that process wrote first; empty until it has."""
+        file = self.folder / f"from-{life}"
+        return file.read_text() if file.exists() else ""
 
     def steps(self) -> list[int]:
         """The steps that are whole."""
@@ -159,7 +164,7 @@ def test_no_step_in_memory_is_lost_while_the_operator_is_down(
     evict(node, pod, tmp_path / "eviction.json")
     took = {"evicted worker": gone(node, {uid}, "the evicted pod goes")}
     last = seen.whole(1, 1)
-    until((volume / "from-2").exists, "KubeRay makes another pod, and the rank goes on there", 100)
+    until(lambda: seen.word(2), "KubeRay makes another pod, and the rank goes on there", 100)
     assert seen.began(2) == last
     until(lambda: seen.at() > last + 5, "it saves", 30)
 
@@ -169,7 +174,7 @@ def test_no_step_in_memory_is_lost_while_the_operator_is_down(
     took["deleted RayCluster"] = gone(node, both, "its pods go")
     last = seen.whole(1, 2)
     operator.start()
-    until((volume / "from-3").exists, "attempt 2 goes on", 100)
+    until(lambda: seen.word(3), "attempt 2 goes on", 100)
     assert seen.began(3) == last
     until(lambda: seen.at() > last + 5, "it saves", 30)
 

@@ -46,14 +46,18 @@ def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
 def ended(node: Cluster, name: str, namespace: str, seconds: float) -> dict[str, Any]:
     """The job when it is over and its RayCluster is given back."""
 
-    def look() -> dict[str, Any]:
-        body = found(node, "dljob", name, namespace)
-        status = body.get("status", {})
-        over = status.get("phase") in ("Succeeded", "Failed")
-        left = over and [c for c in children(node, body["metadata"]["uid"], namespace) if c.startswith("RayCluster/")]
-        return body if over and not left else {}
+    last: dict[str, Any] = {}
 
-    return until(look, f"{name} is over", seconds)
+    def look() -> dict[str, Any]:
+        last.update(found(node, "dljob", name, namespace))
+        over = last.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        left = over and [c for c in children(node, last["metadata"]["uid"], namespace) if c.startswith("RayCluster/")]
+        return last if over and not left else {}
+
+    try:
+        return until(look, f"{name} is over", seconds)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}\n{told(last)}") from None
 
 
 def conditions(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -62,8 +66,9 @@ def conditions(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def told(body: dict[str, Any]) -> str:
     """Why a job is what it is, for a test that fails."""
-    lines = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in body["status"]["conditions"]]
-    return "\n".join([f"{body['status']['phase']} {body['status'].get('reason')}", *lines])
+    status = body.get("status", {})
+    lines = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])]
+    return "\n".join([f"{status.get('phase')} {status.get('reason')}", *lines])
 
 
 def logs(node: Cluster, name: str, namespace: str) -> dict[str, str]:

@@ -214,11 +214,13 @@ def _bad_node(life: Life, name: str, cluster: str) -> None:
     workers = ("pods", "-n", namespace, "-l", f"ray.io/cluster={cluster},ray.io/node-type=worker")
     (pod,) = until(lambda: plane.get(*workers)["items"], "the worker is made")
     meta = {"name": pod["metadata"]["name"], "namespace": namespace}
-    target = {"apiVersion": "v1", "kind": "Node", "name": "bad"}
+    # A name of its own: Kubernetes takes away the pods of a node that it has missed for 40 s, in an earlier test too.
+    bad = f"bad-of-{namespace}"
+    target = {"apiVersion": "v1", "kind": "Node", "name": bad}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
     path = f"/api/v1/namespaces/{namespace}/pods/{meta['name']}/binding"
     plane.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
-    plane.kubectl("annotate", "dljob", name, "-n", namespace, "dljob.io/exclude-nodes=bad")
+    plane.kubectl("annotate", "dljob", name, "-n", namespace, f"dljob.io/exclude-nodes={bad}")
     until(lambda: found(plane, "pod", meta["name"], namespace)["metadata"].get("deletionTimestamp"), "it is to go")
     asked = lambda: b'"resource":"nodes"' in audit.read_bytes()[before:]  # noqa: E731
     until(asked, "somebody looks whether its node is lost", 30)

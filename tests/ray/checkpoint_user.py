@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plain_optim import Momentum
 
 from dljob import Worker, checkpoint, current_worker, progress
 
@@ -19,7 +20,7 @@ def train(folder: Path, rank: int, world: int, incarnation: int, *, steps: int, 
     """Train and write each step's loss; from where the last life was saved."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = Momentum(model.parameters(), lr=0.01)
     data = torch.Generator().manual_seed(rank)
     begin = 0
     found = checkpoint.load() if save else None

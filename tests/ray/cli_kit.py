@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from patience import patience
+
 USER = '''
 import os, sys, time
 from pathlib import Path
@@ -76,7 +78,7 @@ class Place:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience(timeout),
             check=False,
         )
 
@@ -138,7 +140,7 @@ class Running:
         """The first line on stderr that is wanted."""
         while True:
             try:
-                line = self._lines.get(timeout=timeout)
+                line = self._lines.get(timeout=patience(timeout))
             except Empty:
                 raise AssertionError(f"no such line within {timeout} s; there were {self.errors}") from None
             self.errors.append(line)

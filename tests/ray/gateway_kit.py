@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patience import patience
+
 HERE = Path(__file__).parent
 PORTS = range(20_000, 32_000)
 
@@ -135,7 +137,13 @@ class Ray(Submissions):
         self._before = {
             name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH", "DLJOB_HOME", "RAY_ADDRESS")
         }
-        os.environ.update({"RAY_TMPDIR": str(self.folder), "DLJOB_HOME": str(self.home), "PYTHONPATH": str(HERE)})
+        os.environ.update(
+            {
+                "RAY_TMPDIR": str(self.folder),
+                "DLJOB_HOME": str(self.home),
+                "PYTHONPATH": f"{HERE}:{HERE / 'as_in_images'}",
+            }
+        )
         os.environ.pop("RAY_ADDRESS", None)
         self._cluster = Cluster(shutdown_at_exit=True)
         store = 80 << 20
@@ -214,7 +222,7 @@ class Job:
             return "nothing was submitted"
         with suppress(OSError, KeyError):
             return f"{json.dumps(ray.submission(self.sent), indent=1)}\n{ray.log(self.sent)}\n{ray.told()}"
-        return "Ray's head does not answer"
+        return f"Ray's head does not answer\n{ray.told()}"
 
     def running(self, ray: Submissions, within: float = 60) -> dict[str, Any]:
         return self.until(ray, lambda seen: seen["phase"] == "Running", within)
@@ -257,7 +265,7 @@ def _read(answer: Any) -> Any:
 
 def eventually(check: Callable[[], Any], within: float, what: Callable[[], str]) -> Any:
     """The first true answer of check(); fails with what() when there is none in time."""
-    end = time.monotonic() + within
+    end = time.monotonic() + patience(within)
     while time.monotonic() < end:
         with suppress(OSError, KeyError):
             if got := check():

@@ -25,6 +25,9 @@ STORE = str(80 << 20)
 HEAD = ("-pf", "--mount-proc", "--kill-child")
 OWN = 'mount --bind "$(mktemp -d "$RAY_TMPDIR/machine-XXXXXX")" "$RAY_TMPDIR/head" && exec "$@"'
 POD = f'mount -t tmpfs none "$DLJOB_HOME" && {OWN}'
+KUBELET = 'until "$@"; do sleep 1; done'
+"""A container that ends by itself starts again, as on a node. On a machine that is full a raylet aborts, as its agent
+takes more than 15 s to come up (ray 2.60.0, `WaitForPersistedPort`); `ray start --block` ends 30 s after it began."""
 
 
 def may_be_made() -> bool:
@@ -51,9 +54,8 @@ class HeadApart(Submissions):
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
             "DLJOB_HOME": str(self.home),
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": f"{HERE}:{HERE / 'as_in_images'}",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
-            "RAY_raylet_start_wait_time_s": "120",
             **env,
         }
         rocks = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
@@ -113,7 +115,11 @@ class HeadApart(Submissions):
         rest = ["--block", f"--object-store-memory={STORE}", "--disable-usage-stats", agent]
         with (self.folder / log).open("ab") as out:
             return subprocess.Popen(
-                [*before, RAY, "start", *made, *rest], env=env, stdout=out, stderr=out, start_new_session=True
+                ["sh", "-c", KUBELET, "kubelet", *before, RAY, "start", *made, *rest],
+                env=env,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
 
     # -- what can be seen

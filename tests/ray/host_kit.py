@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from patience import patience
 from ray_kit_paths import USER_DIR
 
 from dljob.master.actions import RankStart
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime.messages import (
     Beacon,
     BeaconReply,
@@ -112,7 +113,7 @@ class Job:
 
 def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
     """The first true answer of check(); fails when there is none in time."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + patience(timeout)
     while not (got := check()):
         assert time.monotonic() < end, f"not within {timeout} s: {check}"
         time.sleep(0.02)
@@ -150,11 +151,11 @@ class HostHandle:
         self.heard: list[Report] = []
 
     def hello(self) -> Any:
-        return ray.get(self.actor.hello.remote(), timeout=30)
+        return ray.get(self.actor.hello.remote(), timeout=patience(30))
 
     def start(self, *ranks: int, **order: Any) -> None:
         """Order ranks to start; raises when the host refuses."""
-        ray.get(self.order_start(*ranks, **order), timeout=30)
+        ray.get(self.order_start(*ranks, **order), timeout=patience(30))
 
     def order_start(self, *ranks: int, incarnation: int = 1, reason: str = "", epoch: int = 1, **order: Any) -> Any:
         devices = order.pop("devices", ())
@@ -170,10 +171,10 @@ class HostHandle:
         return self.actor.start.remote(StartOrder(**{**values, **order}))
 
     def stop(self, *ranks: int, grace_s: float = 5.0, epoch: int = 1) -> None:
-        ray.get(self.actor.stop.remote(StopOrder(epoch, ranks, grace_s, "the test says so")), timeout=30)
+        ray.get(self.actor.stop.remote(StopOrder(epoch, ranks, grace_s, "the test says so")), timeout=patience(30))
 
     def next_reports(self, timeout: float = 20.0, epoch: int = 1) -> tuple[Report, ...]:
-        reports = ray.get(self.actor.watch.remote(epoch, self.acked), timeout=timeout)
+        reports = ray.get(self.actor.watch.remote(epoch, self.acked), timeout=patience(timeout))
         self.acked = max([self.acked, *(r.seq for r in reports)])
         return reports
 
@@ -186,7 +187,7 @@ class HostHandle:
         return self._take(lambda report: report.outcome is None, count, timeout, 1)
 
     def _take(self, wanted: Callable[[Report], bool], count: int, timeout: float, epoch: int) -> list[Report]:
-        end = time.monotonic() + timeout
+        end = time.monotonic() + patience(timeout)
         while len(found := [r for r in self.heard if wanted(r)]) < count:
             self.heard += self.next_reports(end - time.monotonic(), epoch)
         self.heard = [r for r in self.heard if r not in found]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plain_optim import Momentum
 
 from dljob import Worker, checkpoint, current_worker, progress
 
@@ -27,7 +28,7 @@ class Trainer(Worker):
     def setup(self) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.optimizer = Momentum(self.model.parameters(), lr=0.01)
         self.data = torch.Generator().manual_seed(self.rank)
         write("setup")
 

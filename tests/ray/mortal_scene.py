@@ -63,14 +63,16 @@ class Scene:
 
     def kill_spare(self) -> None:
         """SIGKILL a spare that waits, as soon as there is one."""
-        pid = eventually(self._waiting_spare, LONG_S, self.job.seen)
+        pid = self.waiting_spare("script")
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: "SpareLost" in self.kinds(), LONG_S, self.job.seen)
 
-    def _waiting_spare(self) -> int:
-        """The pid of a ready spare of the role `script`, which nobody takes."""
-        events = [event for event in self.events() if event["t"] == "SpareReady" and event["role"] == "script"]
-        return events[-1]["pid"] if events else 0
+    def waiting_spare(self, role: str) -> int:
+        """The pid of the last spare of a role that came up, as soon as there is one."""
+        return eventually(lambda: self._ready_spares(role), LONG_S, self.job.seen)[-1]
+
+    def _ready_spares(self, role: str) -> list[int]:
+        return [event["pid"] for event in self.events() if event["t"] == "SpareReady" and event["role"] == role]
 
     def end(self) -> dict[str, Any]:
         """Let the drivers end; the final status."""
@@ -98,6 +100,7 @@ class Scene:
         """Its life with a process killed, an error raised, a spare killed and a role restarted; the final status."""
         self.start()
         self.running()
+        self.waiting_spare("worker")  # which takes the place of the rank
         self.kill("worker/1")
         self.running(worker_1=2)
         self.raise_error("worker/0")
@@ -136,8 +139,9 @@ def second_master(scene: Scene) -> int:
     import ray
 
     from dljob.runtime.backend import ActorSpec
+    from dljob.runtime.birth import MASTER_CALLS, MASTER_CLASS
     from dljob.runtime.entries import MasterOrder
-    from dljob.runtime.launch import MASTER_CALLS, MASTER_CLASS, NAMESPACE
+    from dljob.runtime.launch import NAMESPACE
     from dljob.runtime.ray_backend import RayBackend
 
     job = scene.job

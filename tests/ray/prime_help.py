@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patience import patience
+
 from dljob.runtime.launch import JobConnection, launch, new_uid
 from dljob.spec.model import DLJobManifest
 
@@ -39,6 +41,8 @@ class Job:
         }
         manifest = DLJobManifest.model_validate(document)
         self.connection = launch(manifest, job_dir=self.folder, code_dir=code, uid=self.uid)
+        wait = self.connection.wait
+        self.connection.wait = lambda timeout=None: wait(None if timeout is None else patience(timeout))
         return self.connection
 
     def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:
@@ -140,11 +144,12 @@ def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 1
 
 
 def eventually(check: Any, within: float, what: Any) -> Any:
-    """The first true answer of check(); fails with what() when there is none in time."""
-    end = time.monotonic() + within
+    """The first true answer of check(), asked less and less often; fails with what() when there is none in time."""
+    end, pause = time.monotonic() + patience(within), 0.02
     while time.monotonic() < end:
         with suppress(OSError):
             if got := check():
                 return got
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(0.1, 1.1 * pause)
     raise AssertionError(what())

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from host_kit import HostHandle, Job
+from patience import patience
 from role_kit import role_plan
 
 from dljob.runtime.context import Stopping, WorkerContext, install
@@ -62,7 +63,7 @@ class World:
         self, rank: int, incarnation: int, actor: str, *, ready: bool = True, gone: str = "", size: int = 0
     ) -> None:
         peer = Peer("callee", rank, incarnation, actor, ready, gone, size)
-        ray.get(self.job.master.set_peer.remote(peer), timeout=20)
+        ray.get(self.job.master.set_peer.remote(peer), timeout=patience(20))
 
     def close(self) -> None:
         install(None)

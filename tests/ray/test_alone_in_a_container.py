@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import ray
 from cli_kit import Place
 from prime_help import eventually
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 LIMIT = 2 << 30
 OWN_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 USER = '''
@@ -78,6 +79,17 @@ def group(read_before: None) -> Iterator[Path]:
     folder.rmdir()
 
 
+def seen(group: Path) -> list[str]:
+    """What the group holds, and who lives in it: whether the kernel killed, whom, and what the others do."""
+    held = [f"{name}: {(group / f'memory.{name}').read_text()}" for name in ("usage_in_bytes", "oom_control", "stat")]
+    for pid in (group / "cgroup.procs").read_text().split():
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            what = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80]
+            held.append(", ".join([what, *(line for line in lines if line.startswith(("State", "VmRSS")))]))
+    return held
+
+
 def test_the_agent_of_its_node_tells_of_the_kill(tmp_path: Path, group: Path) -> None:
     place = Place(tmp_path)
     (tmp_path / "user.py").write_text(USER)
@@ -92,7 +104,7 @@ def test_the_agent_of_its_node_tells_of_the_kill(tmp_path: Path, group: Path) ->
             return fault if fault.get("reason") == "OOMKilled" else {}
 
         run.until(lambda line: "step " in line)
-        fault = eventually(told, 60, lambda: run.errors)
+        fault = eventually(told, 100, lambda: (run.errors, seen(group)))
         (place.entry()["folder"] / "enough").touch()
         code, _, errors = run.end()
     assert code == 0, errors

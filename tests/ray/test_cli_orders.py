@@ -26,7 +26,7 @@ def users(text: str) -> list[str]:
 
 def test_status_restart_events_logs_and_stop_from_another_process(place: Place) -> None:
     with place.running("run", place.job("patient", replicas=2)) as run:
-        run.until(lambda line: "step " in line)
+        run.until_all("Running", "step ")
         status = json.loads(place.dljob("status", "job", "-o", "json").stdout)
         assert status["phase"] == "Running"
         assert status["progress"]["step"] > 0

@@ -26,7 +26,7 @@ def gone(place: Place, scratch: Path) -> bool:
 
 
 def running(run: Running) -> None:
-    run.until(lambda line: "step " in line)
+    run.until_all("Running", "step ")
 
 
 def test_a_job_that_ends_well(place: Place) -> None:

@@ -21,11 +21,23 @@ KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
 
 @pytest.fixture
 def ray() -> Iterator[HeadApart]:
+    """Ray keeps what it knows in RocksDB."""
     made = HeadApart()
     try:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def ray_on_redis() -> Iterator[HeadApart]:
+    with redis() as address:
+        made = HeadApart(redis=address)
+        try:
+            yield made
+            assert not (made.folder / "gcs").exists()
+        finally:
+            made.close()
 
 
 def role(name: str = "w", entry: str = "prime_user.until_told", **more: Any) -> dict[str, Any]:
@@ -39,21 +51,6 @@ def pids(seen: dict[str, Any]) -> dict[str, int]:
 def test_with_its_memory_kept_a_lost_head_restarts_nothing_and_a_new_launcher_finds_the_job(
     ray: HeadApart, tmp_path: Path
 ) -> None:
-    outlives(ray, tmp_path)
-
-
-def test_the_same_where_redis_keeps_it(tmp_path: Path) -> None:
-    with redis() as address:
-        ray = HeadApart(redis=address)
-        try:
-            outlives(ray, tmp_path)
-            assert not (ray.folder / "gcs").exists()
-        finally:
-            ray.close()
-
-
-def outlives(ray: HeadApart, tmp_path: Path) -> None:
-    """A head is lost while a job runs; another one comes, and the job ends well."""
     mine = Job(tmp_path, role(replicas=2), role("s", replicas=2, driver=False), name="kept", **KEPT)
     first = ray.submit(mine, attempt=1)
     before = mine.running(ray, 150)
@@ -74,8 +71,9 @@ def outlives(ray: HeadApart, tmp_path: Path) -> None:
 
 
 def test_what_a_job_left_that_ended_while_there_was_no_head_is_told_by_the_next_one(
-    ray: HeadApart, tmp_path: Path
+    ray_on_redis: HeadApart, tmp_path: Path
 ) -> None:
+    ray = ray_on_redis
     mine = Job(tmp_path, role(replicas=2), name="ended", **KEPT)
     first = ray.submit(mine, attempt=1)
     mine.running(ray, 150)

@@ -13,7 +13,7 @@ from host_kit import HostHandle, Job, alive, eventually
 from role_kit import role_plan
 
 from dljob.master.views import Outcome, Reason
-from dljob.runtime.guard import EndCode
+from dljob.runtime.guard import TICK_S, EndCode
 from dljob.runtime.thread_host import ThreadHost
 
 pytestmark = pytest.mark.ray
@@ -34,6 +34,11 @@ def started(job: Job, name: str, **changes) -> HostHandle:
 
 def end_of(job: Job, name: str, **changes) -> Outcome:
     return started(job, name, **changes).ends()[0].outcome
+
+
+def written(file: Path) -> str:
+    """What is in a file; it is there before its text is."""
+    return file.read_text() if file.exists() else ""
 
 
 def gone(pid: int) -> None:
@@ -229,21 +234,32 @@ def test_lease_that_runs_out_ends_the_process(ray_here, tmp_path):
         job.close()
 
 
+def stands(pid: int) -> bool:
+    """Whether all threads of a process are stopped: on a full machine they run on until one has taken the signal."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # a thread ended as it was looked at
+        return False
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def test_thawed_process_whose_lease_ran_out_does_no_more(ray_here, tmp_path):
     import time
 
     job = Job(str(tmp_path), lease_s=1.5)
     try:
-        host = started(job, "counts")
+        host = started(job, "counts", config={"step_s": TICK_S})  # how late it may be noticed
         pid = host.ready()[0].pid
-        eventually((tmp_path / "steps").exists)
+        steps = tmp_path / "steps"
+        eventually(lambda: written(steps))
         os.kill(pid, signal.SIGSTOP)
-        before = len((tmp_path / "steps").read_text().split())
+        eventually(lambda: stands(pid))
+        before = len(steps.read_text().split())
         end = time.monotonic() + 2.0
         eventually(lambda: time.monotonic() > end)
         os.kill(pid, signal.SIGCONT)
         gone(pid)
-        assert len((tmp_path / "steps").read_text().split()) - before <= 2
+        assert len(steps.read_text().split()) - before <= 2
     finally:
         job.close()
 
@@ -264,11 +280,11 @@ def test_host_that_nobody_knows_ends_itself(job, tmp_path):
 def test_fork_left_behind_does_not_hide_the_death_of_its_parent(job, tmp_path):
     host = started(job, "forks_and_waits")
     pid = host.ready()[0].pid
-    eventually((tmp_path / "fork.pid").exists)
+    fork = eventually(lambda: written(tmp_path / "fork.pid"))
     sentinel = host.sentinel()
     os.kill(pid, signal.SIGKILL)
     assert sentinel.broke.wait(20)
-    gone(int((tmp_path / "fork.pid").read_text()))
+    gone(int(fork))
 
 
 def test_daemon_left_behind_goes_with_its_rank(job, tmp_path):

@@ -35,7 +35,7 @@ def test_a_killed_worker_comes_back_alone_and_the_job_ends_well(job: Job) -> Non
     after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
     assert after["worker/0"] == before["worker/0"]
     assert after["worker/1"] != before["worker/1"]
-    with pytest.raises(DeadlineError, match=r"job t was not over after 0.1 s"):
+    with pytest.raises(DeadlineError, match=r"job t was not over after 0\.[12] s"):  # twice as long beside another run
         job.connection.wait(0.1)
     job.go()
     status = job.connection.wait(60)

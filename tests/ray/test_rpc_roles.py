@@ -173,6 +173,11 @@ class TestStreams:
             next(stream)
         assert list(stream) == []
 
+    def test_more_callers_than_a_rank_has_threads_have_their_turns(self, group):
+        streams = [group.narrow(5) for _ in range(72)]
+        with ThreadPoolExecutor(len(streams)) as callers:
+            assert list(callers.map(list, streams)) == [list(range(5))] * len(streams)
+
     def test_stream_and_call_are_not_mixed_up(self, group):
         with pytest.raises(UsageError, match="it is a stream"):
             group.call("count", 3).result(20)
@@ -193,6 +198,7 @@ def test_handles_outlive_a_restart_and_streams_do_not(world, group):
     again = group.options(idempotent=True)
     assert again.double([1, 2, 3]) == [2, 4, 6]
     assert [number for number, _ in again.incarnation()] == [2, 1, 1, 1]
+    assert group._target.heard == (4, 2)
 
 
 def test_role_that_was_resized_is_called_as_it_is_now(ray_here, tmp_path):
@@ -228,6 +234,19 @@ def test_job_of_a_boss_and_talkers_with_a_restart_that_it_orders(ray_here, tmp_p
         assert '"before": [0, 2, 4, 6, 8], "phase": "Running"' in status["result"]
         assert '"after": [2, 4, 6], "streamed": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]' in status["result"]
         assert status["restarts"]["role"] == 1
+    finally:
+        job.close()
+
+
+def test_rank_that_returned_cannot_be_called_and_nobody_waits_for_it(ray_here, tmp_path):
+    job = Job(tmp_path)
+    try:
+        job.start(
+            job.role("insister", "usercode.talkers.Insister"),
+            job.role("passing", "usercode.talkers.Passing", driver=False),
+        )
+        status = job.connection.wait(60)
+        assert (status["phase"], status["result"]) == ("Succeeded", '"passing/0.add: it ended"')
     finally:
         job.close()
 

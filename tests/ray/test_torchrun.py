@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from conftest import RayHere
+from raylets import RayHere
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -28,6 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "sub").mkdir()
     (made / "sub" / "train.py").write_text(SCRIPT.read_text())
     (made / "sub" / "__init__.py").write_text("")
+    chosen = made / "a python"
+    chosen.write_text(f'#!/bin/sh\nOURS="a python" exec {sys.executable} "$@"\n')
+    chosen.chmod(0o755)
     return made
 
 
@@ -50,13 +52,18 @@ def seen(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return sorted(map(json.loads, told), key=lambda rank: rank["env"]["RANK"])
 
 
-@pytest.mark.parametrize("what", [["sub/train.py"], ["-m", "sub.train"]])
-def test_a_script_sees_what_it_sees_under_torchrun(ray_here: RayHere, folder: Path, what: list[str]) -> None:
-    words = ["--tee=3", "--standalone", "--nproc-per-node=2", "--max-restarts=1", *what, "--lr", "3", "--debug"]
-    theirs = seen(run(TORCHRUN, folder, *words, OURS="1"))
-    ours = seen(run(DLJOB, folder, "--to", ray_here.address, *words))
-    for rank in theirs:
+@pytest.mark.parametrize(("what", "python"), [(["sub/train.py"], None), (["-m", "sub.train"], "a python")])
+def test_a_script_sees_what_it_sees_under_torchrun(
+    ray_here: RayHere, folder: Path, what: list[str], python: str | None
+) -> None:
+    script = [*what, "--lr", "3", "--debug", "--out=${local_rank}"]
+    words = ["--tee=3", "--standalone", "--nproc-per-node=2", "--max-restarts=1", *script]
+    chosen = {"PYTHON_EXEC": str(folder / python)} if python else {}
+    theirs = seen(run(TORCHRUN, folder, *words, OURS="1", **chosen))
+    ours = seen(run(DLJOB, folder, "--to", ray_here.address, *words, **chosen))
+    for rank in theirs if python is None else []:
         rank["env"]["OURS"] = None  # a Ray that was there before has its own environment
+    assert [(rank["argv"][-1], rank["env"]["OURS"]) for rank in ours] == [("--out=0", python), ("--out=1", python)]
     assert ours == theirs
 
 

@@ -3,7 +3,8 @@
 A name of cases/NAME.json is a case that the simulator found: its journal is what PrimeMaster writes down in it.
 
 A recorded journal is kept as it is: record a new one for a new incident, never an old one again, unless the format's
-version changes.
+version changes. What the core decides now may differ on purpose: then the times of its events are moved, as those of
+`killed-with-its-neighbour` by 35 s when scripts whose peer failed were given 30 s to save.
 """
 
 from __future__ import annotations

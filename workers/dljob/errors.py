@@ -15,7 +15,7 @@
     +-- QueueClosedError     a DataQueue is closed: it takes no item, or has none left
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
-        +-- PeerLostError        the callee died with the call; it may have run
+        +-- PeerLostError        the callee died with the call, or its answer was lost; it may have run
         +-- RemoteError          the callee's code raised; carries its traceback
 
 A message says what happened, to whom, why, and what to do next.
@@ -137,14 +137,18 @@ class CollectiveError(DLJobError):
 class CollectiveAbortedError(CollectiveError):
     """A group lost a member, and its pending operations with it; its tensors may hold anything.
 
-    `group` and `epoch` say which one it was, `lost` names the members ("rollout/1") as far as that is known.
+    `group` and `epoch` say which one it was, `lost` names the members ("rollout/1") as far as that is known; `ended`:
+    their code ended well, and the group is not made again.
     """
 
-    def __init__(self, message: str, *, group: str, epoch: int, lost: tuple[str, ...] = (), hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, group: str, epoch: int, lost: tuple[str, ...] = (), ended: bool = False, hint: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.group = group
         self.epoch = epoch
         self.lost = lost
+        self.ended = ended
 
 
 class QueueClosedError(DLJobError):
@@ -167,7 +171,7 @@ class CallTimeoutError(CallError):
 
 
 class PeerLostError(CallError):
-    """The callee's process died with the call in it: it may have run, or not."""
+    """The callee's process died with the call in it, or its answer was lost with a node: it may have run, or not."""
 
 
 class RemoteError(CallError):

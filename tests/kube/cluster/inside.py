@@ -152,6 +152,7 @@ def kubelet_config(run: Path) -> dict[str, object]:
         "resolvConf": f"{run}/resolv.conf",
         "makeIPTablesUtilChains": False,
         "maxPods": 250,
+        "cpuCFSQuota": False,  # else a pod of 0.3 CPUs takes a minute to import Ray beside a core that idles
         "nodeStatusUpdateFrequency": "2s",  # how soon declared devices can be had
         # Images cannot be pulled again, and this machine's disk is not the node's: it keeps them, and evicts late.
         "imageGCHighThresholdPercent": 100,

@@ -23,7 +23,7 @@ def facts(context):
         "cwd": str(Path.cwd()),
         "config": dict(context.config),
         "pid": os.getpid(),
-        "rss_kb": int(next(line for line in Path("/proc/self/status").open() if line.startswith("VmRSS")).split()[1]),
+        "own_kb": int(next(line for line in Path("/proc/self/status").open() if line.startswith("RssAnon")).split()[1]),
         "torch": "torch" in sys.modules,
         "env": {k: v for k, v in os.environ.items() if k.startswith(("DLJOB", "CUDA", "ASCEND", "RANK", "MY_"))},
     }
@@ -140,7 +140,7 @@ def counts(context):
         for step in range(100_000):
             out.write(f"{step}\n")
             out.flush()
-            time.sleep(0.01)
+            time.sleep(context.config.get("step_s", 0.01))
 
 
 def forks_and_waits(context):

@@ -91,6 +91,10 @@ class Talker(dljob.Worker):
         finally:
             self.closed.set()
 
+    @rpc(dispatch="rank0", stream=2, concurrency=8, timeout=60)
+    def narrow(self, n):
+        yield from range(n)
+
     @rpc(stream=True)
     async def everywhere(self, n):
         for i in range(n):
@@ -147,3 +151,29 @@ class Ender(dljob.Worker):
     def run(self):
         current_worker().job.stop()
         self.context.stopping.wait()
+
+
+class Passing(dljob.Worker):
+    """Returns as soon as it was called."""
+
+    def __init__(self):
+        self._called = threading.Event()
+
+    @rpc
+    def add(self, a):
+        self._called.set()
+        return a + 1
+
+    def run(self):
+        self._called.wait()
+
+
+class Insister(dljob.Worker):
+    """Calls until it is told why it cannot."""
+
+    def run(self):
+        while True:
+            try:
+                dljob.RoleGroup("passing").call_rank0("add", 1).result(45)
+            except dljob.CallError as error:
+                return str(error)

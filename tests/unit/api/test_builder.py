@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "cores near something else": (
         lambda: DLJobBuilder().role("a").run("m.A").numa_binding("node"),  # pyright: ignore[reportArgumentType]
-        "Node, Socket, Exclusive, CoreComplex",
+        "Node, Socket, Exclusive or CoreComplex",
     ),
     "a selection that is neither on nor off": (
         lambda: setattr(one().workloads["a"], "rank_based_gpu_selection", "yes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ def test_machines_and_ranks(here: Path, words: str, local: bool, ranks: Any, mac
         ("--nproc-per-node=4 --accelerator none train.py", {"GPU": 8}, (4, None)),
         ("--nproc-per-node=4 --accelerator GPU=0.5 train.py", {"GPU": 2}, (4, {"type": "GPU", "count": "0.5"})),
         ("--nproc-per-node=4 train.py", {"GPU": 2}, (4, None)),
+        ("--nnodes=2 --nproc-per-node=2 train.py", {"GPU": 2}, (4, None)),
+        ("--nnodes=2:4 --nproc-per-node=1 train.py", {"GPU": 2}, (2, {"type": "GPU", "count": "1"})),
     ],
 )
 def test_devices(here: Path, words: str, devices: dict[str, int], found: tuple[int, Any]) -> None:
@@ -93,6 +96,43 @@ def test_the_machines_of_a_cluster_have_the_devices_of_their_ranks(here: Path) -
     assert bare.notes == ("no rank gets a device: --accelerator GPU gives one to each",)
 
 
+@pytest.mark.parametrize(
+    ("share", "each", "count"), [("0.6", 2, 2), ("0.5", 5, 3), ("0.3", 4, 2), ("0.4", 2, 1), ("2", 3, 6)]
+)
+def test_no_share_lies_on_two_devices_of_a_machine(here: Path, share: str, each: int, count: int) -> None:
+    job = meant(f"--nnodes=2 --nproc-per-node={each} --accelerator GPU={share} train.py", site(here, local=False))
+    assert job.document["spec"]["nodeGroups"][0]["accelerator"] == {"type": "GPU", "count": count}
+
+
+def test_names_are_found_in_the_script_as_they_were_said(here: Path) -> None:
+    found = role(meant("--role Trainer_A --rdzv-id=Exp_7 --nproc-per-node=2 train.py", site(here)))
+    said = [{"name": "ROLE_NAME", "value": "Trainer_A"}, {"name": "TORCHELASTIC_RUN_ID", "value": "Exp_7"}]
+    assert (found["name"], found["env"]) == ("trainer-a", said)
+    assert "env" not in role(meant("--role trainer --nproc-per-node=2 train.py", site(here)))
+
+
+@pytest.mark.parametrize(
+    ("words", "local", "said", "found"),
+    [
+        ("--nproc-per-node=2 train.py", True, "6", "6"),
+        ("--nproc-per-node=2 train.py", True, "", ""),
+        ("--nproc-per-node=2 train.py", True, None, None),
+        ("--nproc-per-node=1 train.py", True, "6", "6"),
+        ("--nproc-per-node=1 train.py", True, None, "4"),
+        ("--nnodes=2 --nproc-per-node=1 train.py", True, None, None),
+        ("--nnodes=1:2 --nproc-per-node=1 train.py", True, None, None),
+        ("--nproc-per-node=2 train.py", False, "6", "6"),
+        ("--nproc-per-node=1 train.py", False, None, None),
+    ],
+)
+def test_the_number_of_threads_is_the_users_and_one_rank_here_has_the_machine(
+    here: Path, words: str, local: bool, said: str | None, found: str | None
+) -> None:
+    job = meant(words, replace(site(here, local=local), threads=said))
+    (planned,) = plan(parse(job.document)).roles.values()
+    assert dict(planned.env).get("OMP_NUM_THREADS") == found
+
+
 def test_what_is_run(here: Path) -> None:
     def run(words: str, *, local: bool = True) -> dict[str, Any]:
         return role(meant(words, site(here, local=local)))
@@ -101,9 +141,20 @@ def test_what_is_run(here: Path) -> None:
     assert run("train.py")["entrypoint"] == {"module": "train.py"}
     assert run("./sub/../sub/Train_it.py")["entrypoint"] == {"module": "sub/Train_it.py"}
     assert run("-m pkg.train a")["entrypoint"] == {"module": "pkg.train"}
+    assert run("--run-path --no-python -m train.py")["entrypoint"] == {"module": "train.py"}, "as torch has it"
     assert run("--no-python nvidia-smi -L")["entrypoint"] == {"command": ["nvidia-smi"]}
     assert run("start", local=False)["entrypoint"] == {"command": ["python", "-u", "start"]}
     assert run("start")["entrypoint"]["command"][1:] == ["-u", "start"]
+
+
+def test_who_names_a_python_has_it_run_the_script(here: Path) -> None:
+    def run(words: str) -> dict[str, Any]:
+        return role(meant(words, replace(site(here), python="/opt/python")))["entrypoint"]
+
+    assert run("train.py") == {"command": ["/opt/python", "-u", "train.py"]}
+    assert run("-m pkg.train a") == {"command": ["/opt/python", "-u", "-m", "pkg.train"]}
+    assert run("--no-python nvidia-smi") == {"command": ["nvidia-smi"]}
+    assert run("--run-path train.py") == {"module": "train.py"}, "torch does not read it then"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +173,7 @@ def test_the_name(here: Path, words: str, name: str) -> None:
 
 def test_restarts_count_from_the_start_of_the_job(here: Path) -> None:
     spec = meant("--max-restarts=3 --role Trainer train.py", site(here)).document["spec"]
-    assert spec["faultTolerance"] == {"maxRestarts": 3, "windowSeconds": 2592000}
+    assert spec["faultTolerance"] == {"maxRestarts": 0, "windowSeconds": 2592000, "rules": [torchrun.AGAIN]}
     assert (spec["roles"][0]["restartPolicy"], spec["roles"][0]["name"]) == ({"maxRestarts": 3}, "trainer")
 
 
@@ -151,12 +202,18 @@ def test_a_timeout_of_the_rendezvous_is_the_patience_before_the_job_runs(here: P
 
 
 def test_what_changes_nothing_is_told(here: Path) -> None:
-    words = "--rdzv-backend=c10d --rdzv-endpoint=h:1 --log-dir x --namespace team --accelerator none train.py"
-    job = meant(words, site(here, local=False))
-    told = "--log-dir, --rdzv-backend, --rdzv-endpoint"
-    assert sorted(job.notes[0].partition(": ")[2].partition(";")[0].split(", ")) == told.split(", ")
+    words = "--rdzv-backend=c10d --rdzv-endpoint=h:1 --log-dir x --namespace team --accelerator none"
+    more = "--to kubernetes -t 3 -r 0:3 --local-ranks-filter 0 --log-line-prefix-template x --rdzv-conf a=1,timeout=2"
+    job = meant(f"{words} {more} train.py", site(here, local=False))
+    told = (
+        "--rdzv-backend, --rdzv-endpoint, --local-ranks-filter, --log-dir, --log-line-prefix-template, --redirects, "
+        "--tee, --rdzv-conf a"
+    )
+    assert job.notes == (f"not used: {told}; dljob torchrun --help says what is instead",)
     assert job.document["metadata"]["namespace"] == "team"
-    assert meant("--log-dir x train.py", site(here)).notes == (), "here it is obeyed"
+    assert meant("--log-dir x -t 3 train.py", site(here)).notes == (), "here they are obeyed"
+    (shared,) = meant("--to h:1 --log-dir x -t 3 --accelerator none train.py", site(here, local=False)).notes
+    assert "DLJOB_HOME" in shared
 
 
 @pytest.mark.parametrize(
@@ -177,6 +234,8 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("trian.py", True, "there is no trian.py in"),
         ("../other.py", False, "not below"),
         ("--rdzv-conf join_timeout=soon train.py", True, "'soon' is no number of seconds"),
+        ("--rdzv-conf join_timeout train.py", True, "'join_timeout' is no pair"),
+        ("--nnodes=2 --accelerator GPU=many train.py", False, '--accelerator GPU=many: "many" devices cannot be'),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local: bool, told: str) -> None:
@@ -184,7 +243,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local:
     with pytest.raises(UsageError) as refused:
         meant(words, site(here, local=local))
     assert told in refused.value.message
-    assert refused.value.hint or "below 0" in told or "together" in told
+    assert refused.value.hint or "below 0" in told or "together" in told or "many" in told
 
 
 def test_a_script_elsewhere_on_this_machine_is_named_by_its_path(here: Path) -> None:

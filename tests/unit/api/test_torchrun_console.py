@@ -10,7 +10,7 @@ from dljob.errors import UsageError
 
 
 def of(words: str) -> Console:
-    return console(torchrun_line.read([*words.split(), "x.py"], {}), 2)
+    return console(torchrun_line.read([*words.split(), "x.py"], {}), 2, hostname="h0")
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,23 @@ def of(words: str) -> Console:
         ("", ["a", "a", "a", "a"]),
         ("-r 3", [None] * 4),
         ("--redirects=1:3", ["a", None, "a", None]),
-        ("--tee 3", ["[w0]:a", "[w1]:a", "[w0]:a", "[w1]:a"]),
-        ("-r 3 --tee 0:3", ["[w0]:a", None, "[w0]:a", None]),
+        ("--tee 3", ["[W0]:a", "[W1]:a", "[W0]:a", "[W1]:a"]),
+        ("-r 3 --tee 0:3", ["[W0]:a", None, "[W0]:a", None]),
         ("--local-ranks-filter 1", [None, "a", None, "a"]),
-        ("-t 1:3,0:0 --log-line-prefix-template ${role_name}/${rank}>$x", ["a", "w/1>$xa", "a", "w/3>$xa"]),
+        ("-t 1:3,0:0 --log-line-prefix-template ${role_name}/${rank}>$x", ["a", "W/1>$xa", "a", "W/3>$xa"]),
+        ("-t 3 --log-line-prefix-template=${hostname}:${rank}:", ["h0:0:a", "h0:1:a", "h0:2:a", "h0:3:a"]),
     ],
 )
 def test_lines_of_four_ranks_on_two_machines(words: str, shown: list[str | None]) -> None:
-    assert [of(words).shown("w", rank, "a") for rank in range(4)] == shown
+    assert [of(f"--role W {words}").shown("w", rank, "a") for rank in range(4)] == shown
+
+
+@pytest.mark.parametrize("macro", ["$hostname", "${hostname}"])
+def test_a_machine_that_is_not_known_is_not_made_up(macro: str) -> None:
+    line = torchrun_line.read(["--log-line-prefix-template", f"{macro}:", "x.py"], {})
+    with pytest.raises(UsageError, match="which machine a line is from is not known here"):
+        console(line, 2, hostname="")
+    assert console(torchrun_line.read(["--log-line-prefix-template=$hostnames", "x.py"], {}), 2, hostname="")
 
 
 @pytest.mark.parametrize("words", ["-r 4", "--tee=a", "-t 0:3,", "--local-ranks-filter=a,1"])

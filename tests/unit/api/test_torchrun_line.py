@@ -94,6 +94,24 @@ def test_variables_are_defaults_as_they_are_torchruns(monkeypatch: pytest.Monkey
     assert ours.read(["--nnodes", "5", "x.py"], said).nnodes == "5"
 
 
+@pytest.mark.parametrize("value", ["2", "01", "true", ""])
+def test_the_variable_of_a_flag_is_a_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_STANDALONE", value)
+    try:
+        theirs = run.get_args_parser().parse_args(["x.py"]).standalone
+    except ValueError:
+        with pytest.raises(UsageError, match=f"PET_STANDALONE={value} is no number"):
+            ours.read(["x.py"], {"PET_STANDALONE": value})
+    else:
+        assert ours.read(["x.py"], {"PET_STANDALONE": value}).standalone == theirs
+
+
+def test_the_prefix_of_lines_may_come_from_torchs_own_variable() -> None:
+    said = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "a"}
+    assert ours.read(["x.py"], said).log_line_prefix_template == "a"
+    assert ours.read(["x.py"], {**said, "PET_LOG_LINE_PREFIX_TEMPLATE": "b"}).log_line_prefix_template == "b"
+
+
 @pytest.mark.parametrize("words", [[], ["--nproc-per-node"], ["--no-such", "x.py"], ["--max-restarts", "a", "x.py"]])
 def test_what_torchrun_refuses_is_refused_with_the_way_to_the_help(words: list[str]) -> None:
     with pytest.raises(SystemExit):

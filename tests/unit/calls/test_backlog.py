@@ -45,6 +45,30 @@ def test_it_is_full_by_items_and_by_bytes_and_an_empty_one_takes_anything():
     assert made.refused(A, 3, 20) is None
 
 
+def test_bytes_keep_no_get_waiting_for_ever():
+    made = queue(items=5, size=20, filled=2)
+    assert made.refused(A, 3, 10) is Verdict.FULL
+    with made.wanted(4), made.wanted(3):
+        assert made.refused(A, 3, 10) is None
+        made.put(A, 3, 10)
+        assert made.ready(3)
+        assert made.refused(A, 4, 10) is Verdict.FULL  # the smaller one need not wait; the other one's turn is next
+        made.heard(B, 1, 0)
+        assert made.take(B, 3) == (1, 2, 3)
+    for number in range(4, 7):
+        with made.wanted(4):
+            assert made.refused(A, number, 30) is None
+            made.put(A, number, 30)
+        assert made.refused(A, number + 1, 30) is Verdict.FULL
+    assert Backlog.loaded(json.loads(json.dumps(made.dumped()))) == made
+
+
+def test_a_get_that_waits_lets_no_more_in_than_items_may_be():
+    made = queue(items=2, size=100, filled=2)
+    with made.wanted(2):
+        assert made.refused(A, 3, 0) is Verdict.FULL
+
+
 def test_a_put_that_is_sent_twice_is_in_once_and_a_closed_queue_takes_none():
     made = queue(filled=1)
     assert made.refused(A, 1, 10) is Verdict.AGAIN

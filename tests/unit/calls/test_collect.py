@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -53,13 +55,31 @@ def test_mean_of_shards_is_the_mean_of_all_rows(values, shards):
     assert got == pytest.approx(sum(values) / len(values), abs=1e-6, rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.uint8, torch.float16, torch.uint8], ids=str)
+def test_mean_of_small_numbers_does_not_overflow_by_their_rows(kind):
+    make = torch.tensor if isinstance(kind, torch.dtype) else np.array
+    shares = Dispatched((), (), shares=batch.shares(3000, 2, "uneven"))
+    got = merge("mean", shares, [make([200, 100], dtype=kind), make([220, 100], dtype=kind)], "r.f")
+    assert got.tolist() == pytest.approx([210, 100])
+    floats = kind in (np.float16, torch.float16)
+    assert not floats or got.dtype == kind
+
+
+def test_mean_keeps_what_is_exact():
+    shares = Dispatched((), (), shares=batch.shares(3, 2, "uneven"))
+    assert merge("mean", shares, [Decimal("0.1"), Decimal("0.4")], "r.f") == Decimal("0.2")
+    assert merge("mean", shares, [Fraction(1), Fraction(2)], "r.f") == Fraction(4, 3)
+    assert merge("mean", MANY, [1.0] * 10, "r.f") == 1.0
+    assert merge("mean", MANY, [np.float32(1), 2, 3.0], "r.f") == pytest.approx(2.0)
+
+
 def test_mean_without_rows_is_that_of_the_answers():
     assert merge("mean", Dispatched((), (), shares=batch.shares(0, 2, "uneven")), [1, 2], "r.f") == 1.5
     assert merge("mean", MANY, [1, 2, 6], "r.f") == 3
 
 
 @pytest.mark.parametrize("collect", ["sum", "mean", "max"])
-@pytest.mark.parametrize("answers", [["a", "b"], [{"a": 1}, {"b": 1}], [[1], [1, 2]], [None, None], [1, "b"]])
+@pytest.mark.parametrize("answers", [["a", "b"], [{"a": 1}, {"b": 1}], [[1], [1, 2]], [1, [2]], [None, None], [1, "b"]])
 def test_what_is_no_number_is_refused(collect, answers):
     with pytest.raises(UsageError, match=r"r\.f answered"):
         merge(collect, MANY, answers, "r.f")

@@ -7,7 +7,7 @@ import base64
 import copy
 import itertools
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, SECRETS, ApiError, NotThereError, Reply, Resource
@@ -162,20 +162,20 @@ class FakeKube:
         self.changed.set()
 
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, fields: str = ""
+        self, resource: Resource, namespace: str | None = None, *, fields: str = "", seen: Iterable[Json] = ()
     ) -> AsyncGenerator[tuple[str, Json], None]:
         name = fields.removeprefix("metadata.name=")
-        seen: dict[str, Json] = {}
+        known = {o["metadata"]["uid"]: {"metadata": {**o["metadata"], "resourceVersion": ""}} for o in seen}
         while True:
             self.changed.clear()
             now = {o["metadata"]["uid"]: o for o in await self.list(resource, namespace)
                    if not name or o["metadata"]["name"] == name}  # fmt: skip
-            for uid in [uid for uid in seen if uid not in now]:
-                yield "DELETED", seen.pop(uid)
+            for uid in [uid for uid in known if uid not in now]:
+                yield "DELETED", known.pop(uid)
             for uid, one in now.items():
-                if uid not in seen or seen[uid]["metadata"]["resourceVersion"] != one["metadata"]["resourceVersion"]:
-                    kind = "MODIFIED" if uid in seen else "ADDED"
-                    seen[uid] = one
+                if uid not in known or known[uid]["metadata"]["resourceVersion"] != one["metadata"]["resourceVersion"]:
+                    kind = "MODIFIED" if uid in known else "ADDED"
+                    known[uid] = one
                     yield kind, one
             await self.changed.wait()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import subprocess
 import sys
 import threading
@@ -151,21 +152,22 @@ def test_a_cluster_without_dljobs(kube: FakeKube, dljob: Run, monkeypatch: pytes
 
 def test_watching_prints_a_row_for_every_change_and_ends_with_the_job(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Pending")
-    loops: list[asyncio.AbstractEventLoop] = []
+    loops: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
     real = kube.watch
 
     def watch(*words: Any, **named: Any) -> Any:
-        loops.append(asyncio.get_running_loop())
+        loops.put(asyncio.get_running_loop())
         return real(*words, **named)
 
     kube.watch = watch  # type: ignore[method-assign]
 
     def operate() -> None:
+        loop = loops.get(timeout=60)
         for change in ({"phase": "Running"}, {"message": "says nothing new"}, {"phase": "Succeeded"}):
             threading.Event().wait(0.05)
-            loops[0].call_soon_threadsafe(lambda c=change: kube.update("hello", **c))
+            loop.call_soon_threadsafe(lambda c=change: kube.update("hello", **c))
 
-    threading.Timer(0.1, operate).start()
+    threading.Thread(target=operate).start()
     code, out, _ = dljob("status", "hello", "-k", "--watch")
     assert code == 0
     assert [line.split()[2] for line in out.splitlines()] == ["PHASE", "Pending", "Running", "Succeeded"]
@@ -663,6 +665,38 @@ async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) 
         kube.changed.set()
         with pytest.raises(NotFoundError, match="was deleted"):
             await waiting
+
+
+@pytest.mark.parametrize("change", [again, lambda kube: kube.objects.clear()])
+def test_who_begins_to_wait_for_a_job_that_is_gone_is_told(kube: FakeKube, change: Callable[[FakeKube], None]) -> None:
+    from dljob.api.kubernetes.handle import KubernetesJob
+    from dljob.errors import NotFoundError
+
+    handle = KubernetesJob(add_job(kube, phase="Running"))
+    change(kube)
+    with pytest.raises(NotFoundError, match="was deleted"):
+        handle.wait(5)
+
+
+async def test_waiting_ends_for_a_job_that_goes_while_the_watch_begins_anew(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dljob.api.kubernetes import jobs
+    from dljob.errors import NotFoundError
+
+    meant, real, broken = add_job(kube, phase="Running"), kube.watch, [429, 500]
+
+    async def watch(*words: Any, **more: Any) -> Any:
+        async for told in real(*words, **more):
+            yield told
+            if broken:
+                if len(broken) == 1:
+                    kube.objects.clear()
+                raise ApiError(broken.pop(), "", "busy")
+
+    monkeypatch.setattr(kube, "watch", watch)
+    with pytest.raises(NotFoundError, match="was deleted"):
+        await jobs.wait(kube, meant, 5)  # type: ignore[arg-type]
 
 
 def test_following_survives_a_server_that_is_away_for_a_while(

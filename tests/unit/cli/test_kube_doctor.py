@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import py_compile
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +202,33 @@ def test_what_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatc
     torch = doctor.here()[-1]
     assert (torch.state, torch.fix) == ("skip", "pip install 'dljob[torch]', if you want Elastic roles here")
     assert doctor.healthy(doctor.here())
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("compiled, forbidden, read-only", ""),
+        ("not compiled yet", ""),
+        ("forbidden", "PYTHONDONTWRITEBYTECODE is set"),
+        ("read-only", "its folder cannot be written to"),
+    ],
+)
+def test_a_package_that_each_process_compiles_again_is_told_with_what_compiles_it(
+    case: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site packages" / "torch" / "__init__.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("x = 1\n")
+    monkeypatch.setattr(sys, "path", [str(file.parent.parent), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", "forbidden" in case)
+    monkeypatch.setattr(os, "access", lambda *_: "read-only" not in case)  # root may write anywhere
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if case.startswith("compiled"):
+        py_compile.compile(str(file))
+    torch = doctor.here()[-1]
+    assert torch.state == ("warn" if why else "ok")
+    assert torch.message.endswith(why)
+    assert doctor.healthy(doctor.here())
+    if why:
+        subprocess.run(shlex.split(torch.fix), check=True)
+        assert doctor.here()[-1].state == "ok"

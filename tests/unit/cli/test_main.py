@@ -209,7 +209,10 @@ def test_the_words_of_a_script_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_a_torchrun_line_is_shown_as_a_job(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torchrun_line_is_shown_as_a_job(
+    train: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     line = (
         "--to kubernetes --dry-run --nnodes=2:4 --nproc-per-node=8 --accelerator GPU --rdzv-backend x train.py --help"
     )
@@ -220,6 +223,16 @@ def test_a_torchrun_line_is_shown_as_a_job(train: Path, capsys: pytest.CaptureFi
     file.write_text(shown.out)
     assert main.run(["plan", str(file)]) == 0
     assert '- "--help"' in shown.out
+    assert "OMP_NUM_THREADS" not in shown.out
+
+
+def test_a_torchrun_line_has_the_threads_of_its_command(
+    train: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del train
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert main.run(["torchrun", "--dry-run", "--nproc-per-node=2", "train.py"]) == 0
+    assert 'name: OMP_NUM_THREADS\n      value: "7"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 
-import pytest
 from control_kit import World
 
 from dljob.control import names
 from dljob.control.reconcile import reconcile
+
+CALLS = 2500
+"""Of Python's functions and C's, in one pass: 2,322 when this was written."""
 
 
 def test_a_job_that_is_being_deleted_needs_nothing():
@@ -50,17 +51,26 @@ def test_an_observation_is_not_changed():
     assert seen == again
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="coverage costs more than the pass")
 def test_a_pass_over_a_job_at_rest_is_cheap():
+    """An operator looks at thousands of jobs at rest again and again."""
     world = World().running()
     seen = world.observed()
-    best = min(_cost(seen, world) for _ in range(5))
-    assert best < 0.3e-3, f"{best * 1e3:.3f} ms"
+    reconcile(seen, world.settings, world.now)  # what is computed once
+    assert _calls(lambda: reconcile(seen, world.settings, world.now)) < CALLS
 
 
-def _cost(seen, world, times: int = 200) -> float:
-    """CPU seconds of one pass."""
-    began = time.process_time()
-    for _ in range(times):
-        reconcile(seen, world.settings, world.now)
-    return (time.process_time() - began) / times
+def _calls(work):
+    """How many functions are called: unlike seconds, no load on the machine changes it."""
+    count = 0
+
+    def called(_frame, event, _arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count

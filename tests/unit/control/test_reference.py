@@ -118,6 +118,9 @@ def test_a_cluster_that_is_suspended_is_waited_for_and_costs_nothing() -> None:
     assert it.cond("ClusterReady") == ("False", "ClusterSuspended")
     assert "when its owner resumes it" in it.message("ClusterReady")
     it.clusters["shared"]["spec"]["suspend"] = False
+    it.settle()
+    assert it.cond("ClusterReady") == ("False", "ClusterSuspended")
+    assert it.message("ClusterReady") == "RayCluster shared was suspended; its head is not ready yet"
     it.head_ready().settle()
     assert (it.status["attempt"], len(it.submissions)) == (1, 1)
 
@@ -234,6 +237,16 @@ def test_the_dljob_is_held_from_before_the_submission_to_the_end() -> None:
 
 def test_a_job_with_a_cluster_of_its_own_is_not_held() -> None:
     assert "Finalize" not in World().running().log
+
+
+def test_one_that_is_stopped_before_it_spoke_is_waited_for_until_it_should_have() -> None:
+    """Its RayCluster stays: what begins to run there later would go on."""
+    it = world().settle().head_ready().settle()
+    assert it.job is not None
+    it.job["metadata"]["annotations"] = {names.STOP: "2027-01-15T08:02:00Z"}
+    assert it.settle().silent(20).settle().phase == "Stopping"
+    assert it.later(59).settle().phase == "Stopping"
+    assert it.later(1).settle().phase == "Failed"
 
 
 def test_a_deleted_job_is_stopped_first() -> None:

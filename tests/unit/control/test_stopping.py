@@ -62,9 +62,27 @@ def test_a_silent_master_is_not_waited_for_for_ever():
     world = intended(annotated(World().running().silent(5)), "StoppedByUser").settle()
     assert world.commands == []
     assert world.look().requeue is not None
-    assert world.later(59).settle().phase == "Stopping"
+    assert world.later(299).settle().phase == "Stopping"
     assert world.later(1).settle().phase == "Failed"
     assert world.clusters == {}
+
+
+@pytest.mark.parametrize("end", ["stop", "deadline"])
+def test_the_last_save_has_its_grace_twice(end: str):
+    """All savers flush, then they bring what they keep for nodes that are gone: the pods stay until then."""
+    spec = {"activeDeadlineSeconds": 1000} if end == "deadline" else {}
+    world = World(dljob(checkpoint={"path": "/ckpt", "gracePeriodSeconds": 400}, **spec)).running()
+    world = annotated(world) if end == "stop" else world.later(1000)
+    world.settle().master("Stopping").settle()
+    assert world.later(2 * 400 + 59).settle().phase == "Stopping"
+    assert len(world.clusters) == 1
+    assert world.later(1).settle().phase == "Failed"
+
+
+def test_a_master_that_has_not_spoken_has_nothing_to_save():
+    world = annotated(World().settle().head_ready().settle()).settle()
+    assert (world.phase, world.look().requeue) == ("Stopping", 10)
+    assert world.silent(10).later(10).settle().phase == "Failed"
 
 
 def test_a_master_that_comes_back_is_asked():
@@ -101,6 +119,23 @@ def test_the_whole_deadline():
     assert command.by == "DeadlineExceeded"
     world.master("Failed", reason="StoppedByUser").settle()
     assert world.status["reason"] == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_job_that_succeeded_and_saves_yet_misses_no_deadline(away: bool):
+    world = World(dljob(activeDeadlineSeconds=100)).running().master("Stopping", reason="Completed").settle()
+    if away:
+        world.restarted()
+    assert world.later(200).settle().phase == "Stopping"
+    assert "Failed" not in {one["type"] for one in world.status["conditions"]}
+    assert world.commands == []
+    assert world.master("Succeeded").settle().phase == "Succeeded"
+
+
+def test_a_job_that_succeeded_and_is_lost_before_it_saved_has_its_deadline_again():
+    world = World(dljob(activeDeadlineSeconds=100)).running().master("Stopping", reason="Completed").settle()
+    world.later(200).new_session().settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
 def test_the_deadline_of_a_job_that_does_not_run():
@@ -198,7 +233,7 @@ def test_an_operator_that_was_away_hears_the_end_before_it_takes_the_job_for_sto
 def test_an_operator_that_was_away_orders_the_stop_before_it_takes_the_job_for_stopped():
     world = World(dljob(activeDeadlineSeconds=20)).running().later(30)
     world.step()
-    world.restarted().later(100).master("Running")
+    world.restarted().later(300).master("Running")
     world.settle()
     assert [command.kind for command in world.commands] == ["stop"]
     assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")

@@ -47,7 +47,7 @@ def test_what_runs_is_told_of_it_saves_and_goes():
     assert (command.id, command.kind, command.target, command.by) == ("suspend/1", "suspend", "job", "spec.suspend")
     world.settle()
     assert len(world.commands) == 1
-    assert world.look().requeue == 180
+    assert world.look().requeue == 300
     world.master("Stopping").settle()
     assert world.phase == "Suspending"
     world.master("Suspended", reason="JobSuspended", progress=PROGRESS).settle()
@@ -138,7 +138,7 @@ def test_a_silent_master_is_waited_for_as_long_as_saving_may_take(spec: dict[str
     world = World(dljob(**({} if "roles" in spec else spec))).running().silent(5).edit(suspend=True, **spec).settle()
     grace = 40 if "checkpoint" in spec else 120
     assert world.commands == []
-    world.later(grace + 59).settle()
+    world.later(2 * grace + 59).settle()
     assert world.phase == "Suspending"
     world.later(1).settle()
     assert ("SaveLogs" in world.log, world.phase) == (True, "Suspended")
@@ -238,7 +238,7 @@ def test_the_second_suspension_has_its_own_time():
     world = halted(suspended(World().running())).edit(suspend=False).settle()
     world.head_ready("pod-2").settle().workers_ready().master("Running").settle()
     world.later(1000).edit(suspend=True).settle()
-    assert (world.phase, world.look().requeue) == ("Suspending", 180)
+    assert (world.phase, world.look().requeue) == ("Suspending", 300)
     since = next(one for one in world.status["conditions"] if one["type"] == "Suspended")["lastTransitionTime"]
     assert since == "2027-01-15T08:16:40Z"
 

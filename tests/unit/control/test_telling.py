@@ -61,6 +61,20 @@ def test_a_cause_that_is_known_later_is_told_once_more():
     assert [reason for reason, _ in said].count("OOMKilled") == 1
 
 
+def test_more_that_is_known_later_of_the_same_cause_is_told():
+    world = World().running()
+    before = len(world.events)
+    first = {**FAULT, "reason": "Preempted", "firstCause": "worker/1: Preempted: pod p is told to end"}
+    more = {**first, "firstCause": f"{first['firstCause']}; EvictionByEvictionAPI: evicting"}
+    for fault in (first, more, {**more, "recoveredAt": "t"}):
+        world.master("Recovering", ready=1, lastFault=fault, recentFaults=[fault]).settle()
+    said = [event.message for event in world.events[before:] if event.action == "Recovering"]
+    assert said == [
+        "worker/1: Preempted: pod p is told to end; restarted at level RoleGroup",
+        "worker/1: Preempted: pod p is told to end; EvictionByEvictionAPI: evicting; more is known of it now",
+    ]
+
+
 def test_two_faults_of_one_moment_are_told_once_each():
     world = World().running()
     both = [FAULT, {**FAULT, "reason": "Preempted"}]

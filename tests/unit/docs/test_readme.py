@@ -4,14 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dljob.plan.plan import plan
 from dljob.spec.load import load
+from dljob.spec.model import DLJobSpec
 
 ROOT = Path(__file__).parents[3]
+FIELDS = {field.alias or name for name, field in DLJobSpec.model_fields.items()}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("examples/*/*.md"),
 ]
@@ -28,6 +32,22 @@ def blocks(language):
 @pytest.mark.parametrize("body", [b for b in blocks("yaml") if "kind: DLJob" in b.values[0]])
 def test_yaml_loads_and_plans(body):
     assert plan(load(body)).units
+
+
+def parts():
+    """What shows a part of a spec, as a whole DLJob; a part without roles gets one that fits anything."""
+    for block in blocks("yaml"):
+        shown = yaml.safe_load(block.values[0])
+        spec = shown.get("spec", shown) if isinstance(shown, dict) else {}
+        if "kind" not in shown and spec and set(spec) <= FIELDS:
+            whole = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "part"}}
+            role = {"name": "any", "entrypoint": {"class": "any.Any"}}
+            yield pytest.param({**whole, "spec": {"roles": [role], **spec}}, id=block.id)
+
+
+@pytest.mark.parametrize("document", list(parts()))
+def test_parts_of_a_spec_load(document):
+    assert load(yaml.safe_dump(document)).spec.roles
 
 
 @pytest.mark.parametrize("body", blocks("python"))
@@ -49,9 +69,18 @@ def test_the_builder_of_the_readme_builds_the_job_it_says():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    missing = [t for t in targets if not (page.parent / t).exists()]
+    targets = [found.partition("#") for found in re.findall(r"\]\(([^):]+)\)", page.read_text())]
+    missing = [file for file, _, _ in targets if not (page.parent / file).exists()]
     assert not missing
+    astray = [f"{file}#{anchor}" for file, _, anchor in targets if anchor and anchor not in anchors(page, file)]
+    assert not astray
+
+
+def anchors(page, file):
+    """What can be pointed at in a page, as GitHub makes it of headings."""
+    text = (page.parent / file if file else page).read_text()
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_make_help_names_every_target_of_the_contributing_page():

@@ -177,6 +177,19 @@ async def test_a_deletion_in_a_broken_watch_is_told(
     await heard.aclose()
 
 
+async def test_a_watch_tells_that_what_was_seen_before_is_gone_or_still_there(fake: FakeCluster, kube: Kube) -> None:
+    before = [fake.put("configmaps", config_map(name)) for name in ("gone", "stays", "again")]
+    fake.take("configmaps", "gone")
+    fake.take("configmaps", "again")
+    fake.put("configmaps", config_map("again"))
+    heard = kube.watch(CONFIG_MAPS, "default", seen=before)
+    told = [await anext(heard) for _ in range(4)]
+    assert [_short(one) for one in told[:2]] == [("DELETED", "gone"), ("DELETED", "again")]
+    assert sorted(map(_short, told[2:])) == [("ADDED", "again"), ("ADDED", "stays")]
+    assert told[1][1]["metadata"]["uid"] == before[2]["metadata"]["uid"]
+    await heard.aclose()
+
+
 async def test_a_watch_that_may_not_list_says_so(fake: FakeCluster, kube: Kube) -> None:
     fake.fail("GET", "configmaps", 403)
     with pytest.raises(ApiError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from elastic_kit import boot, join, lose, ready, wait_for
 from immutables import Map
@@ -229,6 +231,49 @@ def test_ranks_that_ended_well_need_no_place():
     assert world.state.sizes["e"].shrink_at is None
 
 
+def shrunk_and_done():
+    """`e` went on with 2 of 3 and ended well; `d`, a driver too, runs on."""
+    world = boot(3, None, {"name": "d"}, extra=nodes(4, cpus=1)[3:])
+    lose(world, "e/0")
+    wait_for(world, reasons.RESIZED)
+    world.now += GROW_S
+    world.end_role("e")
+    world.settle()
+    assert [note.target for note in world.notes(reasons.ROLE_COMPLETED)] == ["e"]
+    return world
+
+
+def test_a_role_whose_ranks_all_ended_takes_no_room():
+    world = shrunk_and_done()
+    join(world)
+    assert world.state.sizes["e"].move_at is None
+    assert len(world.notes(reasons.RESIZED)) == 1
+    assert world.state.roles["e"].succeeded == 2
+    world.end_role("d")
+    world.settle()
+    assert world.state.phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize("saving", [False, True])
+def test_a_role_that_ends_while_more_is_on_its_way_takes_none(saving):
+    world = boot(3, None, {"name": "d"}, extra=nodes(4, cpus=1)[3:])
+    lose(world, "e/0")
+    wait_for(world, reasons.RESIZED)
+    join(world)
+    assert world.state.sizes["e"].move_at is not None
+    if saving:
+        world.tick()
+        assert world.state.sizes["e"].save_by is not None
+        world.pending.clear()
+    world.end_role("e")
+    world.settle()
+    world.tick()
+    world.settle()
+    assert (world.state.sizes["e"].move_at, world.state.sizes["e"].save_by) == (None, None)
+    assert len(world.notes(reasons.RESIZED)) == 1
+    assert world.state.roles["e"].succeeded == 2
+
+
 # -- orders
 
 
@@ -272,6 +317,18 @@ def test_an_order_that_makes_no_sense_is_refused(target, count, why):
     world = boot(4, None, {"name": "a"})
     scale(world, count, target)
     assert why in world.notes(reasons.COMMAND_REFUSED)[-1].message
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_role_whose_ranks_all_ended_is_not_scaled(count):
+    world = shrunk_and_done()
+    scale(world, count)
+    refused = world.notes(reasons.COMMAND_REFUSED)[-1].message
+    assert refused == "scale refused: all 2 ranks of e have ended; restart starts them again"
+    assert (world.state.sizes["e"].size, world.state.roles["e"].succeeded) == (2, 2)
+    world.send(ev.Commanded("2", "restart", "e", "me"))
+    world.settle()
+    assert ready(world) == {0, 1}
 
 
 def test_whole_groups_are_ordered():
@@ -447,3 +504,77 @@ def test_of_two_elastic_roles_the_first_starts_whole():
     world.settle()
     assert (note.target, ready(world), ready(world, "f")) == ("f", {0, 1, 2}, {0, 1})
     assert len(world.notes(reasons.RESIZED)) == 1
+
+
+# -- beside frameworks that take what is theirs when they run
+
+
+def with_gpus(count):
+    return nodes(count, cpus=8, GPU=1, memory=2**30)
+
+
+def beside_a_quota(gpus):
+    """Ranks of a GPU each, 1 to 4 of them, and a script whose framework is to have two, on machines with one each."""
+    gpu = {"type": "GPU", "count": "1"}
+    e = {"name": "e", "type": "Elastic", "replicas": 4, "minReplicas": 1, "maxReplicas": 4, "accelerator": gpu}
+    d = {"name": "d", "reserve": "Quota", "entrypoint": SCRIPT, "accelerator": {**gpu, "count": "2"}}
+    made = job(e, d, nodeGroups=[{"name": "any", "replicas": 8, "cpu": "4", "accelerator": {**gpu, "count": 1}}])
+    world = World(made, views=with_gpus(gpus)).boot()
+    while world.state.phase is Phase.PENDING:
+        world.tick()
+        world.settle()
+    return world
+
+
+def another_gpu(world):
+    world.now += GROW_S
+    world.add_node(with_gpus(20)[len(world.views)])
+    world.settle()
+    while world.state.sizes["e"].target:
+        world.tick()
+        world.settle()
+
+
+def framework_takes(world, count):
+    """What its framework holds is not free any more; the cluster says no more than that."""
+    held = {view.id for view in world.views} - {unit.node for name, unit in world.state.units.items() if name[0] == "e"}
+    mine = sorted(held)[:count]
+    world.views = tuple(
+        replace(view, free=tuple(pair for pair in view.free if pair[0] != "GPU")) if view.id in mine else view
+        for view in world.views
+    )
+    world.send(ev.NodesSeen(world.seen()))
+    world.settle()
+
+
+@pytest.mark.parametrize(("gpus", "size"), [(3, 1), (4, 2), (5, 3)])
+def test_who_starts_with_fewer_leaves_what_a_quota_wants(gpus, size):
+    world = beside_a_quota(gpus)
+    assert ready(world) == set(range(size))
+    assert world.state.units["d/0"].phase is UnitPhase.HELD
+
+
+def test_too_little_for_the_fewest_and_a_quota_is_refused():
+    world = beside_a_quota(2)
+    assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.NEVER_FITS)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_who_grows_leaves_what_a_quota_counts_on_be_it_taken_or_not(taken):
+    world = beside_a_quota(3)
+    framework_takes(world, taken)
+    world.now += 10 * GROW_S
+    world.send(ev.Tick())
+    assert world.state.sizes["e"].target == 0, "the two that are left are not for it"
+    another_gpu(world)
+    assert ready(world) == {0, 1}
+    another_gpu(world)
+    assert ready(world) == {0, 1, 2}
+
+
+def test_a_framework_that_has_ended_counts_on_nothing():
+    world = beside_a_quota(3)
+    world.end_role("d")
+    world.settle()
+    another_gpu(world)
+    assert ready(world) == {0, 1, 2, 3}

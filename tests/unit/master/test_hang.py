@@ -152,6 +152,13 @@ def test_a_rank_that_moved_between_two_looks_is_in_user_code():
     assert Looks(Look(where=Where.CALL), Look(), 1.0).where is Where.UNKNOWN
 
 
+def test_a_process_that_waits_for_a_cpu_all_the_while_works_though_it_used_none():
+    waits, idle = Look(where=Where.USER, runs=True), Look(where=Where.USER)
+    assert Looks(waits, waits, 1.0).works
+    assert not Looks(waits, idle, 1.0).works
+    assert not Looks(idle, waits, 1.0).works
+
+
 def test_when_all_wait_in_a_collective_the_one_behind_is_named_and_else_the_role():
     paces = {0: steady(), 1: steady(step=8), 2: steady()}
     looks = dict.fromkeys(range(3), WAITS)

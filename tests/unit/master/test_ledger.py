@@ -17,7 +17,7 @@ from dljob.master.ledger import WINDOW_US, Account, Ledger, Move, booked, goodpu
 from dljob.master.ledger_rules import account_of, micros
 from dljob.master.ledger_view import permille, shown
 from dljob.master.status import status
-from dljob.master.views import HostId
+from dljob.master.views import HostId, Outcome, Reason
 
 SECOND = 10**6
 
@@ -262,6 +262,14 @@ def test_a_lost_node_is_booked_from_when_it_was_last_heard_and_its_units_look_fo
     assert account_of(world.state, ("w", 1)) is Account.SCHEDULE
     world.now += 2
     assert spent(world) == {"productive": 7 + 3, "detect": 2, "schedule": 2}
+
+
+def test_a_host_that_nobody_knows_of_is_nobodys_loss():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    before = world.state
+    for host in (HostId("w", 7), HostId("another", 0)):
+        world.send(ev.HostLost(host, 1, Outcome(ok=False, reason=Reason.NODE_LOST), seen=world.now - 3))
+    assert (world.state.phase, world.state.ranks, world.state.faults) == (before.phase, before.ranks, ())
 
 
 def test_a_frozen_node_was_silent_for_as_long_as_is_said():

@@ -8,7 +8,7 @@ from master_kit import KILLED, World, error, job
 
 from dljob.master import events as ev
 from dljob.master.rosters import roster
-from dljob.master.state import HostPhase, RankPhase
+from dljob.master.state import RankPhase
 
 GROUP = {"groups": [{"name": "w", "roles": ["b", "a"]}]}
 
@@ -48,13 +48,11 @@ def test_a_restart_of_a_member_is_another_epoch_and_nobody_is_taken_for_it_meanw
     assert seen(own) == (4, ["b/0.1", "a/0.1", "a/1.2"], {})
 
 
-def phased(own, phase, reason="", host=HostPhase.READY):
+def phased(own, phase, reason=""):
     """The world with a/1 in this phase."""
     key = ("a", 1)
     rank = replace(own.state.ranks[key], phase=phase, restart_reason=reason)
-    home = own.state.job.roles["a"].host_of(1)
-    hosts = own.state.hosts.set(home, replace(own.state.hosts[home], phase=host))
-    own.state = replace(own.state, ranks=own.state.ranks.set(key, rank), hosts=hosts)
+    own.state = replace(own.state, ranks=own.state.ranks.set(key, rank))
     return roster(own.state, "w")
 
 
@@ -69,13 +67,12 @@ def test_why_a_member_is_absent_is_said_and_whether_it_may_come_back():
         assert (dict(found.absent), found.over, found.ended) == ({("a", 1): why}, "", False)
     found = phased(own, RankPhase.FAILED)
     assert (found.over, found.ended) == ("a/1 failed, and a rule says to leave it so", False)
-    found = phased(own, RankPhase.SUCCEEDED, host=HostPhase.DOWN)
-    assert (found.over, found.ended) == ("a/1 has ended", True)
 
 
-def test_one_whose_run_returned_is_a_member_as_long_as_it_answers_calls():
+def test_one_whose_run_returned_has_ended_though_its_host_lives():
     own = world().boot()
-    assert not phased(own, RankPhase.SUCCEEDED).absent
+    found = phased(own, RankPhase.SUCCEEDED)
+    assert (dict(found.absent), found.over, found.ended) == ({("a", 1): "has ended"}, "a/1 has ended", True)
 
 
 def test_a_job_that_ends_has_no_groups():

@@ -6,6 +6,10 @@ from master_kit import World, host, job, nodes
 
 from dljob.master import actions as act
 from dljob.master import events as ev
+from dljob.master.draft import Draft
+from dljob.master.evolve import evolve
+from dljob.master.sight import of_nodes
+from dljob.master.starting import order
 from dljob.master.state import Phase
 from dljob.telemetry import reasons
 
@@ -89,7 +93,16 @@ def test_local_and_node_ranks_count_over_all_groups_of_a_node():
     got = starts(world)
     assert {name: (r.local_rank, r.node_rank) for name, (_, r) in got.items()} == expected_local
     assert got["t/0"][1].local_world_size == count[first]
+    assert {r.nodes for _, r in got.values()} == {2}
     assert sorted(count.values()) == [2, 4]
+
+
+def test_seats_of_a_snapshot_that_does_not_say_how_many_nodes_there_are_are_counted():
+    world = World(job({"name": "t", "replicas": 6, "replicasPerGroup": 2}), views=nodes(2, cpus=4)).boot()
+    draft = Draft(world.state, world.now)
+    draft.seats = draft.seats.set("t", tuple(evolve(seat, nodes=0) for seat in draft.seats["t"]))
+    (start,) = order(draft, host("t", 0), (0,), "", of_nodes(draft, "t")).ranks
+    assert start.nodes == 2
 
 
 def test_a_role_starts_its_ranks_only_when_the_role_it_depends_on_is_ready_though_its_hosts_come_up_before():

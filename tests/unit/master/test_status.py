@@ -8,7 +8,7 @@ from dataclasses import replace
 from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master import events as ev
-from dljob.master.state import UnitPhase
+from dljob.master.state import HostPhase, UnitPhase
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.master.views import Outcome
 
@@ -170,13 +170,11 @@ def test_peers_are_addressed_by_their_present_process():
     assert peers(world.state, "nobody") == ()
 
 
-def test_a_rank_that_returned_serves_while_its_host_lives_and_then_is_gone():
+def test_a_rank_that_returned_is_gone_though_its_host_lives():
     world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
     world.end("w", 0)
     world.settle()
-    assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "w/0/1", ready=True)
-    world.kill("w", 0)
-    world.settle()
+    assert world.state.hosts[world.state.job.roles["w"].host_of(0)].phase is HostPhase.READY
     assert peers(world.state, "w")[0] == PeerView("w", 0, 1, "", ready=False, gone="it ended")
 
 

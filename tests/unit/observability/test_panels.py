@@ -11,7 +11,7 @@ import scenario
 from drawn_panels import Span
 from queries import asked, load, panels, variable_queries
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 BEGIN = scenario.END - 3600 * scenario.HOURS
 VALUES = {
     "fleet": {"namespace": ".*"},

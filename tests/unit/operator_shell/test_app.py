@@ -171,6 +171,7 @@ async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
 
 
 @pytest.mark.slow
+@pytest.mark.live
 async def test_only_its_namespaces_are_looked_after(world: World) -> None:
     fake = world.fake
     async with world.operator(namespaces=("a", "b")) as app:

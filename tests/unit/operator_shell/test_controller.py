@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -355,18 +356,23 @@ async def test_children_are_as_the_job_needs_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
     """The operator dies right before or right after each of its writes; its next life must finish the job the same."""
     async with shell() as it:
         await life(it)
         await it.settle()
-        expected, total = digest(it.fake, it.head), len(it.fake.writes)
-    assert total >= 8
-    for number in range(total):
+        expected = digest(it.fake, it.head)
+    for number in count():
         for after in (False, True):
             fake, head = FakeCluster(), StubHead()
-            with pytest.raises(Crash):
+            try:
                 await cut_short(fake, head, number, after=after)
+            except Crash:
+                pass
+            else:  # it has made fewer writes than that: how many of one status there are is up to the clock
+                assert number >= 8
+                return
             async with shell(fake, head) as second:
                 await life(second)
                 await second.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +115,20 @@ async def test_it_goes_on_and_its_last_logs_are_those_of_its_last_attempt() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.live
 async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
     async with shell() as it:
         await life(it)
-        expected, total = end(it.fake, it.head), len(it.fake.writes)
-    assert total >= 16
-    for number in range(total):  # right before the next one is the same for who comes after
+        expected = end(it.fake, it.head)
+    for number in count():  # right before the next one is the same for who comes after
         fake, head = FakeCluster(), StubHead()
-        with pytest.raises(Crash):
+        try:
             await cut_short(fake, head, number)
+        except Crash:
+            pass
+        else:  # it has made fewer writes than that: how many of one status there are is up to the clock
+            assert number >= 16
+            return
         async with shell(fake, head) as second:
             await life(second)
         assert end(fake, head) == expected, number

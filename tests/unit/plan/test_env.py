@@ -50,6 +50,7 @@ def env_of(kind, *, local_world_size=8, inherited=None, store="fe80::1:29500", *
         local_rank=1,
         local_world_size=local_world_size,
         group_rank=1,
+        group_world_size=2,
         world_size=16,
         generation=3,
         store=store,
@@ -93,6 +94,27 @@ def test_a_sub_master_s_rank_makes_the_store_of_its_own_world():
 )
 def test_the_number_of_threads_is_the_users_if_he_says_one(more, expected):
     assert env_of("Elastic", **more).get("OMP_NUM_THREADS") == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, "1"),
+        ({"inherited": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}}, None),
+        ({"env": [{"name": "TORCH_NCCL_ASYNC_ERROR_HANDLING", "value": "3"}]}, "3"),
+        ({"entrypoint": {"class": "a.B"}}, None),
+    ],
+)
+def test_a_script_finds_torchruns_way_with_errors_of_nccl_where_nobody_said_another(more, expected):
+    script = {"entrypoint": {"module": "train.py"}, **more}
+    assert env_of("Elastic", **script).get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == expected
+
+
+def test_two_names_are_the_users_if_he_says_them():
+    """`dljob torchrun` says them as they were given: names of roles and jobs are written in small letters."""
+    said = {"ROLE_NAME": "Trainer_A", "TORCHELASTIC_RUN_ID": "Exp 7"}
+    found = env_of("Elastic", env=[{"name": name, "value": value} for name, value in said.items()])
+    assert found.items() >= said.items()
 
 
 def test_the_roles_own_variables_are_there_but_cannot_lie_about_the_rank():

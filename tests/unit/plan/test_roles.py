@@ -6,8 +6,9 @@ import pytest
 from plan_kit import job, machines, role
 
 from dljob.errors import PlacementError
-from dljob.plan.model import GRAIN, HostKind
+from dljob.plan.model import GRAIN
 from dljob.plan.plan import plan
+from dljob.plan.role import HostKind
 
 
 def resolved(*roles, **spec):

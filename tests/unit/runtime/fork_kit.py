@@ -28,7 +28,9 @@ class Server:
         path = self.folder / f"{rank}.log"
         return path.read_text() if path.exists() else ""
 
-    def fork(self, *entrypoint: str, rank: int = 0, incarnation: int = 1, args=(), env=None, near=None) -> None:
+    def fork(
+        self, *entrypoint: str, rank: int = 0, incarnation: int = 1, args=(), env=None, near=None, code_dir=SCRIPTS
+    ) -> None:
         self.helper.order(
             "fork",
             rank,
@@ -37,7 +39,7 @@ class Server:
             args=list(args),
             env={"DLJOB_RANK": str(rank), **(env or {})},
             log=str(self.folder / f"{rank}.log"),
-            code_dir=str(SCRIPTS),
+            code_dir=str(code_dir),
             store="",
             generation=0,
             near=near,

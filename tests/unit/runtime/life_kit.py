@@ -10,7 +10,7 @@ from typing import Any
 from role_kit import role_plan
 
 from dljob.master.views import Outcome
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime.context import Progress, Stopping, WorkerContext, install
 from dljob.runtime.lifecycle import Lifecycle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -16,6 +17,10 @@ from dljob.runtime.collectives.runner import Runner
 class Watched:
     def __init__(self) -> None:
         self.lost = threading.Event()
+        self.works: Any = None
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.works is None else self.works
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
         return CollectiveAbortedError(f"{what}: lost, again {recreate}", group=group, epoch=7, lost=("a/1",))
@@ -44,6 +49,15 @@ def test_an_operation_runs_in_its_callers_thread_if_it_can_be_broken_off(abortab
     if not abortable:
         threads[0].join(60)
         assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize("abortable", [True, False])
+def test_the_watch_knows_of_an_operation_that_is_under_way(abortable: bool) -> None:
+    watch = Watched()
+    watch.works = threading.Lock()
+    seen: list[bool] = []
+    runner(watch, abortable=abortable).run("allreduce", lambda: seen.append(watch.works.locked()))
+    assert [*seen, watch.works.locked()] == [True, False]
 
 
 @pytest.mark.parametrize("abortable", [True, False])

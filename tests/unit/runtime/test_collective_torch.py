@@ -15,7 +15,7 @@ import pytest
 import torch
 from ray.util.collective import types
 
-from dljob.errors import CollectiveError
+from dljob.errors import CollectiveError, UsageError
 from dljob.runtime.collectives import torch_groups as module
 from dljob.runtime.collectives.torch_groups import IsolatedGloo, IsolatedHccl, IsolatedNccl, Meeting, open_store
 
@@ -73,6 +73,72 @@ def test_each_operation_is_as_rays_interface_says(gloo: Both) -> None:
         return own.item(), sent[0], [each[0] for each in outputs], part.item(), passed[0]
 
     assert gloo(all_of_them) == [(1.0, 1, [5.0, 6.0], 2.0, 0), (2.0, 1, [5.0, 6.0], 4.0, 9)]
+
+
+def frozen() -> Any:
+    made = np.ones(2)
+    made.flags.writeable = False
+    return made
+
+
+WRITING: dict[str, Callable[[IsolatedGloo, Any], None]] = {
+    "allreduce": lambda group, each: group.allreduce([each]),
+    "reduce": lambda group, each: group.reduce([each], options("ReduceOptions", root_rank=group.rank)),
+    "broadcast": lambda group, each: group.broadcast([each], options("BroadcastOptions", root_rank=1 - group.rank)),
+    "allgather": lambda group, each: group.allgather([[np.ones(2), each]], [np.ones(2)]),
+    "reducescatter": lambda group, each: group.reducescatter([each], [[np.ones(2)] * 2]),
+    "recv": lambda group, each: group.recv([each], options("RecvOptions", src_rank=1 - group.rank)),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (frozen, "a NumPy array that is read-only"),
+        (lambda: np.float64(1.0), "a float64"),
+        (lambda: [1.0, 2.0], "a list"),
+    ],
+)
+def test_what_cannot_be_written_into_is_refused_and_stays(gloo: Both, name: str, make: Any, said: str) -> None:
+    def refused(group: IsolatedGloo) -> Any:
+        given = make()
+        with pytest.raises(UsageError) as caught:
+            WRITING[name](group, given)
+        assert f"{name}: member {group.rank} of group w gave {said}, which cannot be written into" in str(caught.value)
+        assert "array.copy()" in caught.value.hint
+        return np.array_equal(given, make())
+
+    assert gloo(refused) == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # it is only read
+def test_what_is_only_read_may_be_anything_that_torch_reads(gloo: Both) -> None:
+    def reads(group: IsolatedGloo) -> Any:
+        me = group.rank
+        sent, reduced, part = frozen() if me else np.zeros(2), np.ones(2), np.zeros(2)
+        outputs = [np.zeros(2), np.zeros(2)]
+        group.broadcast([sent], options("BroadcastOptions", root_rank=1))
+        group.reduce([reduced if me else frozen()], options("ReduceOptions", root_rank=1))
+        group.allgather([outputs], [frozen()])
+        group.reducescatter([part], [[frozen(), frozen()]])
+        if me:
+            group.send([frozen()], options("SendOptions", dst_rank=0))
+        else:
+            group.recv([reduced], options("RecvOptions", src_rank=1))
+        return [each.tolist() for each in (sent, reduced, *outputs, part)]
+
+    one, two = [1.0, 1.0], [2.0, 2.0]
+    assert gloo(reads) == [[one, one, one, one, two], [one, two, one, one, two]]
+
+
+def test_a_parameter_of_any_layout_is_written_into(gloo: Both) -> None:
+    def reduce(group: IsolatedGloo) -> Any:
+        turned = torch.nn.Parameter(torch.arange(4.0).reshape(2, 2).t())
+        group.allreduce([turned])
+        return turned.tolist(), turned.requires_grad
+
+    assert gloo(reduce) == [([[0.0, 4.0], [2.0, 6.0]], True)] * 2
 
 
 def test_a_wait_for_a_member_that_never_comes_can_be_ended(gloo: Both) -> None:

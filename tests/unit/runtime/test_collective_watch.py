@@ -47,12 +47,14 @@ def told(absent: Any = (), members: Any = MEMBERS, *, ended: bool = False, why: 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0.001)
     monkeypatch.setattr(module, "ENDED_GRACE_S", 0.05)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 
 def test_it_asks_until_all_have_a_process() -> None:
     master = Master(UnreachableError("away"), told([["a", 0, "has not started yet"]]), told())
     assert muster(master).assembly() == Assembly("j.1", 2, 3, MADE.members, 1)
-    assert master.asked[0] == {"group": "w", "me": ["b", 0, 1], "epoch": 0, "round": 0, "offer": "", "met": False}
+    asked = {"group": "w", "me": ["b", 0, 1], "epoch": 0, "round": 0, "offer": ""}
+    assert master.asked[0] == {**asked, "met": False, "busy": False}
 
 
 def test_a_group_that_is_over_is_not_waited_for() -> None:
@@ -104,12 +106,76 @@ def test_a_loss_is_told_once_with_who_it_was(answer: Any, lost: dict[str, str]) 
 
 
 def test_the_last_words_of_one_that_ended_well_may_still_come() -> None:
-    ended = told([["a", 0, "has ended"]], ended=True, why="a/0 has ended")
-    watch = Watch(muster(Master(ended)), MADE, "", lambda: None)
+    watch = Watch(muster(Master(ended("a"))), MADE, "", lambda: None)
     watch.close()
     assert not watch.lost.wait(0.2)
-    watch = Watch(muster(Master(ended)), MADE, "", lambda: None)
-    assert watch.lost.wait(60)
+    watch = Watch(muster(Master(ended("a"))), MADE, "", lambda: None)
+    with watch.at_work():
+        assert watch.lost.wait(60)
+
+
+def ended(*who: str, busy: Any = (), why: str = "") -> dict[str, Any]:
+    absent = [[role, 0, "has ended"] for role in who]
+    return {**told(absent, ended=True, why=why or f"{who[0]}/0 has ended"), "busy": [[role, 0] for role in busy]}
+
+
+def test_each_operation_has_the_grace_and_the_error_says_who_ended() -> None:
+    cut = threading.Event()
+    watch = Watch(muster(Master(ended("a"))), MADE, "", cut.set)
+    assert not watch.lost.wait(0.3)  # nobody waits for it
+    assert watch.ended
+    with watch.at_work():
+        pass  # what it had sent was there
+    with watch.at_work():
+        assert cut.wait(60)
+    assert watch.lost.is_set()
+    error = watch.error("w", "recv", recreate=True)
+    assert (error.ended, error.lost) == (True, ("a/0",))
+    assert "recv: group w (epoch 2) is broken: a/0 has ended" in str(error)
+    assert "the group is not made again" in str(error)
+
+
+def test_an_operation_that_began_late_has_the_grace_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ENDED_GRACE_S", 60.0)
+    watch = Watch(muster(Master(ended("a"))), MADE, "", lambda: None)
+    while not watch.ended:
+        time.sleep(0.01)
+    watch._heard -= 100
+    with watch.at_work():
+        assert not watch.lost.wait(0.3)
+        watch._works[next(iter(watch._works))] -= 100
+        assert watch.lost.wait(60)
+
+
+def test_an_operation_that_a_thread_of_an_ended_rank_is_at_goes_on() -> None:
+    there = Master(ended("a", busy="a"))
+    watch = Watch(muster(there), MADE, "", lambda: None)
+    with watch.at_work():
+        assert not watch.lost.wait(0.5)
+        assert there.asked[-1]["busy"]
+        there.answers = [ended("a")]
+        assert watch.lost.wait(60)
+
+
+def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads() -> None:
+    there = Master(ended("b"))
+    watch = Watch(muster(there), MADE, "", lambda: None)
+    with watch.at_work():
+        assert not watch.lost.wait(0.5)
+        assert (watch.ended, there.asked[-1]["busy"]) == (False, True)
+        there.answers = [ended("b", "a", busy="b")]  # now whom it waits for has ended too
+        assert watch.lost.wait(60)
+    assert watch.who == {"a/0": "has ended"}
+
+
+def test_who_ended_excuses_no_loss() -> None:
+    there = Master(ended("a", busy="a"))
+    watch = Watch(muster(there), MADE, "", lambda: None)
+    with watch.at_work():
+        assert not watch.lost.wait(0.2)
+        there.answers = [{**ended("a"), "epoch": 3, "members": [["a", 0, 1], ["b", 0, 2]]}]
+        assert watch.lost.wait(60)
+    assert not watch.ended
 
 
 def test_a_process_that_was_replaced_hears_it_and_a_closed_group_breaks_nothing() -> None:

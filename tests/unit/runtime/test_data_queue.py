@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import logging
 import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +22,7 @@ import pytest
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
 from dljob.calls.backlog import Verdict, Who
-from dljob.runtime import context, keeper
+from dljob.runtime import context, keeper, queue_lines
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext
 from dljob.runtime.messages import Call, Reply
 from dljob.runtime.queue_files import QueueFiles
@@ -127,6 +133,123 @@ def test_segments_go_when_nothing_in_them_is_left(tmp_path):
     queue.close()
 
 
+def broken_begin(queue: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is begun, and there is no room for its state."""
+
+    def no_room(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr(os, "pwritev", no_room)
+        with pytest.raises(OSError, match="No space"):
+            queue.put(A, 99, b"x")
+
+
+def filled(tmp_path: Path, *puts: int) -> QueueStore:
+    """One whose segment is full after these."""
+    queue = store(tmp_path, segment=1 << 20)
+    for number in puts:
+        assert queue.put(A, number, b"item%d" % number) is None
+    queue._files._limit = 1
+    return queue
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_segment_whose_state_is_missing_is_begun_anew(tmp_path, monkeypatch, dies):
+    queue = filled(tmp_path, 1)
+    broken_begin(queue, monkeypatch)
+    assert (tmp_path / "00000002.seg").stat().st_size == 0
+    queue = reopened(queue, tmp_path) if dies else queue
+    queue._files._limit = 1 << 20
+    assert queue.heard(B, 1, 0)
+    assert queue.take(B, 1) == [b"item1"]
+    assert queue.put(A, 2, b"item2") is None
+    assert queue.heard(B, 2, 1)  # item1 is done: its segment, and the state in it, go
+    assert [path.name for path in tmp_path.glob("*.seg")] == ["00000002.seg"]
+    again = reopened(queue, tmp_path)
+    assert (again.token, again.backlog) == (queue.token, queue.backlog)
+    assert again.take(B, 1) == [b"item2"]
+    again.close()
+
+
+def without_state(queue: QueueStore) -> None:
+    """As a version before did it: a segment without its state."""
+    queue._files.begin()
+    queue._files._limit = 1 << 20
+    queue._files.append({"op": "meet", "rank": A.rank, "life": A.life, "line": A.line})
+
+
+def test_a_log_whose_first_state_is_gone_gives_back_all_items_that_are_in_it(tmp_path):
+    queue = filled(tmp_path, 1, 2)
+    assert queue.heard(B, 1, 0)
+    assert queue.take(B, 2) == [b"item1", b"item2"]
+    without_state(queue)
+    for number in (3, 4):
+        assert queue.put(A, number, b"item%d" % number) is None
+    assert queue.heard(B, 2, 1)
+    assert queue.take(B, 1) == [b"item3"]
+    queue.close_queue()
+    assert len(list(tmp_path.glob("*.seg"))) == 1
+    for _ in range(2):  # it has its state from then on
+        again = reopened(queue, tmp_path)
+        assert [len(again.backlog.waiting), again.backlog.closed] == [2, True]
+        queue = again
+    assert queue.token == again.token
+    assert queue.put(A, 4, b"again") is Verdict.AGAIN
+    assert queue.take(B, 2) == [b"item3", b"item4"]
+    queue.close()
+
+
+def test_a_later_state_says_which_of_them_are_left(tmp_path):
+    queue = filled(tmp_path, 1)
+    assert queue.heard(B, 1, 0)
+    assert queue.take(B, 1) == [b"item1"]
+    without_state(queue)
+    for number in (2, 3):
+        assert queue.put(A, number, b"item%d" % number) is None
+    assert queue.heard(B, 2, 1)
+    assert queue.take(B, 1) == [b"item2"]
+    queue._files._limit = 1
+    assert queue.put(A, 4, b"item4") is None
+    assert [path.name for path in sorted(tmp_path.glob("*.seg"))] == ["00000003.seg", "00000004.seg"]
+    again = reopened(queue, tmp_path)
+    assert (again.token, again.backlog) == (queue.token, queue.backlog)
+    assert again.take(B, 1) == [b"item2"]
+    assert again.heard(B, 3, 2)
+    assert again.take(B, 2) == [b"item3", b"item4"]
+    again.close()
+
+
+def test_a_segment_that_follows_a_state_of_another_gets_one_before_that_goes(tmp_path):
+    queue = filled(tmp_path, 1)
+    without_state(queue)
+    assert queue.put(A, 2, b"item2") is None
+    again = reopened(queue, tmp_path)
+    assert again.heard(B, 1, 0)
+    assert again.take(B, 1) == [b"item1"]
+    assert again.heard(B, 2, 1)
+    assert [path.name for path in sorted(tmp_path.glob("*.seg"))] == ["00000002.seg", "00000003.seg"]
+    last = reopened(again, tmp_path)
+    assert (last.token, last.backlog) == (queue.token, again.backlog)
+    assert last.take(B, 1) == [b"item2"]
+    last.close()
+
+
+@pytest.mark.parametrize("what", ["queue_store.QueueStore._recover", "queue_files.QueueFiles._open"])
+def test_a_log_that_cannot_be_opened_is_let_go(tmp_path, monkeypatch, what):
+    store(tmp_path).close()
+
+    def fails(*_: Any) -> None:
+        raise OSError("it cannot be read")
+
+    with monkeypatch.context() as here:
+        here.setattr(f"dljob.runtime.{what}", fails)
+        with pytest.raises(OSError, match="it cannot be read"):
+            QueueStore(tmp_path, BOUNDS)
+    with (tmp_path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 # -- what users call
 
 
@@ -142,6 +265,7 @@ class Loopback:
         self.lost: list[str] = []
         self.away = False
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
 
     def send(self, call: Outgoing) -> Future[Reply]:
         if self.away:
@@ -264,6 +388,19 @@ def test_bounds_by_bytes(line):
     queue.put(b"", 0)
 
 
+def test_a_batch_whose_items_have_more_than_the_bytes_comes_all_the_same(line):
+    queue, got = DataQueue("q", max_bytes=1000), list[Any]()
+    producer = threading.Thread(target=lambda: [queue.put(b"x" * 400, 5) for _ in range(6)])
+    producer.start()
+    for _ in range(2):
+        got += DataQueue("q", max_bytes=1000).get_batch(3, 5)
+    producer.join(60)
+    assert [len(item) for item in got] == [400] * 6
+    queue.put(b"x" * 800, 0)
+    with pytest.raises(TimeoutError, match="it is full"):
+        queue.put(b"x" * 800, 0)  # nobody waits for it
+
+
 @pytest.mark.parametrize("method", ["put", "get"])
 def test_a_keeper_that_dies_before_its_answer_is_out_loses_and_doubles_nothing(line, method):
     queue = DataQueue("q")
@@ -308,7 +445,186 @@ def test_what_a_rank_had_got_when_it_died_goes_to_the_next_that_asks(line):
         DataQueue("q").get(0)
 
 
-def test_what_is_gone_with_its_machine_is_told_once(line, tmp_path):
+def lines_of(line: Loopback, name: str) -> dict[str, Any]:
+    """What the keeper of a queue knows of those who put and get."""
+    return line.keepers[name]._opening.result().backlog.lines
+
+
+def test_what_a_thread_got_last_is_done_with_when_it_asks_by_another_object(line):
+    for number in range(6):
+        DataQueue("q").put(number)
+    assert [DataQueue("q").get() for _ in range(3)] == [0, 1, 2]
+    kept = DataQueue("q")
+    assert kept.get() == 3
+    for item in DataQueue("q"):
+        assert item == 4
+        break
+    assert DataQueue("q").qsize() == 1
+    assert len(lines_of(line, "q")) == 1
+    become(line, incarnation=2)
+    assert DataQueue("q").get_batch(2) == [4, 5]
+
+
+def in_threads(*work: Any) -> None:
+    """Run each in a thread of its own, all at once."""
+    threads = [threading.Thread(target=each) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_threads_that_get_by_objects_of_their_own_hold_an_item_each(line):
+    DataQueue("q").put("a")
+    DataQueue("q").put("b")
+    both = threading.Barrier(2)
+
+    def holds() -> None:
+        DataQueue("q").get(60)
+        both.wait(60)  # neither is over before the other one has got
+
+    in_threads(holds, holds)
+    become(line, incarnation=2)
+    assert DataQueue("q").get_batch(2, 0) == ["a", "b"]
+
+
+def test_threads_that_share_an_object_are_as_one(line):
+    queue, got = DataQueue("q"), list[Any]()
+    for number in range(3):
+        queue.put(number)
+    in_threads(lambda: got.extend((queue.get(60), queue.get(60))), lambda: got.append(queue.get(60)))
+    assert sorted(got) == [0, 1, 2]
+    assert queue.qsize() == 0
+    become(line, incarnation=2)
+    assert queue.get_batch(1, 0) == [2]
+    assert queue.qsize() == 0
+
+
+def test_a_thread_goes_on_where_one_that_is_over_was(line):
+    for number in range(3):
+        DataQueue("q").put(number)
+    for _ in range(3):
+        in_threads(lambda: DataQueue("q").get(60))
+    assert len(lines_of(line, "q")) == 2
+    become(line, incarnation=2)
+    assert DataQueue("q").get_batch(1, 0) == [2]
+
+
+def test_a_new_object_need_not_wait_for_its_threads_other_one(line):
+    queue = DataQueue("q")
+    assert queue.qsize() == 0  # its line is this thread's
+    getter = threading.Thread(target=lambda: queue.get_batch(2, 60))
+    getter.start()
+    while not any(known.turn for known in lines_of(line, "q").values()):
+        time.sleep(0.01)
+    DataQueue("q").put(1)
+    with pytest.raises(TimeoutError, match="1 items were not there"):
+        [DataQueue("q").get(0) for _ in range(2)]
+    DataQueue("q").put(1)
+    DataQueue("q").put(1)
+    getter.join(60)
+    assert not getter.is_alive()
+
+
+def test_a_thread_of_an_earlier_life_does_not_hold_up_the_next_one_and_is_refused(line):
+    queue, full = DataQueue("q"), DataQueue("full", max_items=1)
+    assert queue.qsize() == 0
+    full.put(1)
+    heard = list[str]()
+
+    def strays(call: Callable[[], Any]) -> None:
+        with pytest.raises(CallError) as refused:  # QueueClosedError would say that all was got
+            call()
+        heard.append(refused.value.message)
+
+    calls = (lambda: queue.get(60), lambda: DataQueue("full", max_items=1).put(2))
+    strayed = [threading.Thread(target=strays, args=(call,)) for call in calls]
+    for stray in strayed:
+        stray.start()
+    while not any(known.turn for known in lines_of(line, "q").values()) or len(lines_of(line, "full")) < 2:
+        time.sleep(0.01)
+    become(line, incarnation=2)
+    assert full.get(0) == 1
+    with pytest.raises(TimeoutError, match="1 items were not there"):
+        queue.get(0)
+    for stray in strayed:
+        stray.join(60)
+    assert [message.endswith("a later process of w/0 has begun") for message in heard] == [True, True]
+    assert full.qsize() == 0
+    queue.put(1)
+    assert queue.get(0) == 1
+
+
+class Piped:
+    """Carries calls from a forked child to its parent, who has the keeper."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.sizes: dict[str, int] = {}
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        self.pipe.send((call.role, call.method, call.payload))
+        answer: Future[Reply] = Future()
+        answer.set_result(Reply.unpacked(self.pipe.recv()))
+        return answer
+
+
+def in_child(line: Loopback, work: Any) -> list[Any]:
+    """What `work` gives in a forked child of this process, whose calls this one carries."""
+    here, there = Pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(60)
+        try:
+            become(Piped(there))
+            there.send(list(work()))
+        finally:
+            os._exit(0)
+    there.close()
+    while isinstance(said := here.recv(), tuple):
+        role, method, payload = said
+        call = Outgoing(role, 0, method, payload, None, idempotent=True)
+        here.send(line.send(call).result(60).packed())
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_forked_children_have_lines_of_their_own(line):
+    queue = DataQueue("q")
+    queue.put("parent's")
+    assert queue.get() == "parent's"
+    for number in range(2):
+        assert in_child(line, lambda at=number: [queue.put(at, 0)]) == [None]
+    assert queue.qsize() == 2
+    assert [in_child(line, lambda: [queue.get(0)]) for _ in range(2)] == [[0], [1]]
+    assert in_child(line, lambda: [queue.qsize()]) == [0]
+
+
+def test_a_child_that_is_forked_while_other_threads_are_at_it_does_not_wait_for_them(line):
+    queue, held, over = DataQueue("q"), threading.Event(), threading.Event()
+    assert queue.qsize() == 0
+
+    def holds() -> None:
+        with queue_lines._lines._lock:
+            held.set()
+            over.wait(60)
+
+    getter = threading.Thread(target=lambda: queue.get(60))
+    getter.start()
+    while not any(known.turn for known in lines_of(line, "q").values()):
+        time.sleep(0.01)
+    holder = threading.Thread(target=holds)
+    holder.start()
+    assert held.wait(60)
+    assert in_child(line, lambda: [queue.put(0, 1), queue.put(1, 1), queue.get(1)]) == [None, None, 1]
+    over.set()
+    for thread in (holder, getter):
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("call", [lambda queue: queue.get(0), lambda queue: queue.put(2)], ids=["get", "put"])
+def test_what_is_gone_with_its_machine_is_told_once_and_the_put_that_hears_it_is_not_in(line, call):
     queue = DataQueue("q")
     queue.put(1)
     line.kill("q")
@@ -316,7 +632,8 @@ def test_what_is_gone_with_its_machine_is_told_once(line, tmp_path):
     for path in folder.iterdir():
         path.unlink()
     with pytest.raises(CallError, match="lost with the machine"):
-        queue.get(0)
+        call(queue)
+    assert queue.qsize() == 0
     queue.put(2)
     assert queue.get(0) == 2
 

@@ -35,6 +35,11 @@ class Job:
     def final(self) -> dict[str, Any] | None:
         return {"phase": self.phase, "reason": "Because", "message": "of this"} if self.phase else None
 
+    left = False
+
+    def let_leave(self) -> None:
+        self.left = True
+
 
 class World:
     """What the driver finds and does."""
@@ -146,8 +151,9 @@ def test_what_an_earlier_attempt_left_is_put_aside(world: World) -> None:
     world.folder.mkdir(parents=True)
     (world.folder / ATTEMPT).write_text("0\n")
     (world.folder / "status.json").write_text("{}")
-    world.there = [Job("Failed")]
+    world.there = [ended := Job("Failed")]
     assert world.drive(attempt=1) == 0
+    assert ended.left, "its master is leaving, and has the name that the next one needs"
     assert (world.folder.with_name(f"{world.folder.name}.0") / "status.json").is_file()
     assert (world.folder / ATTEMPT).read_text() == "1\n"
 

@@ -11,8 +11,8 @@ import pytest
 
 from dljob.master.actions import RankStart
 from dljob.plan.devices import DEVICES, all_left_alone, left_alone, visible_devices
-from dljob.plan.model import RolePlan
 from dljob.plan.plan import plan
+from dljob.plan.role import RolePlan
 from dljob.runtime import environment
 from dljob.spec.model import DLJobManifest
 
@@ -107,14 +107,18 @@ def test_a_process_that_starts_its_rank_again_sees_what_it_saw_first() -> None:
 
 
 def test_where_nobody_hides_devices_a_rank_finds_its_own_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = {"RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1"}
-    assert environment.device_index("NPU", start(0, "5"), {}) == 0
+    switch = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
+    alone = role_of(**{switch: "1"})
+    assert environment.device_index("NPU", start(0, "5"), role_of()) == 0
     assert environment.device_index("NPU", start(0, "5"), alone) == 5
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "4,5")
     assert environment.device_index("NPU", start(0, "5"), alone) == 1
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "x")
     assert environment.device_index("NPU", start(0, "uuid"), alone) == 0
     assert environment.device_index("", RankStart(0, 1, 0, 1, 0), alone) == 0
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES")
+    monkeypatch.setenv(switch, "1")
+    assert environment.device_index("NPU", start(0, "5"), role_of()) == 5, "an image may say so for all"
 
 
 def role_of(quota: object = None, **env: str) -> RolePlan:
@@ -161,7 +165,16 @@ def test_a_virtual_local_rank_finds_what_torch_sets(
     ours = environment.rank_environment(spec, order, begins)  # type: ignore[arg-type]
     assert {name: ours[name] for name in theirs} == theirs
     assert ours["LOCAL_WORLD_SIZE"] == "4"
-    assert environment.device_index("GPU", begins, environment.switches(role, os.environ)) == 0
+    assert environment.device_index("GPU", begins, role) == 0
+
+
+def test_arguments_have_the_local_rank_where_torchrun_puts_it() -> None:
+    macros = pytest.importorskip("torch.distributed.elastic.utils.api").macros
+    said = ("--log=a-${local_rank}-${local_rank}.txt", "${rank}", "local_rank", "$5 {x}")
+    start = RankStart(6, 1, 2, 4, 1)
+    script = replace(role_of(), args=said, elastic=True)
+    assert environment.arguments(script, start) == tuple(macros.substitute(list(said), "2"))
+    assert environment.arguments(replace(script, elastic=False), start) == said
 
 
 def test_who_says_so_sees_what_is_there() -> None:

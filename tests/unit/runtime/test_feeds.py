@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dljob import rpc
 from dljob.calls.mark import Card, RpcMark
 from dljob.master.views import Outcome
-from dljob.runtime import wire
-from dljob.runtime.feeds import Feed
+from dljob.runtime import serve, wire
+from dljob.runtime.feeds import CutOffError, Feed
 from dljob.runtime.messages import CARD, CLOSE, PULL, Call, Refusal
 from dljob.runtime.serve import Callee, card_of
 
@@ -112,11 +114,73 @@ def test_closed_one_closes_the_generator():
     assert feed.take(10) == ([], True)
 
 
-def test_one_whose_caller_went_away_is_over():
+def test_end_of_its_rank_is_not_taken_for_the_end_of_the_stream():
     source = Source(100)
-    _, ended = feed_of(source, patience_s=0.05)
+    feed, ended = feed_of(source)
+    assert take(feed)[0]
+    feed.close(cut=True)
+    assert ended.wait(10)
+    for _ in range(2):
+        with pytest.raises(CutOffError):
+            feed.take(10)
+
+
+def test_stream_whose_items_were_all_taken_is_over_though_its_rank_ends():
+    source, got = Source(3), []
+    feed, ended = feed_of(source)
+    while len(got) < 3:
+        got += take(feed)[0]
+    assert ended.wait(10)
+    feed.close(cut=True)
+    assert feed.take(10) == ([], True)
+
+
+def test_one_whose_caller_went_away_is_over_and_says_so_to_who_comes_back():
+    source = Source(100)
+    feed, ended = feed_of(source, patience_s=0.05)
     assert ended.wait(10)
     assert source.closed.is_set()
+    with pytest.raises(TimeoutError, match=r"nobody took an item of the stream for 0\.05 s"):
+        feed.take(10)
+
+
+def test_items_that_wait_after_the_end_are_dropped_too_and_the_error_of_the_generator_stays():
+    lapsed, errors = threading.Semaphore(0), []
+
+    def keep(error: BaseException) -> None:
+        errors.append(error)
+        lapsed.release()
+
+    for source in (Source(2), Source(2, fails=True)):
+        feed = Feed(source.items(), 4, lambda _: b"1", lambda: None, 0.05, lapsed=keep)
+        assert lapsed.acquire(timeout=10)
+        with pytest.raises(type(errors[-1])):
+            feed.take(10)
+    assert [type(error) for error in errors] == [TimeoutError, ValueError]
+
+
+def test_patience_counts_from_when_the_caller_was_heard_of_last():
+    source, lapsed = Source(4), []
+    feed = Feed(source.items(), 1, lambda item: b"%d" % item, lambda: None, 1.5, lapsed=lapsed.append)
+    got: list[int] = []
+    for _ in range(4):
+        got += take(feed)[0]
+        time.sleep(0.5)
+    assert (got, take(feed)) == ([0, 1, 2, 3], ([], True))
+    assert lapsed == []
+
+
+def test_caller_who_waits_for_an_item_is_there():
+    gate = threading.Event()
+
+    def slow():
+        gate.wait(10)
+        yield 1
+
+    feed = Feed(slow(), 1, lambda _: b"1", lambda: None, 0.2)
+    threading.Timer(0.5, gate.set).start()
+    assert feed.take(10)[0] == [b"1"]
+    assert feed.take(10) == ([], True)
 
 
 class Talker:
@@ -202,6 +266,30 @@ class TestCallee:
         assert got == [0, 1, 2]
         assert call(callee, PULL, key).refused is Refusal.NOT_AGAIN
 
+    def test_items_whose_answer_was_lost_are_not_passed_over(self, callee):
+        key = opened(callee, 100)
+        assert call(callee, PULL, key).refused is None
+        assert callee.answer(Call("1", 0, 1, PULL, 10.0, "me", again=True), key).refused is Refusal.NOT_AGAIN
+        assert opened(callee, 1), "the stream is over: it counts no more"
+
+    def test_stream_that_nobody_took_keeps_but_its_error(self, callee, monkeypatch):
+        monkeypatch.setattr(serve, "UNHEARD_S", 0.05)
+        monkeypatch.setattr(serve, "LAPSED", 2)
+        keys = []
+        for number in range(3):
+            hasty = Call(str(number), 0, 1, "count", 0.05, "me", window=4)
+            callee.answer(hasty, wire.dump(((3,), {}), ""))
+            keys.append(str(number).encode())
+            end = time.monotonic() + 10
+            while callee._feeds and time.monotonic() < end:
+                time.sleep(0.01)
+        assert callee._feeds == {}
+        assert call(callee, PULL, keys[0]).refused is Refusal.NOT_AGAIN
+        for key in keys[1:]:
+            reply = call(callee, PULL, key)
+            assert (reply.error_type, reply.refused) == ("TimeoutError", None)
+            assert "nobody took an item of the stream for 0.05 s" in reply.message
+
     def test_concurrency_counts_streams_that_are_open(self, callee):
         key = opened(callee, 100)
         refused = callee.answer(Call("2", 0, 1, "count", 0.05, "me"), wire.dump(((1,), {}), ""))
@@ -219,6 +307,30 @@ class TestCallee:
         idle.start()
         idle.join(10)
         assert not idle.is_alive()
+
+    def test_caller_that_waits_for_an_item_hears_that_the_rank_ended(self):
+        class Slow:
+            begun, gate = threading.Event(), threading.Event()
+
+            @rpc(stream=True)
+            def count(self, n):
+                yield n
+                self.begun.set()
+                self.gate.wait(10)
+                yield n
+
+        made = Callee("w")
+        made.open(Slow())
+        key = opened(made, 7)
+        assert wire.load(call(made, PULL, key).payload)[1] is False
+        with ThreadPoolExecutor(1) as caller:
+            pulled = caller.submit(call, made, PULL, key)
+            assert Slow.begun.wait(10)
+            made.close(Outcome(ok=False, message="out of memory"))
+            Slow.gate.set()
+            reply = pulled.result(10)
+        assert reply.refused is Refusal.NOT_AGAIN
+        assert reply.message == "w/0 ended: out of memory, and the stream with it"
 
     def test_quiet_call_is_run_and_says_nothing(self, callee):
         reply = call(callee, "keyed", wire.dump((("v", "k"), {}), ""), quiet=True)

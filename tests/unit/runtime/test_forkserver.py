@@ -118,6 +118,35 @@ def test_bad_syntax_is_fatal_and_named_by_its_line(server, tmp_path):
     script.write_text("x = 1\ny = (\n")
     words = server.run("module", str(script))["words"]
     assert (words["fatal"], words["error_type"], words["frame"]) == (True, "SyntaxError", f"{script}:2 in <module>")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert server.run("module", "bad_syntax.py", code_dir=tmp_path / "link")["words"]["fatal"]
+
+
+@pytest.mark.parametrize(
+    ("body", "fatal"),
+    [
+        ("import bad", True),
+        ("def main():\n    from bad import x\nmain()", True),
+        ("import importlib\nimportlib.import_module('bad')", True),
+        ("import runpy\nrunpy.run_module('bad')", True),
+        ("import ast\nast.literal_eval('x = ')", False),
+        ("eval('x = ')", False),
+        ("compile('x = ', 'made.py', 'exec')", False),
+        ("raise SyntaxError('a line of the data')", False),
+    ],
+)
+def test_bad_syntax_is_fatal_in_modules_and_may_be_tried_again_in_data(server, tmp_path, body, fatal):
+    (tmp_path / "bad.py").write_text("x = 1\ny = (\n")
+    (tmp_path / "uses.py").write_text(f"import os\nos.chdir('/')\n{body}\n")
+    words = server.run("module", str(tmp_path / "uses.py"))["words"]
+    assert (words["error_type"], words["fatal"]) == ("SyntaxError", fatal)
+    assert f"(in {'import' if fatal else 'run'})" in words["message"]
+
+
+def test_a_script_that_went_elsewhere_and_misses_a_file_may_be_tried_again(server):
+    words = server.run("module", "behave.py", args=["astray"])["words"]
+    assert (words["error_type"], words["fatal"]) == ("FileNotFoundError", False)
+    assert "(in run)" in words["message"]
 
 
 def test_late_import_error_may_be_tried_again(server):
@@ -128,6 +157,15 @@ def test_late_import_error_may_be_tried_again(server):
 def test_command_runs_as_it_is(server):
     assert code(server.run("command", "bash", "-c", "echo hello $DLJOB_RANK; exit 7")) == 7
     assert server.log() == "hello 0\n"
+
+
+def test_a_command_starts_with_the_signals_that_python_ignores_as_they_were(server):
+    """`yes | head` ends by SIGPIPE, and says nothing of a broken pipe."""
+    assert code(server.run("command", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")) == 0
+    assert server.log() == f"y\n{128 + signal.SIGPIPE}\n"
+    assert code(server.run("command", "grep", "SigIgn", "/proc/self/status", rank=1)) == 0
+    ignored = int(server.log(1).split()[1], 16)
+    assert not any(ignored >> (number - 1) & 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
 
 
 @pytest.mark.parametrize(("argv", "expected"), [("no-such-program", 127), ("./behave.py", 126)])

@@ -1,14 +1,20 @@
-"""The sockets of process groups: which they are, and that shutting them ends every wait."""
+"""The sockets of process groups: which they are, and that shutting them ends every wait.
+
+That no thread of a real gloo group stays in one: tests/ray/test_break_off.py.
+"""
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from unittest.mock import MagicMock
 
 import pytest
 
+from dljob.runtime import group_sockets
 from dljob.runtime.group_sockets import GroupSockets
 
 
@@ -24,7 +30,7 @@ class Group:
             self.epoll.register(each, select.EPOLLIN)
 
     def broken(self) -> bool:
-        return bool(select.select([self.theirs], [], [], 0)[0]) and self.theirs.recv(1) == b""
+        return bool(select.select([self.mine], [], [], 0)[0]) and self.mine.recv(1) == b""
 
 
 @pytest.fixture
@@ -42,6 +48,37 @@ def test_what_a_group_watches_is_shut_but_not_where_it_listens(stack):
     assert not other.broken()
     stack.enter_context(socket.create_connection(group.listener.getsockname()))
     assert sockets.shut() == 0
+
+
+def test_the_other_end_may_write_until_the_connection_is_not_held_any_more(stack, monkeypatch):
+    made = MagicMock()
+    monkeypatch.setattr(group_sockets.threading, "Timer", made)
+    sockets = GroupSockets()
+    with sockets.noticed():
+        group = Group(stack)
+    assert sockets.shut() == 1
+    assert group.broken()
+    group.mine.close()  # as gloo does, with what it has not read yet
+    for _ in range(2):  # the second write fails where the first one is refused
+        group.theirs.sendall(b"more")
+        assert not select.select([group.theirs], [], [], 0.05)[0]
+    ((hold_s, over), _), started = made.call_args, made.return_value.start
+    assert (hold_s, started.call_count) == (group_sockets.HOLD_S, 1)
+    over()
+    with pytest.raises(ConnectionResetError):  # nobody has read that
+        group.theirs.recv(1)
+
+
+def test_where_no_descriptor_is_left_to_hold_a_connection_by_its_wait_ends_all_the_same(stack, monkeypatch):
+    def none_left(_: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    sockets = GroupSockets()
+    with sockets.noticed():
+        group = Group(stack)
+    monkeypatch.setattr(socket.socket, "dup", none_left)
+    assert sockets.shut() == 0
+    assert group.broken()
 
 
 def test_a_group_that_is_still_being_made_is_shut_as_well(stack):

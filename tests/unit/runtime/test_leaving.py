@@ -156,7 +156,7 @@ def test_what_failed_is_said(folders: tuple[Path, Path]) -> None:
         with closing(Line("saver", f"\0{saver.address[1:]}")) as line:
             leaving = Leaving([line], 20.0, "pod p is told to end")
             leaving.run()
-        (said,) = leaving.said
+        _, said = leaving.said  # before it: that no agent is there
         assert said.startswith("on disk: trainer/0 step 7, but: trainer/0: step 7 is not saved")
         mine.close(wait=False)
 
@@ -227,6 +227,50 @@ def test_ranks_are_waited_for_while_somebody_may_move_them(answers: list[dict[st
     assert {one["leave"] for one in agent.heard} == {"pod p is told to end"}
 
 
+def listens(kind: str, uid: str, node: str) -> socket.socket:
+    """One whom the hook finds, and who says nothing."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.bind(f"\0dljob-{kind}-{uid}-{node}")
+    made.listen()
+    return made
+
+
+def test_an_agent_that_does_not_answer_is_told_of() -> None:
+    uid, node = secrets.token_hex(8), secrets.token_hex(6)
+    with closing(listens("agent", uid, node)) as agent, closing(Line("agent", f"\0dljob-agent-{uid}-{node}")) as line:
+        agent.accept()[0].close()
+        leaving = Leaving([line], 5.0, "pod p is told to end")
+        leaving.run()
+    (said,) = leaving.said
+    assert said.startswith("the node's agent did not answer: ")
+
+
+def test_an_agent_that_is_being_made_is_waited_for() -> None:
+    """Savers alone move no rank; with the agent both are asked, and one of another job does not count."""
+    uid, node = secrets.token_hex(8), secrets.token_hex(6)
+    with closing(listens("saver", uid[:8], node)), closing(listens("agent", "x" * 16, node)):
+        before = leave.opened(node, 0.0)
+        assert leave.alone(before) == {uid[:8]}
+        later = threading.Timer(0.2, lambda: late.append(listens("agent", uid, node)))
+        late: list[socket.socket] = []
+        later.start()
+        found = leave.opened(node, 60.0)
+        later.join()
+        assert sorted(line.kind for line in found) == ["agent", "agent", "early", "saver"]
+        assert not leave.alone(found)
+        for one in [*before, *found, *late]:
+            one.close()
+
+
+def test_without_an_agent_the_copies_are_saved_and_that_is_said() -> None:
+    saver = Answers({"steps": {"trainer/0": 7}, "failed": ""})
+    with closing(saver), closing(Line("saver", saver.address)) as line:
+        line.address = SAVER
+        leaving = Leaving([line], 5.0, "pod p is told to end")
+        leaving.run()
+    assert leaving.said == ["no agent is there to have its ranks leave", "on disk: trainer/0 step 7"]
+
+
 def test_whatever_happens_the_pod_goes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("POD_NAME", raising=False)
     assert leave.main(["1", "no-such-node"]) == 0
@@ -254,11 +298,12 @@ def shell(**changes: Any) -> Any:
         asked=asked,
         changed=asyncio.Condition(),
         recovered=changes.get("recovered", True),
+        aborted=changes.get("aborted", False),
         final=changes.get("final"),
         setup=SimpleNamespace(spec=SimpleNamespace(gcs_fault_tolerance=changes.get("kept"))),
         state=SimpleNamespace(
             nodes=(SimpleNamespace(id="n0", head=True), SimpleNamespace(id="n1", head=False)),
-            verdict=None,
+            verdict=changes.get("verdict"),
             departures=changes.get("departures", {}),
         ),
         backend=SimpleNamespace(here=lambda: changes.get("here", "n0")),
@@ -300,7 +345,24 @@ async def test_a_head_that_the_others_survive_waits_for_those_that_go_with_it(mo
     assert await parting.part(late, {**ASKED, "timeout_s": 0.01}) == "nodes that go as well have not gone yet"
 
 
-@pytest.mark.parametrize("changes", [{"here": "n1"}, {"final": {}}])
+@pytest.mark.parametrize("changes", [{"verdict": "it ended well"}, {"aborted": True}])
+async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict[str, Any]) -> None:
+    made = shell(**changes)
+    waits = asyncio.create_task(parting.part(made, ASKED))
+    await asyncio.sleep(0.01)
+    assert not waits.done()
+    made.final = {"phase": "Succeeded"}
+    async with made.changed:
+        made.changed.notify_all()
+    assert await waits == "the job has ended"
+    assert (made.told, made.asked) == ([], [])
+    late = {**ASKED, "timeout_s": 0.01}
+    assert await parting.part(shell(**changes), late) == "the job is ending, and not all is on disk yet"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"here": "n1"}, {"here": "n1", "verdict": "it ended well"}, {"final": {}, "verdict": "it ended well"}]
+)
 async def test_a_master_that_goes_on_elsewhere_or_is_done_asks_nobody(changes: dict[str, Any]) -> None:
     made = shell(**changes)
     assert await parting.part(made, ASKED) == ""

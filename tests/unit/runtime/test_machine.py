@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray._private import accelerators
 
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, NodeGroup
-from dljob.runtime import machine
+from dljob.runtime import environment, machine
 from dljob.runtime.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
 
 
@@ -79,6 +80,41 @@ def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
     assert machine.devices_here(tmp_path) == {"GPU": ("1",), "NPU": (), "TPU": (), "HPU": ()}
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"), [("-1", ()), ("NoDevFiles", ()), ("", ()), ("1,-1,0", ("1",)), ("GPU-8f,0", ("GPU-8f", "0"))]
+)
+def test_devices_after_one_that_cannot_be_are_hidden(
+    said: str, ids: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert machine.devices_here(tmp_path)["GPU"] == ids
+
+
+@pytest.mark.parametrize("driver", ["dxg", "kfd", "dri/renderD128"])
+def test_gpus_without_files_of_nvidias_are_counted_by_ray(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray hides from ranks that take none must be there to be taken."""
+    amd = accelerators.AMDGPUAcceleratorManager
+    monkeypatch.setattr(amd, "get_current_node_num_accelerators", staticmethod(lambda: 2))
+    monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", lambda _kind: amd)
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    environment.variable_of.cache_clear()
+    try:
+        assert machine.devices_here(tmp_path)["GPU"] == (), "no driver, no question"
+        (tmp_path / driver).parent.mkdir(exist_ok=True)
+        (tmp_path / driver).touch()
+        assert machine.devices_here(tmp_path)["GPU"] == ("0", "1")
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+        here = machine.devices_here(tmp_path)
+        assert here["GPU"] == ("1",)
+        assert lay_out([group(GPU=1)], {}, here)[0].visible == {"HIP_VISIBLE_DEVICES": "1"}
+    finally:
+        environment.variable_of.cache_clear()
 
 
 def test_shared_memory_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,28 @@ async def test_the_first_members_offer_goes_to_all_of_a_round(members: Members) 
     assert sorted(key[1:] for key in members.desk._there) == [(2, 1), (2, 2)]
 
 
+async def test_a_first_member_that_tries_again_is_met_at_its_new_address(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    await both(members)
+    for address in ("closed", "open"):
+        assert await members.ask("a", 2, offer=address) == {"missing": ["b/0"]}
+    assert await members.ask("b", 2) == {"offer": "open"}
+    assert await members.ask("a", 2, offer="later") == {"offer": "open"}  # as it was told to b
+
+
+async def test_who_gave_up_has_not_come(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    monkeypatch.setattr(module, "GIVEN_UP_S", 0.0)
+    await both(members)
+    assert await members.ask("a", 2) == {"missing": ["b/0"]}
+    assert await members.ask("b", 2) == {"missing": ["a/0"]}
+    monkeypatch.setattr(module, "POLL_S", 20.0)
+    again = [members.ask("b", 2), members.ask("a", 2, offer="another")]
+    assert [await asyncio.wait_for(each, 60) for each in again] == [{"offer": "another"}] * 2
+
+
 async def test_who_waits_in_a_group_hears_who_is_lost(members: Members) -> None:
     await both(members)
     watching = members.ask("a", 2, met=True)
@@ -121,6 +143,28 @@ async def test_who_waits_in_a_group_hears_who_is_lost(members: Members) -> None:
     assert members.ask("a", 3) is not None
     await asyncio.sleep(0)
     assert [key[1] for key in members.desk._there] == [3]
+
+
+async def test_who_ended_and_is_at_an_operation_is_told_to_the_others(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await both(members)
+    await members.job.rank("b", 1, RankPhase.SUCCEEDED)
+
+    async def said(**more: Any) -> tuple[Any, ...]:
+        answer = await members.ask("a", 2, met=True, **more)
+        return answer["absent"], answer["ended"], answer["busy"]
+
+    gone = [["b", 0, "has ended"]]
+    assert await said(busy=True) == (gone, True, [])  # of those that are there nobody needs to know it
+    await members.ask("b", 2, met=True, busy=True)
+    assert await said() == (gone, True, [["b", 0]])
+    await members.ask("b", 2, met=True, busy=False)
+    assert await said() == (gone, True, [])
+    await members.ask("b", 2, met=True, busy=True)
+    monkeypatch.setattr(module, "BUSY_S", 0.0)
+    assert await said() == (gone, True, [])  # its process says nothing any more
+    assert (await members.ask("a"))["over"] == "b/0 has ended"
 
 
 async def test_a_process_that_was_replaced_is_told_so(members: Members) -> None:

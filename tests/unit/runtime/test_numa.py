@@ -209,6 +209,13 @@ def test_who_cannot_be_bound_hears_why_and_what_to_do() -> None:
     assert "RuntimeError: none; leave it out" in str(refused.value)
 
 
+def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_script() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(numa.BindingError, match=r"not bound to 4095, the cores near GPU 3 .*it may run on "):
+        numa.bind({"mode": "node", "device": "GPU 3", "cores": [4095], "error": ""})
+    assert os.sched_getaffinity(0) == before
+
+
 @pytest.mark.parametrize(("cores", "words"), [([], ""), ([3], "3"), ([5, 0, 1, 2, 9, 8], "0-2,5,8-9")])
 def test_cores_are_written_as_linux_does(cores: list[int], words: str) -> None:
     assert numa.ranges(cores) == words

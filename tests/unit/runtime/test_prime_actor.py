@@ -9,11 +9,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from memory_backend import MemoryBackend
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.events import Carried
 from dljob.plan.plan import plan
 from dljob.runtime import prime, prime_actor
+from dljob.runtime.backend import ActorLostError
 from dljob.runtime.messages import JobInfo
 from dljob.runtime.setup import Setup
 from dljob.spec.model import DLJobManifest
@@ -52,6 +54,38 @@ async def test_what_the_last_attempt_handed_on_is_read_before_it_is_told(tmp_pat
     torn = await prime._setup(replace(order, carried=handed[:-1]), MemoryBackend())
     assert torn.carried is not None
     assert torn.carried.why
+
+
+@pytest.mark.parametrize(("launcher", "kept"), [("n1", False), ("n2", True), ("", True)])
+async def test_the_end_is_kept_for_a_launcher_on_another_node(launcher: str, kept: bool, tmp_path: Path) -> None:
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
+    backend = MemoryBackend()
+    backend.here = lambda: "n1"
+    order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", launcher=launcher)
+    assert (await prime._setup(order, backend)).roams is kept
+
+
+@pytest.mark.parametrize("gcs", [True, False])
+async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(
+    gcs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went: list[str] = []
+    monkeypatch.setattr(prime, "_end", lambda _code, why: went.append(why))
+    monkeypatch.setattr(prime, "ANSWER_S", 0.05)
+    backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, "/nowhere", "", "dljob", "memory")
+    name = prime.master_name(order.uid)
+    backend.hosts[name] = MemoryHost(name, "n1")
+    if not gcs:
+        monkeypatch.setattr(backend, "lookup", _unsure)
+    master = object.__new__(prime.PrimeMaster)
+    master._order, master._clients = order, 0
+    await master._leave(backend)
+    assert (name in backend.hosts, went) == (not gcs, ["the job is over"])
+
+
+async def _unsure(_name: str) -> None:
+    raise ActorLostError("no answer", certain=False)
 
 
 def test_its_module_brings_nothing_heavy() -> None:

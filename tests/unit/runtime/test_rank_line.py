@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
+from ray.exceptions import ObjectStoreFullError
 
 from dljob import CallError, CallTimeoutError, NotFoundError, RemoteError, RoleGroup, UnreachableError
 from dljob.calls.mark import Card, RpcMark
 from dljob.runtime import host_socket, wire
 from dljob.runtime.context import Outgoing, install
 from dljob.runtime.host_socket import HostSocket
-from dljob.runtime.messages import Refusal, Reply
+from dljob.runtime.messages import CARD, Refusal, Reply
 from dljob.runtime.rank_link import connect
 from dljob.runtime.step_counters import StepCounters
 
@@ -43,6 +44,7 @@ class Line:
         self.counters = StepCounters.made(2)
         self.sent: queue.Queue[tuple[Outgoing, Future[Reply]]] = queue.Queue()
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
         self.asked: queue.Queue[tuple] = queue.Queue()
         self.deaf = False
         self.stopping = ""
@@ -83,7 +85,7 @@ def line(monkeypatch) -> Iterator[Line]:
 
 def known(worker):
     """A rank that has asked role w for its card."""
-    worker.cards.learn("w", Card({"batch": RpcMark(dispatch="shard", collect="concat")}))
+    worker.cards.learn("w", Card({"batch": RpcMark(dispatch="shard", collect="concat")}), (4, 0))
     return worker
 
 
@@ -169,6 +171,22 @@ def test_refusals_and_errors_keep_their_class_and_words(line):
         late.result(timeout=10)
 
 
+def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):
+    install(known(connect(line.socket.path)))
+    with monkeypatch.context() as here:
+
+        def no_room(call: Outgoing) -> Future[Reply]:
+            raise OSError("the disk is full") if call.method == "a" else ObjectStoreFullError("the store is full")
+
+        here.setattr(line, "send", no_room)
+        for method, why in (("a", "OSError: the disk is full"), ("b", "ObjectStoreFullError: .*the store is full")):
+            with pytest.raises(CallError, match=rf"w/0\.{method}: it could not be sent: {why}"):
+                RoleGroup("w")[0].call(method).result(timeout=10)
+    after = RoleGroup("w")[0].call("a")
+    line.sent.get(timeout=10)[1].set_result(Reply(wire.dump(5, "")))
+    assert after.result(timeout=10) == 5
+
+
 def test_calls_fail_when_the_host_goes(line):
     install(known(connect(line.socket.path)))
     call = RoleGroup("w")[0].call("a")
@@ -216,6 +234,17 @@ def test_size_of_a_role_that_was_resized_is_heard_of(line):
     with pytest.raises(CallError, match="2 ranks now"):
         call.result(timeout=10)
     assert len(group) == 2
+
+
+def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
+    install(known(connect(line.socket.path)))
+    call = RoleGroup("w").call("batch", [1, 2])
+    line.lives["w"] = 2
+    for _ in range(4):
+        line.sent.get(timeout=10)[1].set_result(Reply(wire.dump([0], "")))
+    assert call.result(timeout=10) == [0] * 4
+    RoleGroup("w").call("batch", [1, 2])
+    assert line.sent.get(timeout=10)[0].method == CARD
 
 
 def test_job_is_asked_and_ordered_through_the_host(line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -285,6 +286,38 @@ def test_code_that_catches_everything_is_called_back_again(host, monkeypatch):
     host.start_ranks(order(1))
     going.wait(30)
     host.leave_rank(leave(1))
+    assert reports(host) == [(1, True)]
+
+
+def test_where_code_is_that_does_not_leave_is_told_once(host, monkeypatch, capfd):
+    """In a wait inside C nothing can be raised: the rank's log has where that is, before its process is ended.
+
+    Nothing is raised here: an error on its way to a thread in C leaves the process's other threads, where coverage
+    traces them, in the first function that they enter (recall.py says why).
+    """
+    monkeypatch.setattr(Recall, "interrupt", lambda _: True)
+    monkeypatch.setattr(thread_host, "AGAIN_S", 0.01)
+    monkeypatch.setattr(thread_host, "PATIENCE_S", 0.0)
+    stuck, going = threading.Lock(), threading.Event()
+    stuck.acquire()
+
+    def waits_in_c(_order, _start):
+        going.set()
+        stuck.acquire()
+
+    host.work = waits_in_c
+    host.start_ranks(order(1))
+    going.wait(30)
+    leaving = threading.Thread(target=host.leave_rank, args=(leave(1),))
+    leaving.start()
+    said = ""
+    while len(host.broken) < 5 or "in waits_in_c" not in said:
+        time.sleep(0.01)
+        said += capfd.readouterr().err
+    stuck.release()
+    leaving.join()
+    said += capfd.readouterr().err
+    assert said.count("has not left after") == 1
     assert reports(host) == [(1, True)]
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from master_shell_kit import FIRST, World, end_all, ended, running, until
@@ -40,6 +41,42 @@ async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:
     end_all(world)
     status = await ended(world)
     assert (status["phase"], status["result"]) == ("Succeeded", "7")
+    assert json.loads((world.folder / "status.json").read_text()) == status
+
+
+def publishing() -> bool:
+    return any("_publish" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+async def test_the_end_is_seen_when_its_last_status_is_written_and_nothing_is_written_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sees the end may take down what the master runs on, as `dljob run` does."""
+    monkeypatch.setattr(shell_module, "STATUS_EVERY_S", 0.0)
+    shell = world.master()
+    write, about_to, may, written = shell.timeline.status, asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def held(status: dict[str, Any]) -> None:
+        if status["phase"] == "Succeeded":
+            about_to.set()
+            await may.wait()
+        written.append(status["phase"])
+        await write(status)
+
+    monkeypatch.setattr(shell.timeline, "status", held)
+    await until(running(shell))
+    end_all(world)
+    await about_to.wait()
+    assert shell.state.phase is Phase.SUCCEEDED
+    for seen in (shell.status(), shell.brief()):
+        assert (seen["phase"], seen["completionTime"]) == ("Stopping", None)
+    shown, before = shell.version, list(written)
+    shell._dirty.set()
+    await until(lambda: written != before or not publishing())
+    may.set()
+    status = await ended(world)
+    assert status["version"] > shown
+    assert written == [*before, "Succeeded"]
     assert json.loads((world.folder / "status.json").read_text()) == status
 
 
@@ -109,18 +146,23 @@ async def test_an_end_that_no_master_saw_is_told_to_the_next(world: World) -> No
 
 @pytest.mark.parametrize(("kv", "upgraded"), [(False, False), (True, False), (False, True), (True, True)])
 async def test_a_master_may_die_after_any_number_of_events(tmp_path: Path, kv: bool, upgraded: bool) -> None:
-    """For each n: masters that each live for n more events bring the job to the same end, each of other code, too."""
+    """For each n: masters that each live for n more events bring the job to the same end, each of other code, too.
+
+    Later ones live for more: where what is placed is told after the first look at the nodes, each time, none of those
+    that die of that look comes further (seen once, for 1,000 lives).
+    """
     for n in (1, 2, 3, 5, 8):
         world = World(tmp_path / str(n))
         world.carried = ev.Carried(1, restarts=(("Job", 3),))
-        for _ in range(1000):
+        for life in range(1000):
+            more = life // 20
             world.core += "+" if upgraded else ""
             shell = world.master(kv=kv, master={"maxRestarts": 1000})
             await until(lambda s=shell: s.recovered or s.final)
             start = shell.journal._lines
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    while shell.journal._lines - start < n and shell.final is None:  # noqa: ASYNC110 - as above
+                async with asyncio.timeout(0.05 * (1 + more)):
+                    while shell.journal._lines - start < n + more and shell.final is None:  # noqa: ASYNC110 - as above
                         await asyncio.sleep(0)
             if shell.state.phase is Phase.RUNNING:
                 end_all(world)

@@ -47,6 +47,7 @@ def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner: int) ->
     (seen,) = stacks.look([target], stacks=True)
     assert seen.look.where is Where.USER
     assert seen.look.at_line.endswith(" in spin")
+    assert seen.look.runs
     assert seen.look.cpu_s > before.look.cpu_s
     assert '"MainThread" running' in seen.stack
     assert '"other" idle' in seen.stack
@@ -88,6 +89,19 @@ def test_the_states_and_control_groups_of_a_process_that_cannot_run(tmp_path: Pa
     assert stacks.why_stopped(8, tmp_path, groups) == ""
     assert stacks.cpu_seconds(7, tmp_path) == 200 / os.sysconf("SC_CLK_TCK")
     assert stacks.cpu_seconds(8, tmp_path) == 0
+
+
+def test_a_process_runs_where_one_of_its_threads_does_or_waits_for_a_cpu(tmp_path: Path) -> None:
+    pid = process(tmp_path, "S")
+    for thread, state in (("7", "S"), ("8", "S")):
+        (tmp_path / "7" / "task" / thread).mkdir(parents=True)
+        (tmp_path / "7" / "task" / thread / "stat").write_text(f"{thread} (R) R) {state} 1 7\n")
+    assert not stacks.runs(pid, tmp_path)
+    (tmp_path / "7" / "task" / "8" / "stat").write_text("8 (a) R 1 7\n")
+    assert stacks.runs(pid, tmp_path)
+    (tmp_path / "7" / "task" / "8" / "stat").unlink()  # it ended as it was looked at
+    assert not stacks.runs(pid, tmp_path)
+    assert not stacks.runs(9, tmp_path)
 
 
 # -- where a thread is

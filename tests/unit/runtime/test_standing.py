@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dljob.errors import NotFoundError
 from dljob.master.views import NodeView
-from dljob.runtime import launch
+from dljob.runtime import birth, entries, launch
 from dljob.runtime.backend import ActorRef, ActorSpec
-from dljob.runtime.entries import ENDED, bring, over, read_notes, read_status, sign_off
+from dljob.runtime.entries import ENDED, ENDED_AT, bring, over, read_notes, read_status, sign_off
 from dljob.runtime.launch import begin, outline
 from dljob.runtime.prime import leased
 from dljob.runtime.setup import Setup
@@ -36,6 +38,9 @@ class Values:
     async def put(self, key: str, value: bytes) -> None:
         self.held[key] = value
 
+    async def keys(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(key for key in self.held if key.startswith(prefix)))
+
     async def delete(self, prefix: str) -> int:
         found = [key for key in self.held if key.startswith(prefix)]
         for key in found:
@@ -51,6 +56,9 @@ class Made:
     specs: list[ActorSpec] = field(default_factory=list)
     looks: int = 0
     capabilities: frozenset[Capability] = ALL
+
+    def here(self) -> str:
+        return "head"
 
     async def nodes(self) -> tuple[NodeView, ...]:
         self.looks += 1
@@ -85,7 +93,7 @@ def test_where_a_master_is_made(
 ) -> None:
     made = Made()
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
-    monkeypatch.setattr(launch, "NODES_S", 0.0)
+    monkeypatch.setattr(birth, "NODES_S", 0.0)
     begin(outline(job(**spec)), job_dir=tmp_path, code_dir=None, uid="a" * 32, apart=True)
     (actor,) = made.specs
     assert (actor.avoid, actor.prefer) == (("head", None) if worker else (None, "head"))
@@ -97,7 +105,16 @@ def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatc
     made = Made()
     monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
     begin(outline(job(**KEPT)), job_dir=tmp_path, code_dir=None, uid="a" * 32)
-    assert (made.specs[0].prefer, made.specs[0].args[0].roams) == ("head", False)
+    order = made.specs[0].args[0]
+    assert (made.specs[0].prefer, order.roams, order.launcher) == ("head", False, "head")
+
+
+def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, uid = Made(), "a" * 32
+    made.kv.held = {ENDED + uid: b"{}", ENDED + "b" * 32: b"{}"}
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    begin(outline(job()), job_dir=tmp_path, code_dir=None, uid=uid, attempt=2)
+    assert [key for key in made.kv.held if key.startswith(ENDED)] == [ENDED + "b" * 32]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +132,34 @@ async def test_what_a_master_left_elsewhere_is_brought_here_once(tmp_path: Path)
     setup = Setup(info, None, None, roams=True)  # type: ignore[arg-type]
     assert not await over(kv, uid, folder)  # type: ignore[arg-type]
     await sign_off(kv, setup, {"phase": "Succeeded"}, [{"seq": 1, "reason": "Completed"}])  # type: ignore[arg-type]
-    assert list(kv.held) == [ENDED + uid]
+    assert [key for key in kv.held if uid in key and not key.startswith(ENDED_AT)] == [ENDED + uid]
     assert await over(kv, uid, folder)  # type: ignore[arg-type]
     assert (read_status(folder)["phase"], read_notes(folder)[0]["reason"]) == ("Succeeded", "Completed")
     (folder / "status.json").write_text('{"phase": "Failed"}')
     assert await bring(kv, uid) == folder  # type: ignore[arg-type]
     assert read_status(folder)["phase"] == "Failed"
+
+
+async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "ENDS_KEPT", 2)
+    kv, uids = Values(), [f"{n:032x}" for n in (4, 3, 2, 1)]
+    for n, uid in enumerate(uids):
+        monkeypatch.setattr(time, "time_ns", lambda n=n: (n + 1) * 10**18)
+        info: Any = type("Info", (), {"uid": uid, "dir": "/nowhere"})()
+        await sign_off(kv, Setup(info, None, None, roams=True), {"phase": "Failed"}, [])  # type: ignore[arg-type]
+    assert await kv.keys(ENDED) == tuple(sorted(ENDED + uid for uid in uids[-2:]))
+    assert len(await kv.keys(ENDED_AT)) == 2
+
+
+def test_who_comes_after_the_end_finds_what_was_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, uid, folder = Made(), "d" * 32, tmp_path / "there"
+    left = {"dir": str(folder), "status": {"name": "j", "phase": "Succeeded"}, "notes": []}
+    made.kv.held[ENDED + uid] = json.dumps(left).encode()
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    found = launch.attach(uid)
+    assert (found.name, found.dir, found.status()["phase"]) == ("j", folder, "Succeeded")
+    with pytest.raises(NotFoundError):
+        launch.attach("j")
 
 
 async def test_what_lies_where_others_read_it_is_kept_nowhere_else() -> None:

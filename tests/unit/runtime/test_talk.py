@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from dljob import RemoteError, RoleGroup, UsageError, rpc, whole
-from dljob.runtime.context import Outgoing, Stopping, WorkerContext, install
+from dljob.runtime import wire
+from dljob.runtime.context import Outgoing, Stopping, WorkerContext, current_worker, install
 from dljob.runtime.messages import Call, Reply
 from dljob.runtime.serve import Callee
 
@@ -56,6 +57,11 @@ class Talker:
     def wait(self, gate):
         GATES[gate].wait(10)
         return self.rank
+
+    @rpc(dispatch="least_loaded", stream=2)
+    def letters(self, n):
+        for _ in range(n):
+            yield self.rank
 
     @rpc(collect="as_completed")
     def finish(self, slow):
@@ -116,6 +122,7 @@ class Threads:
 
     def __init__(self, ranks: int) -> None:
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
         self.sent: list[Outgoing] = []
         self.objects = [Talker(rank) for rank in range(ranks)]
         self.callees = [Callee("talker") for _ in range(ranks)]
@@ -228,6 +235,29 @@ def test_least_loaded_goes_where_nothing_is_under_way(group):
     assert sorted(call.result(10) for call in calls) == [0, 1, 2, 3]
 
 
+def test_least_loaded_counts_streams_until_they_are_over_or_left(group, calls):
+    streams = [group.letters(100) for _ in range(4)]
+    assert sorted(next(stream) for stream in streams) == [0, 1, 2, 3]
+    streams[2].close()
+    free = 6 - sum(next(stream) for stream in streams if stream is not streams[2])
+    assert list(group.letters(2)) == [free] * 2
+    with group.letters(2) as last:
+        assert next(last) == free, "one that came to its end counts no more"
+
+
+def test_least_loaded_stream_that_is_left_before_it_begins_counts_no_more(calls):
+    RoleGroup("talker").stream("letters", 100).close()
+    calls.open()
+    eventually_free(lambda: sum(current_worker().cards.in_flight("talker").values()))
+
+
+def eventually_free(count) -> None:
+    end = time.monotonic() + 10
+    while count():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 async def test_answers_come_as_they_are_completed(group):
     coming = group.finish(0)
     assert sorted(next(coming) for _ in range(3)) == [(1, 10), (2, 20), (3, 30)]
@@ -272,6 +302,19 @@ class TestBatches:
         for index in (5, -6):
             with pytest.raises(IndexError):
                 got[index]
+
+    def test_what_a_rank_answered_is_read_once(self, group, monkeypatch):
+        load, read = wire.load, []
+
+        def loaded(data):
+            read.append(load(data))
+            return read[-1]
+
+        monkeypatch.setattr(wire, "load", loaded)
+        got = group.call_batch("rows", 8, list("abcdefgh"))
+        assert [item[0] for item in got] == [item[0] for item in got.result()] == list("abcdefgh")
+        assert got[0] is got[0]
+        assert [len(one) for one in read if isinstance(one, list)] == [4, 4], "the answers of two shards"
 
     def test_more_ranks_than_items(self, group):
         assert [x for x, *_ in group.options(mesh="dp,tp").call_batch("rows", 2, [1, 2])] == [1, 2]

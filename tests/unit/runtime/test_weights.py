@@ -176,6 +176,19 @@ async def test_a_version_whose_publisher_died_before_the_copy_is_not_handed_out(
     assert await held.on_latest() == 1
 
 
+async def test_who_has_a_version_that_is_lost_is_not_given_the_one_before(objects):
+    held = a_keeper()
+    first = await held.offer(ME, published(1, objects.put([b"x"])))
+    await asyncio.gather(*held._copies)
+    lost = await held.offer(ME, published(2, objects.put([b"y"])))
+    await held.lost(lost)
+    assert await held.newer(lost, 0) is None
+    assert (await held.newer(("", 0), 0)).mark == first
+    later = await held.offer(Who("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),)))
+    assert (await held.newer(lost, 0)).mark == later
+    assert (await held.newer(("another keeper's", 9), 0)).mark == later
+
+
 async def test_checksums_follow(objects):
     held = a_keeper()
     mark = await held.offer(ME, published(1, objects.put([b"x"])))
@@ -212,6 +225,7 @@ class Loopback:
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()

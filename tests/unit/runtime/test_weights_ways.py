@@ -46,7 +46,7 @@ class Groups:
     """Groups of threads: who asks for one waits until all have asked. One lost breaks all operations."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.epoch = size, 0
+        self.size, self.epoch, self.ended = size, 0, False
         self.meet = threading.Barrier(size, self._made)
         self.lock = threading.Lock()
         self.number = itertools.count()
@@ -83,6 +83,7 @@ class Group:
     def __init__(self, all_: Groups, rank: int) -> None:
         self.all, self.rank, self.full_name = all_, rank, f"j/{all_.epoch}.1/g"
         self.done = 0
+        self.closed = False
 
     @property
     def whole(self) -> bool:
@@ -92,7 +93,7 @@ class Group:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.closed = True
 
     def broadcast(self, tensor: Any, src: int) -> None:
         """As gloo's: whoever sends may be done before anybody has received."""
@@ -112,8 +113,11 @@ class Group:
         self._alive()
 
     def _alive(self) -> None:
+        if self.closed:
+            raise UsageError("group g is closed")
         if not self.whole:
-            raise CollectiveAbortedError("r/1 was started again", group="g", epoch=1, lost=("r/1",))
+            told = "r/1 was started again"
+            raise CollectiveAbortedError(told, group="g", epoch=1, lost=("r/1",), ended=self.all.ended)
 
 
 class Line:
@@ -214,6 +218,21 @@ def test_a_lost_member_is_named_and_the_version_goes_by_the_store_and_the_next_b
     assert plain(others[1].take(after)) == plain(BUCKETS)
 
 
+def test_a_group_is_closed_once_nobody_publishes_by_it(held, monkeypatch):
+    groups, (first, *_) = members(held, monkeypatch)
+
+    def loses(group: Group) -> None:
+        groups.lose()
+        until(lambda: not first.ready)
+        threading.Event().wait(0.3)
+        assert not group.closed
+
+    groups.hook = loses
+    assert first.send(version(1), BUCKETS).way == ""
+    groups.hook = lambda _: None
+    until(lambda: groups.epoch == 2 and first.ready)
+
+
 def test_where_the_group_says_fail_the_loss_is_raised(held, monkeypatch):
     held.spec.recreate = False
     groups, (first, *others) = members(held, monkeypatch)
@@ -226,6 +245,18 @@ def test_where_the_group_says_fail_the_loss_is_raised(held, monkeypatch):
             each.check()
     with pytest.raises(CollectiveAbortedError):
         first.send(version(2), BUCKETS)
+
+
+def test_a_reader_that_ended_is_no_loss_where_the_group_says_fail(held, monkeypatch):
+    held.spec.recreate = False
+    groups, (first, *_) = members(held, monkeypatch)
+    groups.ended = True
+    groups.hook = lambda _: groups.lose()
+    assert first.send(version(1), BUCKETS).way == ""
+    groups.fails = [CollectiveError("r/1 has ended")] * 3
+    until(lambda: first._over)
+    first.check()
+    assert first.send(version(2), BUCKETS).way == ""
 
 
 def test_an_announcement_that_died_with_its_keeper_is_made_again(held, monkeypatch):

@@ -28,6 +28,7 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.refuses = ""
+        self.keeps = False
 
     def set(self, key: str, val: Any, *, ttl_second: int) -> None:
         assert ttl_second == weights_yr.KEPT_S
@@ -44,6 +45,8 @@ class Store:
         return [self.values[key] for key in keys]
 
     def delete(self, keys: list[str]) -> list[str]:
+        if self.keeps:
+            raise RuntimeError("code: [RPC unavailable]")
         return [key for key in keys if self.values.pop(key, None) is None]
 
 
@@ -118,6 +121,20 @@ def test_what_the_keeper_refuses_is_not_left_behind(store, line):
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
         channel.publish(3, {"w": np.ones(3)})
     assert len(store.values) == 1
+
+
+def test_what_cannot_be_deleted_is_left_to_its_time(store, line, caplog):
+    channel = a_channel(line, transport="yr")
+    store.keeps = True
+    for version in range(1, 4):
+        channel.publish(version, {"w": np.full(8, version, dtype=np.uint8)})
+    assert channel.latest() == 3
+    assert len(store.values) == 3
+    said = "WeightChannel('policy').publish: what is kept no more stays for up to 86400 s: code: [RPC unavailable]"
+    assert caplog.messages == [said]
+    line.kept._publisher = Who("trainer/1", 1, "other")
+    with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):
+        channel.publish(4, {"w": np.ones(3)})
 
 
 def test_what_is_there_no_more_is_offered_no_more(store, line):

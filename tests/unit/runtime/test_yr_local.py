@@ -189,6 +189,7 @@ def test_the_sdk_has_the_options_that_the_backend_sets() -> None:
     assert named | {"env_vars", "resource_group_options"} <= known
 
 
+@pytest.mark.usefixtures("here")  # the SDK's runtime takes its settings from an init
 def test_bare_local_mode_lacks_what_the_stand_in_adds() -> None:
     """Should this fail one day, the SDK has learned it, and the stand-in may go."""
     from yr.local_mode.local_mode_runtime import LocalModeRuntime

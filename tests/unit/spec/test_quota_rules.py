@@ -12,8 +12,14 @@ from dljob.spec.load import parse
 SCRIPT = {"module": "main.py"}
 
 
-def problems(entry: dict[str, Any] = SCRIPT, spec: dict[str, Any] | None = None, **role: Any) -> list[str]:
-    roles = [{"name": "d", "entrypoint": entry, "reserve": "Quota", **role}, {"name": "o", "entrypoint": SCRIPT}]
+def problems(
+    entry: dict[str, Any] = SCRIPT,
+    spec: dict[str, Any] | None = None,
+    others: tuple[dict[str, Any], ...] = (),
+    **role: Any,
+) -> list[str]:
+    own = {"name": "d", "entrypoint": entry, "reserve": "Quota", **role}
+    roles = [own, {"name": "o", "entrypoint": SCRIPT}, *others]
     document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
     try:
         parse({**document, "spec": {"roles": roles, **(spec or {})}})
@@ -49,3 +55,9 @@ def test_it_is_in_no_collocation(level: str) -> None:
     both = {"collocations": [{"name": "c", "roles": ["o", "d"], "level": level}]}
     (said,) = problems(spec=both)
     assert said.startswith("spec.collocations[0].roles[1]: d reserves Quota")
+
+
+def test_others_may_be_in_one() -> None:
+    another = {"name": "p", "entrypoint": SCRIPT}
+    spec = {"collocations": [{"name": "c", "roles": ["o", "p"], "level": "Host"}]}
+    assert problems(spec=spec, others=(another,)) == []

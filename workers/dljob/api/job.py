@@ -44,8 +44,9 @@ class Workload:
     """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
     accelerator_type: str | None = None
     visibility: str | None = None
-    numa_binding: str | None = None
     """Isolated or Shared; None: as the role's type has it."""
+    numa_binding: str | None = None
+    """Node, Socket, Exclusive or CoreComplex; None: a rank runs on any core."""
     cpu: str | None = None
     memory: str | None = None
     custom: dict[str, str] = field(default_factory=dict[str, str])

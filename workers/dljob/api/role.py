@@ -14,7 +14,8 @@ from dljob.api.values import (
     entrypoint_of,
     env_of,
     exact,
-    memory,
+    memory_of,
+    one_of,
     refuse_unknown,
     share,
     span,
@@ -150,7 +151,8 @@ class RoleBuilder(NotHere, Generic[B_co]):
             self._parent.device_said(role.name)
         if cpu is not None:
             role.cpu = cpus(cpu, f"{call}: cpu")
-        self._memory(memory, more.get("mem"), call)
+        if (size := memory_of(memory, more.get("mem"), call)) is not None:
+            role.memory = size
         if custom:
             given = {k: exact(v, f"{call}: custom {k}") for k, v in custom.items()}
             role.custom = {**role.custom, **given}
@@ -158,17 +160,13 @@ class RoleBuilder(NotHere, Generic[B_co]):
 
     def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
         """Which devices a rank sees: its own alone, or those of all ranks of the role on its host."""
-        if which not in ("Isolated", "Shared"):
-            raise UsageError(f"{self._call('visibility')}: {which!r}", hint="Isolated or Shared")
-        self._workload.visibility = which
+        self._workload.visibility = one_of(which, ("Isolated", "Shared"), self._call("visibility"))
         return self
 
     def numa_binding(self, near: Literal["Node", "Socket", "Exclusive", "CoreComplex"]) -> Self:
         """Bind each rank to cores near its device, as torchrun's --numa-binding does."""
         known = ("Node", "Socket", "Exclusive", "CoreComplex")
-        if near not in known:
-            raise UsageError(f"{self._call('numa_binding')}: {near!r}", hint=", ".join(known))
-        self._workload.numa_binding = near
+        self._workload.numa_binding = one_of(near, known, self._call("numa_binding"))
         return self
 
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
@@ -326,13 +324,6 @@ class RoleBuilder(NotHere, Generic[B_co]):
     def _drives(self, *, value: bool) -> Self:
         self._workload.driver = value
         return self
-
-    def _memory(self, said: str | None, alias: object, call: str) -> None:
-        if said is not None and alias is not None:
-            raise UsageError(f"{call} names memory twice: memory, mem", hint="keep one of them")
-        value = alias if said is None else said
-        if value is not None:
-            self._workload.memory = memory(value, call)
 
     def _torch(self, method: str, count: int) -> Self:
         self._torch_shape[method] = whole(count, self._call(method))

@@ -13,11 +13,16 @@ from typing import Any
 
 from dljob.api.torchrun_line import given
 from dljob.errors import UsageError
+from dljob.spec.machines import devices_per_group
+from dljob.spec.quantity import parse_devices
 
 AUTO = ("GPU", "NPU", "HPU")
 """What `--nproc-per-node=auto` counts, the first that the machine has; else its CPUs."""
 FOR_EVER = 2592000
 """torchrun counts restarts from the start of the job; this is the longest window there is, a month."""
+AGAIN = {"name": "torchrun", "onReasons": ["UserError", "ImportError"], "action": "RestartRole"}
+"""torchrun does not look at what a script failed of: the same error twice is two failures, and no end before the count.
+All of them are the role's: with a budget of the job as well, there would be as many again."""
 LONGEST_NAME = 47
 LONGEST_ROLE = 24
 NOT_USED = frozenset(
@@ -27,6 +32,8 @@ NOT_USED = frozenset(
         *("duplicate-stdout-filters", "duplicate-stderr-filters"),
     }
 )
+CONSOLE = frozenset({"redirects", "tee", "log-line-prefix-template", "local-ranks-filter"})
+"""What is said of the lines of ranks; on Kubernetes they come as `dljob run` shows them."""
 NUMA = {"node": "Node", "socket": "Socket", "exclusive": "Exclusive", "core-complex": "CoreComplex"}
 """--numa-binding, and how `accelerator.numaBinding` says it."""
 
@@ -42,6 +49,10 @@ class Site:
     """Of this machine, by kind."""
     folder: Path
     """The folder of the code."""
+    python: str = ""
+    """What is to run the script (torchrun's PYTHON_EXEC); empty: a Python that ranks are forked from."""
+    threads: str | None = None
+    """OMP_NUM_THREADS of this command; None: it is not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +75,8 @@ def job(line: argparse.Namespace, site: Site) -> Job:
     _refuse(line)
     least, most = nnodes(line)
     each, kind = nproc(line, site)
-    device, word = accelerator(line, site, each, kind)
     now = least if site.local else most
+    device, word = accelerator(line, site, now * each, kind)
     role: dict[str, Any] = {
         "name": _role(line.role),
         "type": "Elastic",
@@ -76,18 +87,19 @@ def job(line: argparse.Namespace, site: Site) -> Job:
         **({"args": line.training_script_args} if line.training_script_args else {}),
         **({"accelerator": near(line, device)} if device or line.numa_binding else {}),
         **({"comm": {"virtualLocalRank": True}} if line.virtual_local_rank else {}),
+        **({"env": told} if (told := _told(line, _threads(site, most * each))) else {}),
         "restartPolicy": {"maxRestarts": line.max_restarts},
     }
     spec: dict[str, Any] = {
         **({"image": line.image} if line.image else {}),
         **({"nodeGroups": [_machines(least, most, now, each, device)]} if most > 1 else {}),
         "roles": [role],
-        "faultTolerance": {"maxRestarts": line.max_restarts, "windowSeconds": FOR_EVER},
+        "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "rules": [AGAIN]},
         **_patience(line.rdzv_conf),
     }
     meta = {"name": name(line), **({"namespace": line.namespace} if line.namespace else {})}
     document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": meta, "spec": spec}
-    return Job(document, tuple(filter(None, (word, *_notes(line, site)))), each)
+    return Job(document, tuple(filter(None, (word, *_notes(line)))), each)
 
 
 def _refuse(line: argparse.Namespace) -> None:
@@ -130,8 +142,8 @@ def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
     return (site.devices[kind], kind) if kind else (site.cpus, "")
 
 
-def accelerator(line: argparse.Namespace, site: Site, each: int, kind: str) -> tuple[dict[str, Any], str]:
-    """The devices of a rank, and a word where that may not be what was meant."""
+def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> tuple[dict[str, Any], str]:
+    """The devices of a rank, and a word where that may not be what was meant. `ranks` are those of all machines."""
     said = line.accelerator
     if said == "none":
         return {}, ""
@@ -143,11 +155,11 @@ def accelerator(line: argparse.Namespace, site: Site, each: int, kind: str) -> t
     if not site.local:
         return {}, "no rank gets a device: --accelerator GPU gives one to each"
     here = next((kind for kind in AUTO if site.devices.get(kind)), "")
-    if here and site.devices[here] >= each:
+    if here and site.devices[here] >= ranks:
         return {"type": here, "count": "1"}, ""
     if not here:
         return {}, ""
-    few = f"{site.devices[here]} {here} here for {each} ranks: none gets one; --accelerator {here}=0.5 shares them"
+    few = f"{site.devices[here]} {here} here for {ranks} ranks: none gets one; --accelerator {here}=0.5 shares them"
     return {}, few
 
 
@@ -167,15 +179,17 @@ def near(line: argparse.Namespace, device: Mapping[str, Any]) -> dict[str, Any]:
 def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
     """What each rank runs."""
     script = line.training_script
-    if line.no_python:
+    if line.no_python and not line.run_path:  # torch's order of the three
         if line.module:
             raise UsageError("--no-python and --module do not go together")
         return {"command": [script]}
-    if line.module:
-        return {"module": script}
+    chosen = site.python if not line.run_path else ""
+    if line.module and not line.run_path:
+        return {"command": [chosen, "-u", "-m", script]} if chosen else {"module": script}
     path = _inside(script, site)
-    python = sys.executable if site.local else "python"
-    return {"module": path} if path.endswith(".py") else {"command": [python, "-u", path]}
+    if path.endswith(".py") and not chosen:
+        return {"module": path}
+    return {"command": [chosen or (sys.executable if site.local else "python"), "-u", path]}
 
 
 def _inside(script: str, site: Site) -> str:
@@ -195,8 +209,7 @@ def _inside(script: str, site: Site) -> str:
 
 def _machines(least: int, most: int, now: int, each: int, device: Mapping[str, Any]) -> dict[str, Any]:
     """One node group: a machine for each role group."""
-    count = float(device.get("count", 0)) * each
-    devices = {"type": device["type"], "count": max(1, round(count))} if device else {}
+    devices = {"type": device["type"], "count": _devices(device, each)} if device else {}
     return {
         "name": "node",
         "replicas": now,
@@ -204,6 +217,31 @@ def _machines(least: int, most: int, now: int, each: int, device: Mapping[str, A
         "cpu": str(each),
         **({"accelerator": devices} if devices else {}),
     }
+
+
+def _devices(device: Mapping[str, Any], each: int) -> int:
+    """Whole devices of a machine: no share lies on two of them."""
+    try:
+        return devices_per_group(each, parse_devices(str(device["count"])))
+    except ValueError as error:
+        raise UsageError(f"--accelerator {device['type']}={device['count']}: {error}") from error
+
+
+def _threads(site: Site, ranks: int) -> str | None:
+    """OMP_NUM_THREADS where torchrun has it as it is: it writes its 1 only where nobody said any, for several ranks.
+
+    A host cannot tell whether somebody did: Ray sets the variable in all its processes. So one rank alone on this
+    machine is given what the machine has, and elsewhere ranks have the CPUs that they take.
+    """
+    return str(site.cpus) if site.threads is None and site.local and ranks == 1 else site.threads
+
+
+def _told(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
+    """What the script is to find as it was said: names of ours are written in another way."""
+    said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
+    said |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
+    said |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
+    return [{"name": variable, "value": value} for variable, value in said.items()]
 
 
 def name(line: argparse.Namespace) -> str:
@@ -226,12 +264,17 @@ def _role(said: str) -> str:
     return _named(said, LONGEST_ROLE)
 
 
+def _conf(conf: str) -> dict[str, str]:
+    """--rdzv-conf: `k1=v1,k2=v2`."""
+    pairs = [pair.partition("=") for pair in conf.split(",") if pair.strip()]
+    if wrong := [key for key, sign, _ in pairs if not (key.strip() and sign)]:
+        raise UsageError(f"--rdzv-conf: {wrong[0]!r} is no pair", hint="write --rdzv-conf join_timeout=600,timeout=60")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
 def _patience(conf: str) -> dict[str, Any]:
     """`join_timeout` (or `timeout`) of --rdzv-conf: how long the ranks are waited for at the start."""
-    said: dict[str, str] = {}
-    for pair in conf.split(","):
-        key, _, value = pair.partition("=")
-        said[key.strip()] = value.strip()
+    said = _conf(conf)
     seconds = said.get("join_timeout") or said.get("timeout", "")
     if not seconds:
         return {}
@@ -240,10 +283,14 @@ def _patience(conf: str) -> dict[str, Any]:
     return {"preRunningDeadlineSeconds": int(seconds)}
 
 
-def _notes(line: argparse.Namespace, site: Site) -> tuple[str, ...]:
+def _notes(line: argparse.Namespace) -> tuple[str, ...]:
     """A word about what is taken and changes nothing."""
-    idle = sorted(NOT_USED & set(given(line)))
-    if not site.local and line.log_dir:
-        idle.append("log-dir")
-    flags = ", ".join(f"--{argument}" for argument in idle)
-    return (f"not used: {flags}; dljob torchrun --help says what is instead",) if idle else ()
+    said = set(given(line))
+    idle = sorted(NOT_USED & said)
+    idle += sorted({*CONSOLE, "log-dir"} & said) if line.to == "kubernetes" else []
+    flags = [f"--{argument}" for argument in idle]
+    flags += [f"--rdzv-conf {key}" for key in sorted(_conf(line.rdzv_conf).keys() - {"join_timeout", "timeout"})]
+    words = [f"not used: {', '.join(flags)}; dljob torchrun --help says what is instead"] if flags else []
+    if line.to not in ("local", "kubernetes"):
+        words.append("lines are shown of ranks whose log can be read here: of all where DLJOB_HOME is on a shared disk")
+    return tuple(words)

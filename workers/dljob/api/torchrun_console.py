@@ -49,6 +49,9 @@ class Console:
     template: str = PREFIX
     only: frozenset[int] = frozenset()
     """Local ranks; empty: all."""
+    role: str = ""
+    """As the line has it: the role's name is written in small letters."""
+    hostname: str = ""
 
     def shown(self, role: str, rank: int, text: str) -> str | None:
         """A line as the console has it; None where it is in the log alone."""
@@ -58,12 +61,17 @@ class Console:
             return None
         if not tee:
             return text
-        known = {"role_name": role, "rank": str(rank), "local_rank": str(local)}
+        known = {
+            "role_name": self.role or role,
+            "rank": str(rank),
+            "local_rank": str(local),
+            "hostname": self.hostname,
+        }
         return string.Template(self.template).safe_substitute(known) + text
 
 
-def console(line: argparse.Namespace, ranks_per_node: int) -> Console:
-    """What a command line says of the console.
+def console(line: argparse.Namespace, ranks_per_node: int, hostname: str) -> Console:
+    """What a command line says of the console. `hostname` is that of all ranks; empty: they are on other machines.
 
     Raises:
         UsageError: it makes no sense.
@@ -73,10 +81,18 @@ def console(line: argparse.Namespace, ranks_per_node: int) -> Console:
         raise UsageError(
             f"--local-ranks-filter={only} is no list of local ranks", hint="write --local-ranks-filter=0,1"
         )
+    template = str(line.log_line_prefix_template or PREFIX)
+    if not hostname and re.search(r"\$(hostname\b|{hostname})", template):
+        raise UsageError(
+            f"--log-line-prefix-template={template}: which machine a line is from is not known here",
+            hint="leave ${hostname} out; dljob status says where each rank is",
+        )
     return Console(
         ranks_per_node,
         chosen("redirects", line.redirects),
         chosen("tee", line.tee),
-        line.log_line_prefix_template or PREFIX,
+        template,
         frozenset(int(rank) for rank in only.split(",") if rank),
+        str(line.role),
+        hostname,
     )

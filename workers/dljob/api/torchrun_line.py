@@ -31,6 +31,8 @@ class Argument:
     flag: bool = False
     choices: tuple[str, ...] | None = None
     env: bool = True
+    also: str = ""
+    """Another variable that it may come from."""
 
     @property
     def dest(self) -> str:
@@ -49,7 +51,7 @@ ARGUMENTS = (
     Argument("nproc-per-node", "1", help="ranks on each machine: a number, auto, gpu or cpu"),
     Argument("rdzv-backend", "static", help="not used: PrimeMaster gives the ranks their numbers"),
     Argument("rdzv-endpoint", "", help="not used, as above"),
-    Argument("rdzv-id", "none", help="the job's name"),
+    Argument("rdzv-id", "none", help="the job's name, and TORCHELASTIC_RUN_ID"),
     Argument("rdzv-conf", "", help="join_timeout=S: the job fails when it has no room after S seconds"),
     Argument("standalone", default=False, flag=True, help="one machine"),
     Argument("max-restarts", 0, int, help="restarts before the job fails"),
@@ -63,7 +65,12 @@ ARGUMENTS = (
     Argument("log-dir", help="a folder that gets a link to the ranks' logs, on this machine"),
     Argument("redirects", "0", short="-r", help="ranks that are not on the console: 3, or 0:3,1:3 by local rank"),
     Argument("tee", "0", short="-t", help="ranks whose lines have a prefix: 3, or 0:3,1:3 by local rank"),
-    Argument("log-line-prefix-template", "", help="that prefix: ${role_name}, ${rank}, ${local_rank}"),
+    Argument(
+        "log-line-prefix-template",
+        "",
+        help="that prefix: ${role_name}, ${rank}, ${local_rank}, ${hostname}",
+        also="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    ),
     Argument("local-ranks-filter", "", help="local ranks that are on the console: 0,1"),
     Argument("duplicate-stdout-filters", [], help="not used: dljob logs"),
     Argument("duplicate-stderr-filters", [], help="not used: dljob logs"),
@@ -73,7 +80,7 @@ ARGUMENTS = (
     Argument("local-addr", help="not used: Ray's own address of the machine"),
     Argument("logs-specs", env=False, help="not used: dljob logs"),
     Argument("numa-binding", choices=NUMA, env=False, help="ranks run on the cores near their devices"),
-    Argument("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="not used: SIGINT and SIGTERM stop the job"),
+    Argument("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="not used: SIGINT, SIGTERM stop it"),
     Argument("shutdown-timeout", None, int, help="not used: a rank has 30 s to end after SIGTERM"),
     Argument("virtual-local-rank", default=False, flag=True, help="LOCAL_RANK is 0, and a rank sees its device alone"),
 )
@@ -126,14 +133,15 @@ def parser(environ: Mapping[str, str]) -> Parser:
 
 ABOUT = (
     "Run a script of torchrun's, unchanged, as a job: here on a Ray of its own, on a Ray that runs, or on Kubernetes. "
-    "The command is given once for all machines. The ranks' lines are on stdout, everything else on stderr."
+    "The command is given once for all machines. The ranks' lines are on stdout, everything else on stderr. On "
+    "Kubernetes all lines are on stderr, as with dljob run, and the outcome is on stdout, as JSON."
 )
 
 
 def _add(group: _Group, each: Argument, environ: Mapping[str, str]) -> None:
-    said = environ.get(f"{PREFIX}{each.dest.upper()}") if each.env else None
+    said = environ.get(f"{PREFIX}{each.dest.upper()}", environ.get(each.also)) if each.env else None
     if each.flag:
-        default = said == "1" if said is not None else each.default
+        default = each.default if said is None else _flag(each.dest, said)
         group.add_argument(*each.options, dest=each.dest, action="store_true", default=default, help=each.help)
         return
     group.add_argument(
@@ -145,6 +153,14 @@ def _add(group: _Group, each: Argument, environ: Mapping[str, str]) -> None:
         metavar=None if each.choices else each.dest.upper(),
         help=each.help,
     )
+
+
+def _flag(dest: str, said: str) -> bool:
+    """A number that is not 0, as torch reads it."""
+    try:
+        return bool(int(said))
+    except ValueError:
+        raise UsageError(f"{PREFIX}{dest.upper()}={said} is no number", hint="write 1 or 0") from None
 
 
 def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:

@@ -105,6 +105,29 @@ def memory(value: object, call: str) -> str:
     raise UsageError(f"{call}: memory {value!r} has no unit", hint=f'write memory="{value}Mi" or "...Gi"')
 
 
+def memory_of(said: object, alias: object, call: str) -> str | None:
+    """Memory that a call may be given as `memory=` or as `mem=`; None: neither.
+
+    Raises:
+        UsageError: It is given as both, or without a unit.
+    """
+    if said is not None and alias is not None:
+        raise UsageError(f"{call} names memory twice: memory, mem", hint="keep one of them")
+    value = alias if said is None else said
+    return None if value is None else memory(value, call)
+
+
+def one_of(value: str, known: Sequence[str], call: str) -> str:
+    """One of the words there are.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    if value not in known:
+        raise UsageError(f"{call}: {value!r}", hint=f"{', '.join(known[:-1])} or {known[-1]}")
+    return value
+
+
 def whole(value: object, call: str, least: int = 1) -> int:
     """A count.
 

@@ -1,13 +1,14 @@
 """What a queue holds, and whom it gave what: the whole of `DataQueue` but for the bytes of the items and the waiting.
 
-Each object that puts or gets is a line of a rank. A get says which answer its line has seen: what was seen is done
+Each thread that puts or gets is a line of a rank. A get says which answer its line has seen: what was seen is done
 with, and what was not goes back to the front. So an answer that is lost on its way loses no item, and doubles none.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -33,7 +34,7 @@ class Who:
 
 @dataclass(slots=True)
 class Line:
-    """What the queue knows of one object that puts or gets."""
+    """What the queue knows of one thread that puts or gets."""
 
     rank: str
     put: int = 0
@@ -61,13 +62,15 @@ class Backlog:
     """A heap: what goes back is in front of what came after it."""
     lives: dict[str, int] = field(default_factory=dict[str, int])
     lines: dict[str, Line] = field(default_factory=dict[str, Line])
+    counts: list[int] = field(default_factory=list[int], compare=False)
+    """How many items the gets that wait now want, each; they ask a successor again."""
 
     # -- who asks
 
     def meet(self, who: Who) -> bool:
         """Whether a rank may ask; the first word of its later process gives back what the one before had not done."""
         known = self.lives.get(who.rank, 0)
-        if who.life < known:
+        if self.past(who):
             return False
         if who.life > known:
             self.lives[who.rank] = who.life
@@ -76,16 +79,24 @@ class Backlog:
         self.lines.setdefault(who.line, Line(who.rank))
         return True
 
+    def past(self, who: Who) -> bool:
+        """Whether a later process of its rank has asked meanwhile."""
+        return self.lives.get(who.rank, 0) > who.life
+
     # -- putting
 
     def refused(self, who: Who, put: int, size: int) -> Verdict | None:
-        """Why an item of `size` bytes is not taken in now; None: it is. An empty queue takes any one item."""
+        """Why an item of `size` bytes is not taken in now; None: it is. An empty queue takes any one item.
+
+        Bytes keep none out that a get waits for: it would wait for this put, and this put for it.
+        """
         if put <= self.lines[who.line].put:
             return Verdict.AGAIN
         if self.closed:
             return Verdict.CLOSED
-        full = len(self.waiting) >= self.max_items or self.bytes + size > self.max_bytes
-        return Verdict.FULL if self.waiting and full else None
+        there = len(self.waiting)
+        heavy = self.bytes + size > self.max_bytes and there >= min(self.counts, default=0)
+        return Verdict.FULL if there and (there >= self.max_items or heavy) else None
 
     def put(self, who: Who, put: int, size: int) -> int:
         """Take an item in; its number."""
@@ -120,12 +131,21 @@ class Backlog:
     def current(self, who: Who, turn: int) -> bool:
         """Whether a get that waits is still the last of its line."""
         line = self.lines.get(who.line)
-        return line is not None and line.turn == turn and self.lives[who.rank] == who.life
+        return line is not None and line.turn == turn and not self.past(who)
 
     def answer(self, who: Who) -> tuple[int, ...] | None:
         """What the last get of a line was given; None: nothing yet."""
         line = self.lines[who.line]
         return line.ids if line.answered else None
+
+    @contextmanager
+    def wanted(self, count: int) -> Generator[None]:
+        """While a get of so many items waits."""
+        self.counts.append(count)
+        try:
+            yield
+        finally:
+            self.counts.remove(count)
 
     def ready(self, count: int) -> bool:
         """Whether a get of so many items need not wait: they are there, or no more will come."""
@@ -148,7 +168,9 @@ class Backlog:
 
     def dumped(self) -> dict[str, Any]:
         """All of it as JSON's own types."""
-        return asdict(self) | {"sizes": list(self.sizes.items())}
+        data = asdict(self) | {"sizes": list(self.sizes.items())}
+        del data["counts"]
+        return data
 
     @classmethod
     def loaded(cls, data: Mapping[str, Any]) -> Backlog:

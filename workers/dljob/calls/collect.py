@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -80,9 +82,31 @@ def mean(answers: Sequence[Any], weights: Sequence[int], what: str) -> Any:
     if not counted:
         counted = [(answer, 1) for answer in answers]
     total = sum(weight for _, weight in counted)
-    scaled = [_mapped(lambda value, w=weight: _times(value, w, what), answer) for answer, weight in counted]
-    added = reduce(lambda a, b: _paired(_plus, a, b, what), scaled)
-    return _mapped(lambda value: value / total, added)
+    weighed = [_mapped(lambda value, w=weight: _Weighed(((value, w),)), answer) for answer, weight in counted]
+    together = reduce(lambda a, b: _paired(_side_by_side, a, b, what), weighed)
+    return _mapped(lambda values: values.mean(total, what), together)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """The numbers or arrays that stand in one place of the answers, each with its weight."""
+
+    values: tuple[tuple[Any, int], ...]
+
+    def mean(self, total: int, what: str) -> Any:
+        """Of arrays nothing is larger on the way than in the end: half floats and bytes hold little."""
+        for value, weight in self.values:
+            _check(value, weight, what)
+        if any(hasattr(value, "shape") for value, _ in self.values):
+            return reduce(operator.add, (value * (weight / total) for value, weight in self.values))
+        return reduce(operator.add, (value * weight for value, weight in self.values)) / total
+
+
+def _side_by_side(a: Any, b: Any, what: str) -> _Weighed:
+    if isinstance(a, _Weighed) and isinstance(b, _Weighed):
+        return _Weighed(a.values + b.values)
+    one, other = (x.values[-1][0] if isinstance(x, _Weighed) else x for x in (a, b))
+    raise _refused(one, other, what)
 
 
 def _mapped(how: Callable[[Any], Any], value: Any) -> Any:
@@ -115,11 +139,6 @@ def _plus(a: Any, b: Any, what: str) -> Any:
     return a + b
 
 
-def _times(value: Any, weight: int, what: str) -> Any:
-    _check(value, weight, what)
-    return value * weight
-
-
 def _larger(a: Any, b: Any, what: str) -> Any:
     _check(a, b, what)
     if isinstance(a, numbers.Real):
@@ -131,9 +150,12 @@ def _larger(a: Any, b: Any, what: str) -> Any:
 
 
 def _check(a: Any, b: Any, what: str) -> None:
-    if _reducible(a) and _reducible(b):
-        return
-    raise UsageError(
+    if not (_reducible(a) and _reducible(b)):
+        raise _refused(a, b, what)
+
+
+def _refused(a: Any, b: Any, what: str) -> UsageError:
+    return UsageError(
         f"{what} answered {type(a).__name__} and {type(b).__name__}, which cannot be added or compared",
         hint="numbers, arrays and tensors can, also in dicts with the same keys, lists and tuples of the same length",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -13,9 +14,9 @@ from dljob.api import logs
 from dljob.cli import output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
-from dljob.cli.runner import STOP_S, Runner
+from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
 from dljob.cli.where import Where
-from dljob.errors import ExitCode, UsageError
+from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -75,25 +76,44 @@ class Here(Runner):
 
 def here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
     """Run it on this machine; the exit code."""
+    from dljob.runtime.backend import chosen
+    from dljob.runtime.yr.admitted import local
+
+    if chosen(None, None) == "yr":
+        local(manifest)  # refuses it, by what its mode without a cluster lacks
+    check_log_dir(line.log_dir)
     return Here(manifest, console, line.log_dir).run()
 
 
 def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
-    """Run it on a Ray that is there; Ctrl-C stops the job, as it would torchrun's ranks."""
+    """Run it on a Ray that is there; Ctrl-C and SIGTERM stop the job, as they would torchrun's ranks."""
     from dljob.api.handle import submit
 
+    check_log_dir(line.log_dir)
     handle = submit(manifest, address=line.to, code_dir=Path.cwd())
-    output.say(f"job {handle.name} ({handle.uid[:8]}) on the Ray at {line.to}; folder: {handle.dir}")
-    link(handle, line.log_dir)
     try:
+        listen()  # ray.init put a SIGTERM handler of its own in place of Python's
+        output.say(f"job {handle.name} ({handle.uid[:8]}) on the Ray at {line.to}; folder: {handle.dir}")
+        link(handle, line.log_dir)
         with Lined(handle, console) as shown:
             status = watch.watch(handle.connection, shown)
-    except KeyboardInterrupt:
-        output.say(f"stopping {handle.name}")
+    except (Interrupted, KeyboardInterrupt):
+        return _stopped(handle)
+    except UsageError:  # the folder for the logs went, just now
+        _stopped(handle)
+        raise
+    return finish(handle, status)
+
+
+def _stopped(handle: JobHandle) -> int:
+    """Stop the job in order; a second signal leaves at once."""
+    output.say(f"stopping {handle.name}")
+    try:
         handle.stop()
         handle.wait(STOP_S)
-        return ExitCode.INTERRUPTED
-    return finish(handle, status)
+    except (DeadlineError, UnreachableError, Interrupted, KeyboardInterrupt):
+        output.say(f"{handle.name} has not ended yet: dljob status {handle.name}")
+    return ExitCode.INTERRUPTED
 
 
 def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
@@ -115,6 +135,22 @@ def finish(handle: JobHandle, status: Mapping[str, Any]) -> int:
     return ExitCode.JOB_FAILED if failed else ExitCode.OK
 
 
+def check_log_dir(log_dir: str | None) -> None:
+    """Make the folder that --log-dir names, before any job is there that would go on without it.
+
+    Raises:
+        UsageError: that cannot be.
+    """
+    if log_dir is None:
+        return
+    try:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=log_dir):
+            pass
+    except OSError as error:
+        raise _unfit(log_dir, error) from error
+
+
 def link(handle: JobHandle, log_dir: str | None) -> None:
     """Put a link to the ranks' logs into the folder that --log-dir names.
 
@@ -123,11 +159,12 @@ def link(handle: JobHandle, log_dir: str | None) -> None:
     """
     if log_dir is None:
         return
-    there = Path(log_dir) / f"{handle.name}-{handle.uid[:8]}"
     try:
-        there.parent.mkdir(parents=True, exist_ok=True)
+        there = Path(log_dir) / f"{handle.name}-{handle.uid[:8]}"
         there.symlink_to(handle.dir / "logs", target_is_directory=True)
     except OSError as error:
-        raise UsageError(
-            f"--log-dir {log_dir}: {error.strerror}", hint="name a folder that can be written to"
-        ) from error
+        raise _unfit(log_dir, error) from error
+
+
+def _unfit(log_dir: str, error: OSError) -> UsageError:
+    return UsageError(f"--log-dir {log_dir}: {error.strerror}", hint="name a folder that can be written to")

@@ -52,11 +52,20 @@ class YrRunner(Runner):
             session.close()
 
     def _everything(self) -> tuple[tuple[str, int], ...]:
-        """What the machines of the plan have together: one node has it."""
+        """What the machines of the plan have together: one node has it.
+
+        Each bundle is asked for in whole MiB, so all of them may come to more memory than the machines have.
+        """
+        from dljob.runtime.yr.backend import bundle_of, resources_of
+
         total: dict[str, int] = {}
         for group in self._plan.node_groups.values():
             for kind, amount in group.resources:
                 total[kind] = total.get(kind, 0) + amount * group.replicas
+        bundles = (bundle for unit in self._plan.units.values() for bundle in unit.bundles)
+        asked = sum(dict(resources_of(bundle_of(bundle.resources))).get("memory", 0) for bundle in bundles)
+        if asked > total.get("memory", 0):
+            total["memory"] = asked
         return tuple(sorted(total.items()))
 
     def _here(self) -> int:

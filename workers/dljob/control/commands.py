@@ -7,13 +7,18 @@ it took, and the status those that are settled.
 from __future__ import annotations
 
 from dljob.control import names, reasons
-from dljob.control.case import Case, stamp
+from dljob.control.accept import GRACE_SECONDS, Refused
+from dljob.control.case import PATIENCE_SECONDS, START_SECONDS, Case, stamp
 from dljob.control.fields import bounded, items
 from dljob.control.model import Command, Event, Object
 from dljob.control.steps import Noted, Step
 from dljob.control.submit import watch
 
 SIZE = 64
+STOP_SECONDS = 60.0
+"""PrimeMaster may take so long to end the job's processes, beside what saving takes."""
+SAVES = 2
+"""So often saving may take checkpoint.gracePeriodSeconds when a job ends."""
 REFUSED = 400
 """What the gateway answers to a command that makes no sense."""
 
@@ -43,6 +48,19 @@ def restart(case: Case) -> Step | None:
 def command_id(kind: str, target: str, when: str) -> str:
     """What PrimeMaster and the status know a command by."""
     return f"{kind}/{target}/{bounded(when, SIZE)}"
+
+
+def limit(case: Case) -> float:
+    """Seconds that PrimeMaster is waited for when the job is stopped or suspended, before its pods go anyway.
+
+    Saving has its grace twice: all savers flush what their node's ranks copied, then they bring what they keep for
+    nodes that are gone (`Executor.sweep`). A PrimeMaster that has not spoken yet has nothing to save, but on a
+    RayCluster that stays it would go on, so it is waited for until it should have spoken.
+    """
+    if not case.told:
+        return START_SECONDS if case.ref else PATIENCE_SECONDS
+    grace = GRACE_SECONDS if isinstance(case.terms, Refused) else case.terms.grace_seconds
+    return STOP_SECONDS + SAVES * grace
 
 
 def asked(case: Case, id_: str, seconds: float) -> bool:

@@ -17,8 +17,6 @@ from dljob.control.model import Command
 from dljob.control.steps import Intent, Step, Verdict
 from dljob.control.submit import watch
 
-STOP_SECONDS = 60.0
-"""PrimeMaster may take so long to end the job's processes, before the RayCluster goes anyway."""
 AGAIN_SECONDS = 5.0
 BEFORE_RUNNING = ("", "Pending", "Provisioning", "Scheduling")
 
@@ -62,7 +60,7 @@ def _overdue(case: Case) -> Intent | None:
 def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
     """(unix seconds, what happens then)."""
     start = seconds(text(case.old, "startTime"))
-    if start is None or isinstance(case.terms, Refused) or case.halt or not case.wanted:
+    if start is None or isinstance(case.terms, Refused) or case.halt or not case.wanted or _ended_well(case):
         return
     active, before = case.terms.active_deadline, case.terms.pre_running_deadline
     if active is not None:
@@ -72,6 +70,11 @@ def _deadlines(case: Case) -> Iterator[tuple[float, Intent]]:
         why = text(case.old, "message") or text(case.old, "reason")
         message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
         yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _ended_well(case: Case) -> bool:
+    """Whether PrimeMaster has said that the job succeeded, and only saves yet; an operator that was away remembers."""
+    return text(case.snapshot or case.old, "reason") == reasons.COMPLETED
 
 
 def _never_ran(case: Case) -> bool:
@@ -88,7 +91,7 @@ def _never_ran(case: Case) -> bool:
 def _carry_out(case: Case) -> Step:
     failing = case.conditions["Failed"]
     verdict = Verdict(success=False, reason=failing.reason, message=failing.message, at=case.now)
-    left = case.since("Failed") + STOP_SECONDS - case.now
+    left = case.since("Failed") + commands.limit(case) - case.now
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
     id_ = command_id(case)
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)

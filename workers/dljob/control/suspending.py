@@ -11,15 +11,12 @@ What was begun is finished: a job that is wanted back while it still stops goes 
 from __future__ import annotations
 
 from dljob.control import attempts, commands, finish, machines, reasons
-from dljob.control.accept import GRACE_SECONDS, Refused
 from dljob.control.attempts import ENDED
 from dljob.control.case import PATIENCE_SECONDS, Case
 from dljob.control.fields import field, text
 from dljob.control.model import Command
 from dljob.control.steps import Halt, NewAttempt, Step
 
-STOP_SECONDS = 60.0
-"""PrimeMaster may take so long to end the job's processes, beside what saving takes."""
 AGAIN_SECONDS = 5.0
 SHOWN = 3
 """So many pods are named."""
@@ -57,20 +54,13 @@ def _end_attempt(case: Case) -> Step | None:
     if case.replaced or not _begun(case):
         return None
     if case.submitted and not case.suspended and attempts.broken(case) is None:
-        until = case.since("Suspended") + _limit(case)
+        until = case.since("Suspended") + commands.limit(case)
         step = _ask(case, until) or finish.logs(case, until)
         if step is not None:
             return step
     events = (finish.word_on_logs(case),) if case.told and case.cluster is not None else ()
     change = NewAttempt(reasons.SUSPENDING, _stopped(case, case.attempt), counted=False, fault=False)
     return Step(f"attempt {case.attempt} has ended, to be suspended", change=change, events=events)
-
-
-def _limit(case: Case) -> float:
-    """Seconds that PrimeMaster is waited for; one that has not spoken yet has nothing to save."""
-    if not case.told:
-        return PATIENCE_SECONDS
-    return STOP_SECONDS + (GRACE_SECONDS if isinstance(case.terms, Refused) else case.terms.grace_seconds)
 
 
 def _ask(case: Case, until: float) -> Step | None:

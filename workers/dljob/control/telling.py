@@ -42,14 +42,15 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
 
 def _known_later(old: Object, new: Object) -> Iterator[Event]:
     """Faults whose cause is another one now: the kernel's or the pod's word came when the restart was under way."""
-    before: dict[tuple[str, str], list[str]] = {}
+    before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for fault in items(old, "recentFaults"):
-        before.setdefault(_key(fault), []).append(text(fault, "reason"))
+        before.setdefault(_key(fault), []).append((text(fault, "reason"), text(fault, "firstCause")))
     for fault in items(new, "recentFaults"):
-        told = before.get(_key(fault))
-        if told and text(fault, "reason") not in told:
-            message = f"{_cause(fault)}; this was told as {told[0]} before"
-            yield Event("Warning", text(fault, "reason"), message, "Recovering")
+        reason, cause = text(fault, "reason"), text(fault, "firstCause")
+        told = before.get(_key(fault), [])
+        if told and (reason, cause) not in told:
+            then = f"this was told as {told[0][0]} before" if reason not in dict(told) else "more is known of it now"
+            yield Event("Warning", reason, f"{_cause(fault)}; {then}", "Recovering")
 
 
 def _cause(fault: Object) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import builtins
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -199,14 +199,21 @@ class Kube:
         return await self.call("DELETE", self._path(resource, namespace, name), options)
 
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        seen: Iterable[Json] = (),
     ) -> AsyncGenerator[Heard, None]:
         """What is there (as ADDED), then every change, for ever; broken streams are taken up again by a new list.
 
-        A deletion that happened while a stream was broken is told too. Raises ApiError when listing is refused.
+        A deletion that happened while a stream was broken is told too, and first that of any object of `seen` which is
+        gone already. Raises ApiError when listing is refused.
         """
         path, query = resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields)
-        known: dict[str, Json] = {}
+        known = {item["metadata"]["uid"]: _unversioned(item) for item in seen}
         found, since = await self._snapshot(path, query)
         while True:
             for uid in [uid for uid in known if uid not in found]:
@@ -316,6 +323,11 @@ def _stub(item: Json) -> Json:
     return {
         "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion", "labels") if key in meta}
     }
+
+
+def _unversioned(item: Json) -> Json:
+    """The same of one that is to be told of again if it is still there, changed or not."""
+    return {"metadata": {**_stub(item)["metadata"], "resourceVersion": ""}}
 
 
 def _version(item: Json | None) -> str:

@@ -67,6 +67,8 @@ class RankStart:
     """(Ray resource, ids) of the devices that it may see."""
     device_index: int = 0
     """Which of them is its own, or the first of its own."""
+    nodes: int = 1
+    """On how many nodes its role is: with groups of two on three nodes, two may share one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dljob.master.events import CauseLearned
 from dljob.master.evolve import evolve
 from dljob.master.faults import Fault, Follower, Heard, Notice
 from dljob.master.state import RankKey, RankPhase
-from dljob.master.views import Outcome, Reason
+from dljob.master.views import Clue, Outcome, Reason
 from dljob.telemetry import reasons
 
 FOLLOWERS = 16
@@ -24,6 +24,8 @@ FOLLOWERS = 16
 DETAIL = 2048
 """So many of the last characters of a log or traceback are kept with a fault."""
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
+_OUTSIDE = _VAGUE | {Reason.PREEMPTED.value}
+"""Of what happens to a node there may be more to say: a pod tells that it is to end, Kubernetes whose doing that is."""
 _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 
 
@@ -31,10 +33,7 @@ def judge(d: Draft, role: str, rank: int, outcome: Outcome) -> Heard:
     """A failure with its cause, after what was announced of its node."""
     node, name = _node(d, role, rank), f"{role}/{rank}"
     for told in (node, name):
-        notice = d.notices.get(told)
-        going = d.departures.get(told)
-        if notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S:
-            outcome = causes.told(outcome, notice.clues)
+        outcome = causes.told(outcome, _announced(d, told))
     if name in d.notices:
         d.notices = d.notices.delete(name)
     return _judged(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
@@ -104,14 +103,28 @@ def learned(d: Draft, event: CauseLearned) -> None:
     """More is known of why a rank, or what lived on a node, went."""
     kind, _, name = event.target.partition("/")
     if kind == "node":
-        d.notices = d.notices.set(name, Notice(d.now, event.clues))
-        told = [f for f in d.faults if f.node == name and f.reason in _VAGUE and d.now - f.detected <= limits.LEARN_S]
+        _notice(d, name, event.clues)
+        told = [f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S]
     else:
         told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
         if not told and _lives(d, event):
-            d.notices = d.notices.set(event.target, Notice(d.now, event.clues))
+            _notice(d, event.target, event.clues)
     for fault in told:
         _reconsider(d, fault, causes.told(fault.outcome or Outcome(ok=False), event.clues))
+
+
+def _announced(d: Draft, whom: str) -> tuple[Clue, ...]:
+    """What was announced of a node, or of a rank, and still counts."""
+    notice, going = d.notices.get(whom), d.departures.get(whom)
+    counts = notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S
+    return notice.clues if notice is not None and counts else ()
+
+
+def _notice(d: Draft, whom: str, clues: tuple[Clue, ...]) -> None:
+    """Keep what is announced beside what was: the pod itself and Kubernetes both speak, in any order."""
+    known = _announced(d, whom)
+    new = tuple(clue for clue in clues if clue not in known)
+    d.notices = d.notices.set(whom, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
 
 
 def _lives(d: Draft, event: CauseLearned) -> bool:

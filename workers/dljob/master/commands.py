@@ -8,6 +8,7 @@ from dljob.master.events import Commanded
 from dljob.master.evolve import evolve
 from dljob.master.policy import lift
 from dljob.master.restart import Order, begin
+from dljob.master.starting import completed
 from dljob.master.state import Phase, Verdict
 from dljob.master.views import ENDS, Level
 from dljob.telemetry import reasons
@@ -59,6 +60,8 @@ def _unscalable(d: Draft, event: Commanded) -> str:
         able = ", ".join(sorted(d.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
     own = d.facts(event.target).plan
+    if completed(d, event.target):
+        return f"all {own.replicas} ranks of {event.target} have ended; restart starts them again"
     if not own.min_replicas <= event.count <= own.max_replicas or event.count % own.group_size:
         groups = f" in whole groups of {own.group_size}" if own.group_size > 1 else ""
         return f"{event.target} has {own.min_replicas} to {own.max_replicas} ranks{groups}, not {event.count}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from immutables import Map
 
-from dljob.master import limits, resizing
+from dljob.master import limits, resizing, starting
 from dljob.master.actions import SaveCopies
 from dljob.master.assign import Refusal
 from dljob.master.departures import GRACE_S
@@ -182,7 +182,9 @@ def _watch_room(d: Draft, role: str, own: Sizing) -> None:
 
 
 def _target(d: Draft, role: str, own: Sizing) -> Resize:
-    """What it can be given of what it is to have."""
+    """What it can be given of what it is to have; one whose ranks all ended is done, and no room starts them again."""
+    if starting.completed(d, role):
+        return Resize({role: own.size}, {})
     return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
 
 

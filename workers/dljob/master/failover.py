@@ -107,8 +107,10 @@ def charge(d: Draft, role: str, level: Level, cause: str) -> Level | None:
     while not budget.left(d, at, role):
         larger = next_level(d.facts(role), at)
         if larger is None:
-            most, window = budget.limit(d, at, role), d.job.fault_tolerance.window_seconds
-            message = f"{cause}; no restarts are left: {most} of the job within {window} s"
+            last = at if budget.limit(d, at, role) else level  # a job that has no budget has that of its roles
+            whose = "the job" if last is Level.JOB else role
+            most, window = budget.limit(d, last, role), d.job.fault_tolerance.window_seconds
+            message = f"{cause}; no restarts are left: {most} of {whose} within {window} s"
             ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
             return None
         at = larger

@@ -130,6 +130,8 @@ class Look:
     where: Where = Where.UNKNOWN
     at_line: str = ""
     """The innermost line of the user's code, "file.py:12 in f"."""
+    runs: bool = False
+    """Whether a thread of it ran or waited for a CPU; like `where`, not known of every look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +156,9 @@ class Looks:
 
     @property
     def works(self) -> bool:
-        """Whether it used a CPU between the two."""
-        return self.second.cpu_s - self.first.cpu_s >= AT_WORK * self.between
+        """Whether it used a CPU between the two, or would have if it had been given one."""
+        used = self.second.cpu_s - self.first.cpu_s >= AT_WORK * self.between
+        return used or (self.first.runs and self.second.runs)
 
 
 @dataclass(frozen=True, slots=True)

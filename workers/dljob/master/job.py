@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dljob.master.views import HostId
-from dljob.plan.model import HostKind, JobPlan, RolePlan
+from dljob.plan.model import JobPlan
+from dljob.plan.role import HostKind, RolePlan
 from dljob.spec.model import DLJobSpec, FaultTolerance
 
 STORE = -1

@@ -137,8 +137,8 @@ def _signs(d: Draft, event: Event) -> Signs:
     if isinstance(event, HostLost):
         if event.seen is None:
             return {}
-        whole = {d.base.hosts[event.host].node: event.seen} if event.outcome.reason is Reason.NODE_LOST else {}
-        return {event.host: event.seen, **whole}
+        own = d.base.hosts.get(event.host) if event.outcome.reason is Reason.NODE_LOST else None
+        return {event.host: event.seen, **({own.node: event.seen} if own else {})}
     if isinstance(event, NodeFrozen):
         return {event.node: d.now - event.silent_s}
     if isinstance(event, HangFound):

@@ -30,7 +30,7 @@ from dljob.master.state import (
     UnitPhase,
 )
 from dljob.master.views import HostId
-from dljob.plan.model import HostKind
+from dljob.plan.role import HostKind
 
 
 def reissue(state: JobState, now: float) -> tuple[Action, ...]:

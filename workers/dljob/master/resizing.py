@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dljob.master import grants, ledger
 from dljob.master.actions import Unreserve
-from dljob.master.assign import Assignment, Refusal, assign, spare_nodes
+from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.holding import left, reserve, taken, unit_hosts
@@ -16,8 +16,10 @@ from dljob.master.ledger_rules import micros
 from dljob.master.policy import own_level
 from dljob.master.restart import Order, begin, kill
 from dljob.master.seats import seats_of
-from dljob.master.state import HostState, RankKey, RankPhase, RankState, UnitPhase, UnitState
+from dljob.master.starting import completed
+from dljob.master.state import HostState, Phase, RankKey, RankPhase, RankState, UnitPhase, UnitState
 from dljob.master.views import Level
+from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 
 RESIZED = "Resized"
@@ -58,7 +60,7 @@ def more(d: Draft, role: str, upto: int) -> Resize:
     while low < high:
         middle = (low + high + 1) // 2
         tried = placed(d, {role: middle * group}, spares=True)
-        if isinstance(tried, Assignment):
+        if isinstance(tried, Assignment) and _leaves_quotas(d, {role: middle * group}, tried):
             low, best = middle, Resize({role: middle * group}, tried.nodes)
         else:
             high = middle - 1
@@ -66,8 +68,12 @@ def more(d: Draft, role: str, upto: int) -> Resize:
 
 
 def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
-    """Where all units that have no node go when roles have these numbers of ranks. `spares`: those nodes stay free."""
+    """Where all units that have no node go when roles have these numbers of ranks. `spares`: those nodes stay free.
+
+    A job that is to start leaves what its quotas want, as at admission.
+    """
     plan = d.job.sized(sizes).plan
+    quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
     gone = frozenset(name for role in sizes for name in _units(d.facts(role), sizes[role]))
     lacking = [name for name in plan.units if name not in d.units or d.units[name].phase in _NOWHERE]
     barred = frozenset(d.exclusions).union(d.departures)
@@ -77,13 +83,34 @@ def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assig
         if own.phase is UnitPhase.HELD and own.node in nodes:
             holds = grants.unit_of(d.job.plan, name, grants.given(d.grants, name))
             nodes[own.node] = left(nodes[own.node], holds)
-    return assign(
-        grants.units_of(plan, d.grants, lacking),
+    found = assign(
+        (*grants.units_of(plan, d.grants, lacking), *quotas),
         nodes.values(),
         excluded=barred,
         taken=[held for held in taken(d) if held.unit.name not in gone],
         reserve_nodes=spare_nodes(plan) if spares else None,
     )
+    return found if isinstance(found, Refusal) else replace(found, nodes={name: found.nodes[name] for name in lacking})
+
+
+def _leaves_quotas(d: Draft, sizes: Mapping[str, int], found: Assignment) -> bool:
+    """Whether roles that grow so leave what frameworks count on, which may have taken it, or not yet.
+
+    What is free does not tell which: so it is asked whether all of it fits beside all units, on nodes that are empty.
+    """
+    quotas = {name: own.plan for name, own in d.job.roles.items() if own.plan.quota and not completed(d, name)}
+    if not quotas:
+        return True
+    plan = d.job.sized(sizes).plan
+    new = [Held(unit, found.nodes[unit.name]) for unit in grants.units_of(plan, d.grants, tuple(found.nodes))]
+    left_over = assign(
+        quota_units(quotas),
+        [replace(node, free=node.total) for node in d.nodes],
+        excluded=frozenset(d.departures),
+        taken=[replace(held, counted=False) for held in (*taken(d), *new)],
+        reserve_nodes=spare_nodes(plan),
+    )
+    return isinstance(left_over, Assignment)
 
 
 _NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)

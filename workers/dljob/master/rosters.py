@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.master.state import HostPhase, JobState, RankKey, RankPhase, RankState
+from dljob.master.state import JobState, RankKey, RankPhase, RankState
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,9 @@ def _absence(state: JobState, key: RankKey) -> str:
         case RankPhase.STARTING | RankPhase.READY:
             return ""
         case RankPhase.SUCCEEDED:
-            # One whose run() returned may still answer calls, and take part in them.
-            role, rank = key
-            served = state.hosts[state.job.roles[role].host_of(rank)].phase is HostPhase.READY
-            return "" if served else "has ended"
+            # Though its host lives on: nothing of it calls what the others wait in. A thread of it that still does
+            # says so to the desk (`runtime.muster`).
+            return "has ended"
         case RankPhase.FAILED:
             return "failed, and a rule says to leave it so"
         case RankPhase.STOPPING:

@@ -22,4 +22,4 @@ def seats_of(d: Draft, role: str) -> tuple[Seat, ...]:
         placed.append((node, before))
         nodes[node] = before + size
     rank_of = {node: index for index, node in enumerate(nodes)}
-    return tuple(Seat(rank_of[node], before, nodes[node]) for node, before in placed)
+    return tuple(Seat(rank_of[node], before, nodes[node], len(nodes)) for node, before in placed)

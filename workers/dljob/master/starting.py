@@ -147,7 +147,8 @@ def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str, there: sig
     size = facts.plan.group_size
     starts: list[RankStart] = []
     for rank in ranks:
-        seat, own = d.seats[host.role][rank // size], d.ranks[host.role, rank]
+        seats, own = d.seats[host.role], d.ranks[host.role, rank]
+        seat = seats[rank // size]
         devices, device_index = sight.of_rank(facts, state, rank, there)
         starts.append(
             RankStart(
@@ -156,6 +157,7 @@ def order(d: Draft, host: HostId, ranks: tuple[int, ...], store: str, there: sig
                 local_rank=seat.local_base + rank % size,
                 local_world_size=seat.local_world_size,
                 node_rank=seat.node_rank,
+                nodes=seat.nodes or max(each.node_rank for each in seats) + 1,
                 restart_reason=own.restart_reason,
                 devices=devices,
                 device_index=device_index,

@@ -292,6 +292,7 @@ class Seat:
     node_rank: int
     local_base: int
     local_world_size: int
+    nodes: int = 0  # that the role is on; 0: of a snapshot from before it was kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dljob.master.carry import carry
 from dljob.master.causes import evidence
 from dljob.master.causes_first import root_of
 from dljob.master.faults import Fault
-from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.state import JobState, Phase, RankPhase, UnitPhase
 from dljob.master.views import Level, Reason
 from dljob.plan.elastic import machines
 from dljob.spec.quantity import show_memory
@@ -70,20 +70,17 @@ def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
 def peer(state: JobState, role: str, rank: int) -> PeerView:
     """One rank of a role that exists."""
     own = state.ranks[role, rank]
-    host = state.hosts[state.job.roles[role].host_of(rank)]
-    ready = own.phase is RankPhase.READY
-    # A rank that returned can still be called as long as its host lives: a class that only serves has no run().
-    served = own.phase is RankPhase.SUCCEEDED and host.phase is HostPhase.READY
-    actor = host.actor if own.phase.live or served else ""
-    return PeerView(role, rank, own.incarnation, actor, ready or served, _gone(state, own.phase, served=served))
+    # A rank that returned is gone though its host lives: it was shut down. A class that only serves does not return.
+    actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
+    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _gone(state, own.phase))
 
 
-def _gone(state: JobState, phase: RankPhase, *, served: bool) -> str:
+def _gone(state: JobState, phase: RankPhase) -> str:
     if state.verdict is not None:
         return f"the job is ending: {state.verdict.reason}"
     if phase is RankPhase.FAILED:
         return "it failed, and a rule says to leave it so"
-    if phase is RankPhase.SUCCEEDED and not served:
+    if phase is RankPhase.SUCCEEDED:
         return "it ended"
     return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dljob.plan.env import COLLECTIVES
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.spec.collectives import CollectiveGroup
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_devices

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dljob.plan.model import JobPlan, NodeGroup, RolePlan, Series, UnitTable
+from dljob.plan.model import JobPlan, NodeGroup, Series, UnitTable
+from dljob.plan.role import RolePlan
 from dljob.plan.rooms import copies, demand_of, room_of
 
 MOST = 100_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dljob.plan.model import RolePlan
+from dljob.plan.role import HostKind, RolePlan
 
+NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 COLLECTIVES = "DLJOB_COLLECTIVES"
 """Backends and groups of collectives as JSON: in the environment of every role of a job that has some, so that
 processes that user code makes inherit it."""
@@ -22,6 +23,7 @@ def rank_env(
     local_rank: int,
     local_world_size: int,
     group_rank: int,
+    group_world_size: int,
     world_size: int,
     generation: int,
     store: str = "",
@@ -33,8 +35,9 @@ def rank_env(
     Ranks of an Elastic role get torchrun's names. Those of an Actor role do not: a library that finds WORLD_SIZE waits
     for peers that never come. `store` is "host:port", or empty; `inherited` is what the process has anyway.
     """
+    said = dict(role.env)
     env = {
-        **dict(role.env),
+        **said,
         "DLJOB_NAME": job,
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
@@ -53,20 +56,27 @@ def rank_env(
             "LOCAL_RANK": "0" if role.virtual_local_rank else str(local_rank),
             "LOCAL_WORLD_SIZE": str(local_world_size),
             "GROUP_RANK": str(group_rank),
-            "GROUP_WORLD_SIZE": str(world_size // local_world_size),
+            "GROUP_WORLD_SIZE": str(group_world_size),
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
-            "ROLE_NAME": role.name,
+            "ROLE_NAME": said.get("ROLE_NAME", role.name),
             "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # lives count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
-            "TORCHELASTIC_RUN_ID": uid,
+            "TORCHELASTIC_RUN_ID": said.get("TORCHELASTIC_RUN_ID", uid),
         }
     if store:
         host, _, port = store.rpartition(":")
         env.update(MASTER_ADDR=host, MASTER_PORT=port)
         if not role.sub_master:
             env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    if local_world_size > 1 and "OMP_NUM_THREADS" not in env and "OMP_NUM_THREADS" not in (inherited or {}):
-        # torchrun's default: ranks of one machine would each take all its cores.
-        env["OMP_NUM_THREADS"] = "1"
+    return env | _defaults(role, local_world_size, {**(inherited or {}), **env})
+
+
+def _defaults(role: RolePlan, local_world_size: int, known: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun sets where nobody said otherwise."""
+    env: dict[str, str] = {}
+    if local_world_size > 1 and "OMP_NUM_THREADS" not in known:
+        env["OMP_NUM_THREADS"] = "1"  # ranks of one machine would each take all its cores
+    if role.elastic and role.host is HostKind.FORK and NCCL_ERRORS not in known:
+        env[NCCL_ERRORS] = "1"  # of its scripts
     return env

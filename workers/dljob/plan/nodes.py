@@ -10,9 +10,10 @@ from dljob.plan.derive import derive
 from dljob.plan.devices import DEVICES
 from dljob.plan.domains import pack_in_domains, why_not
 from dljob.plan.elastic import counted
-from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, RolePlan, UnitTable, add_up
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, UnitTable, add_up
 from dljob.plan.packing import Batch, Packing, machines_of, runs_of
 from dljob.plan.quota import quota_batches
+from dljob.plan.role import RolePlan
 from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
 from dljob.spec.model import DLJobSpec

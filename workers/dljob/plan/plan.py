@@ -9,8 +9,9 @@ from dataclasses import asdict
 
 from dljob.plan.collectives import with_collectives
 from dljob.plan.dress import undressed
-from dljob.plan.model import JobPlan, NodeGroup, RolePlan, Series, UnitTable
+from dljob.plan.model import JobPlan, NodeGroup, Series, UnitTable
 from dljob.plan.nodes import build_node_groups
+from dljob.plan.role import RolePlan
 from dljob.plan.roles import resolve_role
 from dljob.plan.units import build_units
 from dljob.spec.annotations import spoken

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
-from dljob.plan.model import GRAIN, Amount, HostKind, Resources, RolePlan, add_up
+from dljob.plan.model import GRAIN, Amount, Resources, add_up
+from dljob.plan.role import HostKind, RolePlan
 from dljob.spec.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.elastic_rules import bounded, bounds
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from dljob.errors import PlacementError
-from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Member, RolePlan, Series, UnitTable
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Member, Series, UnitTable
+from dljob.plan.role import RolePlan
 from dljob.spec.model import Collocation, DLJobSpec
 from dljob.spec.quantity import show
 

@@ -35,10 +35,38 @@ class Arrivals:
         taken.set_result(number)
         return taken
 
-    def _arrived(self, number: int) -> None:
+    def wait(self) -> int:
+        """`take`, and wait for it; a thread that is called back from there has taken nothing."""
+        taken = self.take()
+        try:
+            return taken.result()
+        except BaseException:
+            self._give_back(taken)
+            raise
+
+    async def coming(self) -> int:
+        """`take`, in a coroutine; one that is cancelled has taken nothing."""
+        import asyncio
+
+        taken = self.take()
+        try:
+            return await asyncio.wrap_future(taken)
+        except BaseException:
+            self._give_back(taken)
+            raise
+
+    def _give_back(self, taken: Future[int]) -> None:
+        """Nobody waits for it any more. It may have its number all the same, or be about to: then the next has it."""
+        with self._lock:
+            if taken in self._waiting:
+                self._waiting.remove(taken)
+                return
+        self._arrived(taken.result(), again=True)
+
+    def _arrived(self, number: int, *, again: bool = False) -> None:
         with self._lock:
             if not self._waiting:
-                self._ended.append(number)
+                (self._ended.appendleft if again else self._ended.append)(number)
                 return
             taken = self._waiting.popleft()
         taken.set_result(number)

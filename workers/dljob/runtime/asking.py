@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -39,20 +38,19 @@ class Deadline:
 
 
 class Asker:
-    """One line of this rank to a keeper."""
+    """How this rank asks one keeper."""
 
     def __init__(self, kind: str, name: str, what: str) -> None:
         if not 1 <= len(name) <= 200 or not name.isprintable():
             raise UsageError(f"{what}({name!r}): a name is printable text of 1 to 200 characters")
         self.address = f"{KEEPER}{kind}:{name}"
         self.name = f"{what}({name!r})"
-        self._line = secrets.token_hex(8)
 
     @property
     def who(self) -> Who:
-        """This line, in the incarnation that this rank is now."""
+        """This rank, in the incarnation that it is now."""
         me = current_worker()
-        return Who(me.name, me.incarnation, self._line)
+        return Who(me.name, me.incarnation, "")
 
     def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
         """What the keeper answers; while there is none it waits for the next one. None once `unless` says so.

@@ -146,7 +146,7 @@ class Backend(Protocol):
         ...
 
     async def lookup(self, name: str) -> ActorRef | None:
-        """The actor of that name, None when there is none (any more)."""
+        """The actor of that name, None when there is none (any more). Raises ActorLostError when nobody can say now."""
         ...
 
     def call(self, ref: ActorRef, method: str, *args: Any) -> Awaitable[Any]:

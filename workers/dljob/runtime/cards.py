@@ -9,23 +9,28 @@ from typing import Any
 
 from dljob.calls.mark import Card
 
+Heard = tuple[int, int]
+"""Of a role: how many ranks it has, and which incarnation its rank 0 is; 0 where that was not heard of."""
+
 
 class Cards:
     """One for all handles of a process: turns are taken by all threads together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, Card] = {}
+        self._known: dict[str, tuple[Heard, Card]] = {}
         self._turns: Counter[str] = Counter()
         self._in_flight: dict[str, Counter[int]] = defaultdict(Counter)
 
-    def known(self, role: str) -> Card | None:
-        """The card of a role; None while none of its ranks has told it."""
-        return self._known.get(role)
+    def known(self, role: str, heard: Heard) -> Card | None:
+        """The card of a role; None while none of its ranks has told it, and since other things are heard of it."""
+        when, card = self._known.get(role, (None, None))
+        return card if when == heard else None
 
-    def learn(self, role: str, card: Card) -> Card:
-        """A rank of the role told it; all of them tell the same."""
-        return self._known.setdefault(role, card)
+    def learn(self, role: str, card: Card, heard: Heard) -> Card:
+        """A rank of the role told it; all of them tell the same, until it restarts or has another number of ranks."""
+        self._known[role] = heard, card
+        return card
 
     def turn(self, role: str) -> int:
         """How many calls took turns before."""

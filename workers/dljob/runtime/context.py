@@ -59,6 +59,8 @@ class Calls(Protocol):
 
     sizes: dict[str, int]
     """How many ranks roles have, where that was heard: an elastic one has not always as many as at first."""
+    lives: dict[str, int]
+    """Which incarnation the rank 0 of roles is, where that was heard."""
 
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call; the future gives the callee's reply, or raises a CallError."""

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dljob.calls.backlog import Verdict
+from dljob.calls.backlog import Verdict, Who
 from dljob.errors import CallError, CallTimeoutError, QueueClosedError, UsageError
 from dljob.runtime import wire
 from dljob.runtime.asking import SLACK_S, Asker, Deadline
 from dljob.runtime.context import current_worker
+from dljob.runtime.queue_lines import QueueLine, line_of
 
 ITEMS, BYTES = 1000, 1 << 30
 
@@ -18,13 +19,15 @@ ITEMS, BYTES = 1000, 1 << 30
 class DataQueue:
     """A queue of a job, by name; ranks that name it share it, in the same order for all.
 
-    An item is got once. What a rank got last is done with when it asks for the next; if it dies before that, the item
-    goes back to the front when the rank's next process first uses the queue.
+    An item is got once. What a thread of a rank got last is done with when it asks for the next, by this object or by
+    another one; threads that share an object are as one there. If the rank dies before that, the item goes back to the
+    front when the rank's next process first uses the queue.
 
     Args:
         name: of the queue, in the whole job; whoever names it says the same bounds.
         max_items: how many items wait at most; `put` waits for room.
-        max_bytes: how many bytes they have at most, pickled. A queue that is empty takes one larger item.
+        max_bytes: how many bytes they have at most, pickled. A queue that is empty takes one larger item, and one whose
+            items are fewer than a `get_batch` waits for takes what is missing.
 
     Raises:
         UsageError: a bound makes no sense; others have said other bounds (when it is first used).
@@ -38,8 +41,6 @@ class DataQueue:
         self._bounds = (max_items, max_bytes)
         self._keeper = Asker("queue", name, "DataQueue")
         self._token = ""
-        self._putting, self._getting = threading.Lock(), threading.Lock()
-        self._puts = self._turn = self._seen = 0
 
     def put(self, item: Any, timeout: float | None = None) -> None:
         """Put an item at the end; when this returns it outlives this process.
@@ -55,10 +56,12 @@ class DataQueue:
         """
         body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
         deadline = Deadline(timeout)
-        with _held(self._putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
-            self._puts += 1
+        line = line_of(self, self.name)
+        with _held(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
+            line.puts += 1
             while True:
-                verdict = self._ask("put", self._puts, body, deadline.slice_s, deadline=deadline, doubt=True)
+                which = self._token, line.puts
+                verdict = self._ask(line, "put", which, body, deadline.slice_s, deadline=deadline, doubt=True)
                 if verdict == Verdict.CLOSED:
                     raise QueueClosedError(f"DataQueue({self.name!r}).put: it is closed")
                 if verdict != Verdict.FULL:
@@ -87,14 +90,14 @@ class DataQueue:
         if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= self._bounds[0]:
             hint = "a batch larger than max_items would never be there"
             raise UsageError(f"DataQueue({self.name!r}).get_batch({size!r}): wanted 1 to {self._bounds[0]}", hint=hint)
-        deadline = Deadline(timeout)
-        with _held(self._getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
+        deadline, line = Deadline(timeout), line_of(self, self.name)
+        with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
             while True:
-                self._turn += 1
-                turn, seen = self._turn, self._seen
-                items = self._ask("get", (turn, seen), size, deadline.slice_s, deadline=deadline)
+                line.turn += 1
+                turn, seen = line.turn, line.seen
+                items = self._ask(line, "get", (turn, seen), size, deadline.slice_s, deadline=deadline)
                 if items is not None:
-                    self._seen = turn
+                    line.seen = turn
                     if not items:
                         raise QueueClosedError(f"DataQueue({self.name!r}).get: it is closed, and all was got")
                     return [wire.load(item) for item in items]
@@ -112,22 +115,22 @@ class DataQueue:
 
     def close(self) -> None:
         """Take nothing more in, for all ranks; what is in it may be got. Closing it again does nothing."""
-        self._ask("close", deadline=Deadline(None))
+        self._ask(line_of(self, self.name), "close", deadline=Deadline(None))
 
     def stats(self) -> dict[str, Any]:
         """`items` and `bytes` that wait, and whether it is `closed`."""
-        return self._ask("stats", deadline=Deadline(None))
+        return self._ask(line_of(self, self.name), "stats", deadline=Deadline(None))
 
     def qsize(self) -> int:
         """How many items wait."""
         return self.stats()["items"]
 
-    def _ask(self, method: str, *args: Any, deadline: Deadline, doubt: bool = False) -> Any:
+    def _ask(self, line: QueueLine, method: str, *args: Any, deadline: Deadline, doubt: bool = False) -> Any:
         """Ask its keeper, and see that the queue is still the one that it was."""
-        left = deadline.left
+        left, who = deadline.left, Who(*line.life, line.name)  # whoever waits since an earlier life stays of that one
         try:
             token, said = self._keeper.ask(
-                method, self._keeper.who, self._bounds, *args, timeout_s=None if left is None else left + SLACK_S
+                method, who, self._bounds, *args, timeout_s=None if left is None else left + SLACK_S
             )
         except CallTimeoutError as error:
             more = "; the item may be in the queue, or not" if doubt else ""

@@ -46,10 +46,24 @@ def below(root: int) -> list[int]:
     return found
 
 
+def childless() -> bool:
+    """Whether this process has no child, dead or alive: so nothing is below it, without a look at all of /proc.
+
+    Such a look takes 20 ms where a thousand processes run, in which user code that is to end goes on.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def kill_all(root: int | None = None, rounds: int = 3) -> int:
     """SIGKILL every descendant of a process (this one), again while new ones appear; how many signals were sent."""
     sent = 0
     for _ in range(rounds):
+        if root is None and childless():
+            break
         pids = below(root or os.getpid())
         if not pids:
             break

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from dljob.runtime.messages import Reply
+from dljob.runtime.messages import GROUPS, Reply
 
 ACTOR_DEAD = 4
 """`ActorTableData.ActorState.DEAD`."""
@@ -39,6 +39,13 @@ def unpacked(answer: bytes | Reply) -> Reply:
 def known_dead(handle: Any) -> bool:
     """Whether this process knows already that the actor is dead: then a call to it was surely not run."""
     return handle._get_local_state() == ACTOR_DEAD
+
+
+def invoked(handle: Any, method: str, message: bytes, payload: Sequence[Any]) -> Any:
+    """Send a call to its host, to the threads that answer calls of its kind."""
+    group = GROUPS.get(method)
+    invoke = handle.invoke if group is None else handle.invoke.options(concurrency_group=group)
+    return invoke.remote(message, *payload)
 
 
 class Sent(Protocol):

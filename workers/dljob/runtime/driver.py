@@ -115,6 +115,8 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Refusal:
     if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
         say(f"{job.name} ({uid[:8]}) is there already; waiting for it")
         return found
+    if found is not None:
+        found.let_leave()
     try:
         return _start(job, folder, args)
     except DLJobError:

@@ -299,7 +299,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
 
     def start_lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type == "raylet":
-            command = _with_light_agent(command)
+            command = with_light_agent(command)
             more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
         return start(command, process_type, *args, **more)
 
@@ -313,7 +313,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
         services.start_ray_process, ray_node.get_all_node_info_until_retrieved = start, head_info
 
 
-def _with_light_agent(command: list[str]) -> list[str]:
+def with_light_agent(command: list[str]) -> list[str]:
     """The raylet's command with our stand-in for the dashboard agent; unchanged if Ray's does not look as known."""
     given = dict(word.lstrip("-").split("=", 1) for word in command if word.startswith("--") and "=" in word)
     if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,8 +25,15 @@ REGISTRY = "dljob/jobs/"
 """Before a uid: the key of a job's entry."""
 ENDED = "dljob/ended/"
 """Before a uid: what a master left that did not live where the launcher and the gateway do."""
+ENDED_AT = "dljob/ended-at/"
+"""Before `<unix ms>/<uid>`: the order of these ends."""
+ENDS_KEPT = 16
+"""How many of them a Ray keeps, the newest: an end of 10,000 ranks is megabytes of its head's memory."""
 SPEC = "spec.json"
 FINAL = ("Succeeded", "Failed", "Suspended")
+_FIRST_BYTES = 4096
+_PHASE = re.compile(rb'"phase":\s*"(\w+)"')
+"""Of the job itself, where it is the first: name and uid alone come before it, and JSON escapes the quotes in these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,9 @@ class MasterOrder:
     """What the last attempt handed on (`dljob.master.carry`), some KiB; empty: nothing."""
     roams: bool = False
     """Whether its folder may be out of reach of the launcher and the gateway: what it leaves at its end is then kept in
-    the key-value store too, which ends with the RayCluster."""
+    the key-value store too."""
+    launcher: str = ""
+    """The node of who made it, empty for none; a master on another one leaves its end so too."""
 
 
 def master_name(uid: str) -> str:
@@ -93,13 +104,32 @@ def read_status(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def is_final(folder: Path) -> bool:
+    """Whether the status in a job's folder is its last. Reads the beginning: of 10,000 ranks the whole is megabytes."""
+    try:
+        with (folder / STATUS).open("rb") as file:
+            found = _PHASE.search(file.read(_FIRST_BYTES))
+    except OSError:
+        return False
+    return found is not None and found[1].decode() in FINAL
+
+
 async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes: Sequence[object]) -> None:
     """Remove all keys of a job that is over; keep its end for those who cannot read its folder."""
     if setup.roams:
         left = {"dir": setup.info.dir, "status": status, "notes": notes}
         with suppress(Exception):
             await kv.put(ENDED + setup.info.uid, json.dumps(left).encode())
+            await _drop_older(kv, setup.info.uid)
     await forget(kv, setup.info.uid)
+
+
+async def _drop_older(kv: KeyValue, uid: str) -> None:
+    """Keep the newest ends only, and this one: who is to read them may never come, and a Ray may live for months."""
+    await kv.put(f"{ENDED_AT}{time.time_ns() // 1_000_000:015d}/{uid}", b"1")
+    for key in (await kv.keys(ENDED_AT))[:-ENDS_KEPT]:
+        await kv.delete(ENDED + key.rpartition("/")[2])
+        await kv.delete(key)
 
 
 async def bring(kv: KeyValue, uid: str) -> Path | None:
@@ -110,13 +140,13 @@ async def bring(kv: KeyValue, uid: str) -> Path | None:
 
 async def over(kv: KeyValue, uid: str, folder: Path) -> bool:
     """Whether a job has ended; then its folder here says how."""
-    return read_status(folder).get("phase") in FINAL or await bring(kv, uid) is not None
+    return is_final(folder) or await bring(kv, uid) is not None
 
 
 def _put_down(left: Mapping[str, Any]) -> Path:
     folder = Path(left["dir"])
     folder.mkdir(parents=True, exist_ok=True)
-    if read_status(folder).get("phase") not in FINAL:
+    if not is_final(folder):
         write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in left["notes"]))
         write_atomically(folder / STATUS, json.dumps(left["status"]))
     return folder

@@ -12,7 +12,7 @@ from pathlib import Path
 from dljob.master.actions import RankStart
 from dljob.plan.devices import BY_RAY, left_alone, visible_devices
 from dljob.plan.env import rank_env
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime.messages import HostSpec, StartOrder
 
 
@@ -29,6 +29,7 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
         local_rank=start.local_rank,
         local_world_size=start.local_world_size,
         group_rank=start.node_rank,
+        group_world_size=start.nodes,
         world_size=order.world_size,
         generation=order.generation,
         store=order.store,
@@ -39,6 +40,16 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
     for resource, ids in start.devices:
         env |= shown(resource, ids, keeping)
     return env | hidden(spec.role, dict(start.devices), {**os.environ, **env})
+
+
+def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:
+    """A script's arguments. `${local_rank}` in those of an Elastic role is the rank's own, as under torchrun.
+
+    Source: torch 2.15, `elastic.utils.api.macros`; with `virtual_local_rank` too, where LOCAL_RANK is 0.
+    """
+    if not role.elastic:
+        return role.args
+    return tuple(arg.replace("${local_rank}", str(start.local_rank)) for arg in role.args)
 
 
 def switches(role: RolePlan, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -108,12 +119,16 @@ def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
     return replace(start, devices=before.devices, device_index=seen.index(now[start.device_index]))
 
 
-def device_index(kind: str, start: RankStart, env: Mapping[str, str]) -> int:
-    """Which of the devices that its process sees is a rank's own: of all of the machine where nobody hides any."""
+def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
+    """Which of the devices that its process sees is a rank's own: of all of the machine where nobody hides any.
+
+    Who leaves them alone may be the role, or this machine: an image that sets Ray's switch for all.
+    """
     variable, ids = variable_of(kind), dict(start.devices).get(kind, ())
-    if not ids or not left_alone(variable, env):
+    env = {**os.environ, **dict(role.env)}
+    if not ids or not left_alone(variable, switches(role, env)):
         return start.device_index
-    own, seen = ids[start.device_index], os.environ.get(variable, "").split(",")
+    own, seen = ids[start.device_index], env.get(variable, "").split(",")
     return seen.index(own) if own in seen else int(own) if own.isdecimal() else start.device_index
 
 

@@ -19,7 +19,8 @@ from dljob.master.grants import unit_of
 from dljob.master.job import STORE
 from dljob.master.lasting import lasting
 from dljob.master.views import HostId
-from dljob.plan.model import HostKind, JobPlan, RolePlan
+from dljob.plan.model import JobPlan
+from dljob.plan.role import HostKind, RolePlan
 from dljob.runtime.admission import Admission
 from dljob.runtime.backend import ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks

@@ -20,7 +20,8 @@ from dljob.errors import UsageError
 from dljob.master import causes
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome, Reason
-from dljob.plan.model import GRAIN, RolePlan
+from dljob.plan.model import GRAIN
+from dljob.plan.role import RolePlan
 from dljob.runtime import environment, guard, numa, preload, ray_drivers, saving
 from dljob.runtime.context import SOCKET_ENV, Calls, Progress, peers_of
 from dljob.runtime.guard import EndCode, end
@@ -119,7 +120,7 @@ class ForkHost(Host):
             start.rank,
             start.incarnation,
             entrypoint=spec.role.entrypoint,
-            args=spec.role.args,
+            args=environment.arguments(spec.role, start),
             env=env,
             log=log,
             code_dir=spec.job.code_dir or "/",
@@ -238,7 +239,7 @@ class ForkHost(Host):
             "attempt": job.attempt,
             "restart_reason": start.restart_reason,
             "devices": dict(start.devices),
-            "device_index": environment.device_index(self._kind, start, environment.switches(role, os.environ)),
+            "device_index": environment.device_index(self._kind, start, role),
         }
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
 

@@ -25,16 +25,20 @@ class CallFuture(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """The answer; raises what the call raised, TimeoutError when there is none after `timeout` seconds."""
+        return self.answered(timeout).value()
+
+    def answered(self, timeout: float | None = None) -> Started:
+        """The call once its answers are there, not read yet; raises as `result` does."""
         left = _Left(timeout)
         try:
             started = self._started.result(left())
             if not started.comes_at_once:
                 fetch(started, left)
-            return started.value()
         except FutureTimeout:
             if self.done():
                 raise
             raise TimeoutError(f"{self._what}: no answer yet after {timeout:g} s; the call goes on") from None
+        return started
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, good or bad; False when it did not come within `timeout` seconds."""
@@ -70,6 +74,8 @@ class FutureSequence(Sequence[T]):
         self._started = started
         self._size = size
         self._what = what
+        self._chunks: dict[int, Sequence[T]] = {}
+        """What was read of the answers: number of the send -> its items."""
 
     def __len__(self) -> int:
         return self._size
@@ -93,8 +99,7 @@ class FutureSequence(Sequence[T]):
 
     def result(self, timeout: float | None = None) -> list[T]:
         """All items, once all are there; raises what a rank raised, TimeoutError after `timeout` seconds."""
-        self._call.result(timeout)
-        started = self._started.result()
+        started = self._call.answered(timeout)
         pairs = zip(started.wanted, started.shares, strict=True)
         return [item for number, chunk in pairs for item in self._chunk(started, number, chunk)]
 
@@ -107,17 +112,20 @@ class FutureSequence(Sequence[T]):
         return self._call.done()
 
     def __await__(self) -> Generator[Any, None, list[T]]:
-        yield from self._call.__await__()
+        started = yield from asyncio.wrap_future(self._started).__await__()
+        yield from _all(started).__await__()
         return self.result()
 
     def _chunk(self, started: Started, number: int, size: int) -> Sequence[T]:
         """What one rank answered: as many items as it was given."""
+        if number in self._chunks:
+            return self._chunks[number]
         answer = started.answer(number)
         if not hasattr(answer, "__len__") or len(answer) != size:
             got = f"{len(answer)} items" if hasattr(answer, "__len__") else type(answer).__name__
             rank = started.sent.sends[number].rank
             raise UsageError(f"{self._what}: {started.role}/{rank} was given {size} items and answered {got}")
-        return answer
+        return self._chunks.setdefault(number, answer)
 
 
 class _Left:

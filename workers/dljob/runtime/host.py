@@ -19,7 +19,7 @@ from ray import actor as ray_actor
 
 from dljob.errors import UsageError
 from dljob.master.views import Clue
-from dljob.plan.model import HostKind
+from dljob.plan.role import HostKind
 from dljob.runtime import descendants, evidence
 from dljob.runtime.agent_line import AgentLine, address
 from dljob.runtime.beacon import BeaconThread
@@ -40,9 +40,11 @@ Steps = Mapping[int, tuple[int, int, Mapping[str, float]]]
 class Host:
     """The base of all hosts; PrimeMaster spawns them by dotted path with these concurrency groups."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 8, "watch": 4, "rpc": 64, "_ray_system": 1}
-    """`_ray_system`: Ray frees tensors there that were put by a tensor transport; without it they are never freed
-    (ray 2.60.0, `rdt_manager.free_object_primary_copy`)."""
+    concurrency_groups: ClassVar[dict[str, int]] = {
+        "ctl": 8, "watch": 4, "rpc": 64, "pull": 64, "ask": 4, "_ray_system": 1,
+    }  # fmt: skip
+    """`pull` and `ask`: see `messages.GROUPS`. `_ray_system`: Ray frees tensors there that were put by a tensor
+    transport; without it they are never freed (ray 2.60.0, `rdt_manager.free_object_primary_copy`)."""
 
     def __init__(self, spec: HostSpec) -> None:
         self.spec = spec

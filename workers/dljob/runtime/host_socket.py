@@ -112,8 +112,10 @@ class HostSocket:
         cut = len(body) - head["apart"]
         call = Outgoing(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
         calls = self._calls(rank)
-        future = calls.send(call)
-        future.add_done_callback(lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes}, done))
+        future = _sent(calls, call)
+        future.add_done_callback(
+            lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes, "lives": calls.lives}, done)
+        )
 
     def _say_saver(self, line: Frames, rank: int) -> None:
         """The saver may have to be made first: that takes a while."""
@@ -128,6 +130,17 @@ class HostSocket:
 def _peer(connection: socket.socket) -> int:
     """The uid of the process that connected."""
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+
+
+def _sent(calls: Calls, call: Outgoing) -> Future[Reply]:
+    """Start a call; one that cannot be sent, as Ray's store has no room for its arguments, is one that failed."""
+    try:
+        return calls.send(call)
+    except Exception as error:  # noqa: BLE001 - the line is there for all other calls of the rank
+        failed: Future[Reply] = Future()
+        said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
+        failed.set_exception(CallError(said, role=call.role, rank=call.rank))
+        return failed
 
 
 def _say(line: Frames, number: int, done: Future[Any]) -> None:

@@ -122,24 +122,29 @@ class Hosts:
             self._actors[host] = actor
 
     async def tell(self, actor: str, method: str, order: object) -> None:
-        """Send an order to an actor. A dead one is heard of by the long poll; one that refuses is ended and lost."""
+        """Send an order to an actor. One that is surely dead is heard of by the long poll.
+
+        One that refuses, or that the order does not reach however often, is lost, and ended: without the order it would
+        live on and do nothing.
+        """
         watched = self._watched.get(actor)
+        outcome = None
         for _ in range(RETRIES):
-            ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
-            if ref is None:
-                return
             try:
-                await self._backend.call(ref, method, order)
+                ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+                if ref is not None:
+                    await self._backend.call(ref, method, order)
+                return
             except ActorLostError as error:
                 if error.certain:
                     return
+                outcome = await self._outcome(error)
                 await asyncio.sleep(RETRY_S)
             except ActorCallError as error:
-                if watched is not None:
-                    await self._gone(watched, _failed(error))
-                return
-            else:
-                return
+                outcome = _failed(error)
+                break
+        if watched is not None and outcome is not None:
+            await self._gone(watched, outcome)
 
     async def end(self, actor: str) -> None:
         """End an actor by every means, and hear it no more."""

@@ -11,13 +11,14 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime import admitting
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, chosen, factory
+from dljob.runtime.backend import ActorCallError, ActorLostError, Backend, chosen, factory
+from dljob.runtime.birth import create
 from dljob.runtime.collectives.driver import register_when_used
 from dljob.runtime.entries import (
     FINAL,
@@ -25,6 +26,8 @@ from dljob.runtime.entries import (
     SPEC,
     JobEntry,
     MasterOrder,
+    bring,
+    is_final,
     master_name,
     over,
     read_notes,
@@ -38,15 +41,12 @@ if TYPE_CHECKING:
     from dljob.master.views import Clue
     from dljob.spec.model import DLJobManifest
 
-MASTER_CLASS = "dljob.runtime.prime_actor.PrimeMaster"
-MASTER_CALLS = 20_000
-"""Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
 NAMESPACE = "dljob"
 RETRY_S = 0.05
-NODES_S = 0.5
-"""Between looks for a first worker, which a pod brings."""
 LOST_S = 30.0
 """A master that is not there for so long, with no status in the folder, does not come back."""
+LEAVES_S = 10.0
+"""A master that is there for so long after the end of its job is ended."""
 CREATE_S = 600
 """spec.master.createTimeoutSeconds, where it is left out."""
 
@@ -170,6 +170,17 @@ class JobConnection:
         """End a master that does not answer. Its ranks end when their leases do."""
         settle(self._kill())
 
+    def let_leave(self) -> None:
+        """Return when the master of an ended job is gone: it waits for those who hear of the end now."""
+        settle(self._let_leave())
+
+    async def _let_leave(self) -> None:
+        end = time.monotonic() + LEAVES_S
+        while (ref := await self._backend.lookup(master_name(self.uid))) is not None:
+            if time.monotonic() > end:
+                await self._backend.kill(ref)
+            await asyncio.sleep(RETRY_S)
+
     async def _kill(self) -> None:
         ref = await self._backend.lookup(master_name(self.uid))
         if ref is not None:
@@ -181,29 +192,36 @@ class JobConnection:
 
     async def _answer(self, method: str, args: tuple[Any, ...]) -> Any:
         missed: float | None = None
-        while True:
-            ref = await self._backend.lookup(master_name(self.uid))
-            if ref is not None:
-                try:
+        # The folder first: the job's Ray may have gone with it, and Ray would begin another one, or wait a minute.
+        while not is_final(self.dir):
+            ref, heard = None, True
+            try:
+                ref = await self._backend.lookup(master_name(self.uid))
+                if ref is not None:
                     return await self._backend.call(ref, method, *args)
-                except ActorLostError:
-                    pass
-                except ActorCallError as error:
-                    raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
-            if await over(self._backend.kv, self.uid, self.dir):
+            except ActorLostError:
+                heard = ref is not None
+            except ActorCallError as error:
+                raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
+            if heard and await over(self._backend.kv, self.uid, self.dir):
                 return None
-            missed = missed or time.monotonic()
-            if ref is not None:
-                missed = None
-            elif time.monotonic() - missed > LOST_S or not await self._registered():
-                raise UnreachableError(
-                    f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
-                    hint=f"its journal and logs are in {self.dir}",
-                )
+            missed = None if ref is not None else missed or time.monotonic()
+            if missed is not None:
+                await self._give_up(time.monotonic() - missed, heard=heard)
             await asyncio.sleep(RETRY_S)
+        return None
 
-    async def _registered(self) -> bool:
-        return await self._backend.kv.get(REGISTRY + self.uid) is not None
+    async def _give_up(self, seconds: float, *, heard: bool) -> None:
+        """Raise where a master that has not been there for so long does not come back; `heard`: Ray says so itself."""
+        if heard and (seconds > LOST_S or await self._backend.kv.get(REGISTRY + self.uid) is None):
+            raise UnreachableError(
+                f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
+                hint=f"its journal and logs are in {self.dir}",
+            )
+        if seconds > LOST_S:
+            raise UnreachableError(
+                f"nobody answers where PrimeMaster of {self.name} lives", hint=f"its journal and logs are in {self.dir}"
+            )
 
     def _final(self) -> dict[str, Any]:
         return read_status(self.dir)
@@ -268,7 +286,7 @@ def begin(
             f"the job's folder {job_dir} cannot be written: {error.strerror}",
             hint="set DLJOB_HOME to a folder of yours",
         ) from error
-    settle(_create(made, order, entry, job, away=apart and job.on_worker))
+    settle(create(made, order, entry, job, away=apart and job.on_worker))
     return JobConnection(made, entry)
 
 
@@ -278,53 +296,6 @@ def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -
     if settle(made.lookup(master_name(uid))) is None and not settle(over(made.kv, uid, job_dir)):
         return None
     return JobConnection(made, JobEntry(uid, job.name, str(job_dir), time.time()))
-
-
-async def _create(backend: Backend, order: MasterOrder, entry: JobEntry, job: Outline, *, away: bool) -> None:
-    kv = backend.kv
-    await kv.put(f"dljob/{order.uid}/spec", job.text.encode())
-    await kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
-    head = await _head(backend, alone=not away)
-    actor = ActorSpec(master_name(order.uid), MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
-    ref = await backend.spawn(replace(actor, avoid=head) if away else replace(actor, prefer=head))
-    timeout_s = job.create_timeout_s
-    try:
-        async with asyncio.timeout(timeout_s):
-            await _hello(backend, ref)
-    except (TimeoutError, ActorLostError, ActorCallError) as error:
-        if read_status(Path(entry.dir)).get("phase") in FINAL:
-            return  # it began, and was over before it could answer
-        await backend.kill(ref)
-        await kv.delete(f"dljob/{order.uid}/")
-        await kv.delete(REGISTRY + order.uid)
-        if isinstance(error, TimeoutError):
-            raise DeadlineError(
-                f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
-            ) from error
-        raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
-
-
-async def _head(backend: Backend, *, alone: bool) -> str | None:
-    """The head's node; not `alone`: once there is another one, however long its machine takes."""
-    while True:
-        nodes = await backend.nodes()
-        head = next((node.id for node in nodes if node.head), None)
-        if alone or (head and len(nodes) > 1):
-            return head
-        await asyncio.sleep(NODES_S)
-
-
-async def _hello(backend: Backend, ref: ActorRef) -> None:
-    """Wait for the master's first answer, through deaths after which it is restarted."""
-    while True:
-        try:
-            await backend.call(ref, "hello")
-        except ActorLostError:
-            if await backend.lookup(ref.name) is None:
-                raise
-            await asyncio.sleep(RETRY_S)
-        else:
-            return
 
 
 def list_jobs(backend: str | None = None) -> tuple[JobEntry, ...]:
@@ -339,11 +310,16 @@ async def _entries(backend: Backend) -> tuple[JobEntry, ...]:
 
 
 def attach(job: str, backend: str | None = None) -> JobConnection:
-    """A live job by uid, the first 8 digits of it, or name; of several with one name the latest."""
+    """A live job by uid, the first 8 digits of it, or name; of several with one name the latest.
+
+    By its whole uid also one that has ended, when it left its end on the cluster.
+    """
     made = factory(chosen(backend, None))({})
     entries = settle(_entries(made))
     for entry in reversed(entries):
         if job in (entry.uid, entry.uid[:8], entry.name):
             return JobConnection(made, entry)
+    if (left := settle(bring(made.kv, job))) is not None:
+        return JobConnection(made, JobEntry(job, read_status(left)["name"], str(left), 0.0))
     there = ", ".join(sorted({entry.name for entry in entries})) or "none"
     raise NotFoundError(f"no job {job!r} lives on this cluster; there: {there}")

@@ -49,6 +49,11 @@ def master_address(uid: str, node: str) -> str:
     return f"\0dljob-master-{uid[:8]}-{node}-{os.getpid()}"
 
 
+def job_of(address: str) -> str:
+    """The first of the uid of the job that an address belongs to."""
+    return address.split("-")[2][:8]
+
+
 def addresses(table: str, node: str = "") -> Iterator[tuple[str, str]]:
     """(kind, address) of what listens in this pod's network: agents, savers and masters of jobs."""
     found = set[str]()
@@ -66,7 +71,7 @@ class Line:
     """A connection to one of them. Raises OSError when it is not of this pod: the host's network has others', too."""
 
     def __init__(self, kind: str, address: str) -> None:
-        self.kind = kind
+        self.kind, self.address = kind, address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if kind == "master" else socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(CONNECT_S)
@@ -106,6 +111,7 @@ class Leaving:
             self._start(lambda line=line: self._save(line, "flush"))
         for line in self._of("agent"):
             self._let_leave(line)
+        self.said += ["no agent is there to have its ranks leave"] * bool(alone(self._lines))
         last = [self._start(lambda line=line: self._save(line, "last")) for line in self._of("saver")]
         last += [self._start(lambda line=line: self._end_all(line)) for line in self._of("master")]
         last.append(self._start(self._keep_logs))
@@ -127,7 +133,7 @@ class Leaving:
     def _let_leave(self, agent: Line) -> None:
         """Say that the node goes, and wait for its ranks while PrimeMaster may have them leave."""
         end = self._begin + LEFT * self._seconds
-        with suppress(OSError, ValueError):
+        try:
             while time.monotonic() < end:
                 seen = agent.ask({"leave": self._why}, CONNECT_S)
                 if seen["may_go"] or seen["asked_s"] > SILENT_S:
@@ -135,6 +141,8 @@ class Leaving:
                     return
                 time.sleep(AGAIN_S)
             self.said.append("its ranks did not leave in time")
+        except (OSError, ValueError) as error:
+            self.said.append(f"the node's agent did not answer: {error}")
 
     def _save(self, saver: Line, how: str) -> None:
         try:
@@ -159,14 +167,26 @@ class Leaving:
             self.said.append(said["said"])
 
 
-def opened(node: str) -> list[Line]:
-    """Lines to all that listens in this pod."""
-    lines: list[Line] = []
-    with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # noqa: PTH123
-        for kind, address in addresses(table.read(), node):
-            with suppress(OSError):
-                lines += [Line(one, address) for one in KINDS[kind]]
-    return lines
+def alone(lines: list[Line]) -> set[str]:
+    """The jobs whose ranks have a saver here and no agent, without which nobody moves them."""
+    saved, moved = ({job_of(line.address) for line in lines if line.kind == kind} for kind in ("saver", "agent"))
+    return saved - moved
+
+
+def opened(node: str, within_s: float) -> list[Line]:
+    """Lines to all that listens in this pod. An agent that is being made, or made again, is waited for."""
+    end = time.monotonic() + within_s
+    while True:
+        lines: list[Line] = []
+        with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # noqa: PTH123
+            for kind, address in addresses(table.read(), node):
+                with suppress(OSError):
+                    lines += [Line(one, address) for one in KINDS[kind]]
+        if not alone(lines) or time.monotonic() >= end:
+            return lines
+        for line in lines:
+            line.close()
+        time.sleep(AGAIN_S)
 
 
 def say(words: str) -> None:
@@ -182,7 +202,9 @@ def main(argv: list[str]) -> int:
     with suppress(Exception):
         begin, node = time.monotonic(), argv[1] if len(argv) > 1 else ""
         why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is told to end"
-        leaving = Leaving(opened(node), float(argv[0]), why)
+        seconds = float(argv[0])
+        lines = opened(node, min(CONNECT_S, LEFT * seconds))
+        leaving = Leaving(lines, seconds - (time.monotonic() - begin), why)
         leaving.run()
         words = "; ".join(filter(None, leaving.said)) or "nothing to save"
         say(f"{why}: {words} ({time.monotonic() - begin:.1f} s)")

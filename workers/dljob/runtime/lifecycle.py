@@ -12,7 +12,7 @@ from typing import Any
 
 from dljob.errors import CallError
 from dljob.master.views import Outcome, Reason
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime import outcome
 from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.context import WorkerContext

@@ -7,10 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, NodeGroup
+from dljob.runtime.environment import variable_of
 
 MOST_NODES = 8
 """An embedded Ray has at most so many raylets beside its head."""
@@ -29,6 +31,10 @@ _VISIBLE = {
 }
 """Ray resource -> the variable by which a raylet is told which devices are its own."""
 _NOT_DEVICES = ("CPU", "memory")
+_OTHER_DRIVERS = ("dxg", "kfd", "dri/render*")
+"""Of GPUs that have no file of NVIDIA's driver: WSL 2, AMD, Intel. Ray counts those."""
+_NONE = ("", "-1", "NoDevFiles")
+"""What hides all devices that are named after it; Ray's word for none is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,25 @@ def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
     """The devices of this machine by Ray resource, as ids; a *_VISIBLE_DEVICES that is set restricts them."""
     found: dict[str, tuple[str, ...]] = {}
     for kind, pattern in _DEVICE_FILES.items():
-        ids = [str(i) for i, f in enumerate(sorted(root.glob(pattern))) if f.name[-1].isdigit()]
-        said = os.environ.get(_VISIBLE[kind])
-        if said is not None:
-            ids = [i for i in said.split(",") if i] if ids else []
-        found[kind] = tuple(ids)
+        count, variable = sum(f.name[-1].isdigit() for f in root.glob(pattern)), _VISIBLE[kind]
+        if kind == "GPU" and not count and any(any(root.glob(driver)) for driver in _OTHER_DRIVERS):
+            count, variable = _gpus_by_ray(), variable_of(kind)
+        ids = tuple(str(index) for index in range(count))
+        said = os.environ.get(variable)
+        found[kind] = ids if said is None else tuple(takewhile(lambda each: each not in _NONE, said.split(",")))
     return found
+
+
+def _gpus_by_ray() -> int:
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    manager = get_accelerator_manager_for_resource("GPU")
+    return manager.get_current_node_num_accelerators() if manager is not None else 0
+
+
+def _visible(kind: str) -> str:
+    """The variable by which a raylet is told which devices are its own; whose GPUs these are Ray knows."""
+    return variable_of(kind) if kind == "GPU" else _VISIBLE[kind]
 
 
 def parse_pretend(values: Sequence[str]) -> dict[str, int]:
@@ -131,7 +150,7 @@ def _node(group: NodeGroup, index: int, pretend: Mapping[str, int], left: dict[s
             resources[kind] = float(pretend[kind])
         elif kind in _VISIBLE:
             own, left[kind] = left[kind][: int(resources[kind])], left[kind][int(resources[kind]) :]
-            visible[_VISIBLE[kind]] = ",".join(own)
+            visible[_visible(kind)] = ",".join(own)
     return EmbeddedNode(f"{group.name}-{index}", resources, dict(group.labels), visible)
 
 

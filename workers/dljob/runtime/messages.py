@@ -36,7 +36,7 @@ from typing import Any
 
 from dljob.master.actions import RankStart
 from dljob.master.views import Outcome
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class Call:
     timeout_s: float | None
     caller: str
     again: bool = False
-    """Sent before to a process that died with it: to be run only if the method is idempotent."""
+    """Sent before, and lost with its process, or its answer was: to be run only if the method is idempotent."""
     quiet: bool = False
     """The answer is not wanted: an empty one will do."""
     window: int = 0
@@ -272,6 +272,9 @@ KEEPER = ":"
 """What the address of a keeper begins with, where a call has its role: `:queue:samples`."""
 CARD, PULL, CLOSE = ":card", ":pull", ":close"
 """Calls to the host rather than to a method: what the role can do; the next items of a stream; no more of them."""
+GROUPS = {CARD: "ask", PULL: "pull", CLOSE: "ask"}
+"""The host's threads that answer them. Methods have "rpc": calls that wait for their turn may take all of those, and a
+stream comes to its end, which gives the turn on, by its pulls. Pulls wait for items, so they have their own."""
 
 
 class Refusal(StrEnum):
@@ -286,7 +289,7 @@ class Refusal(StrEnum):
     BAD_ARGUMENTS = "bad arguments"
     """The arguments cannot be read back in the callee's process."""
     NOT_AGAIN = "not again"
-    """The call was lost with an earlier process, and its method is not idempotent."""
+    """The call was lost with an earlier process, or its answer was, and its method is not idempotent."""
     CUT_OFF = "cut off"
     """It was run, and broken off because the rank starts again in its process: it may have had an effect, or not."""
 

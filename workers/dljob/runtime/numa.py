@@ -133,7 +133,11 @@ def bind(near: Mapping[str, Any]) -> str:
             f"not bound to {what}: {near['error']}; leave it out, or give its ranks devices that have them"
         )
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, near["cores"])
+    try:
+        os.sched_setaffinity(0, near["cores"])
+    except OSError as error:  # its control group's cores changed since they were looked at
+        here, there = ranges(before), ranges(near["cores"])
+        raise BindingError(f"not bound to {there}, the {what}: {error}; it may run on {here}; leave it out") from error
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it ended meanwhile
             if os.sched_getaffinity(int(thread.name)) == before:

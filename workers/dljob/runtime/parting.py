@@ -2,8 +2,9 @@
 
 Without the head all nodes of a cluster end, a few seconds later and without a word: so all savers save for the last
 time while the head is still there. Where what Ray knows outlives the head (`gcsFaultTolerance`) they go on without it;
-then the head only waits for nodes that go with it, as checkpoints count when PrimeMaster has heard of them. On any
-other node PrimeMaster goes on elsewhere, and nothing is to be done.
+then the head only waits for nodes that go with it, as checkpoints count when PrimeMaster has heard of them. A job that
+is ending saves for the last time by itself, and the head waits for that. On any other node PrimeMaster goes on
+elsewhere, and nothing is to be done.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ async def part(shell: Shell, asked: Mapping[str, Any]) -> str:
     await until(shell.changed, lambda: shell.recovered or shell.final is not None, READY_S)
     here = shell.backend.here()
     head = any(node.id == here and node.head for node in shell.state.nodes)
-    if not shell.recovered or shell.final is not None or shell.state.verdict is not None or not head:
+    if not shell.recovered or shell.final is not None or not head:
         return ""
+    if shell.aborted or shell.state.verdict is not None:  # the job's end has all savers save
+        ended = await until(shell.changed, lambda: shell.final is not None, asked["timeout_s"])
+        return "the job has ended" if ended else "the job is ending, and not all is on disk yet"
     await shell.offer(ev.CauseLearned(f"node/{here}", (Clue(Source.NOTICE.value, str(asked["leave"])),)))
     if shell.setup.spec.gcs_fault_tolerance is not None:
         await asyncio.sleep(TOGETHER_S)

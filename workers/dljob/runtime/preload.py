@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 
 FILES = 100
 """How many source files are read at most."""

@@ -89,9 +89,10 @@ class PrimeMaster:
         while self._clients and loop.time() < end:  # noqa: ASYNC110 - for at most two seconds, once in a life
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        me = await backend.lookup(master_name(self._order.uid))
-        if me is not None:
-            await backend.kill(me)
+        with suppress(Exception):
+            me = await backend.lookup(master_name(self._order.uid))
+            if me is not None:
+                await backend.kill(me)
         await asyncio.sleep(ANSWER_S)
         _end(0, "the job is over")
 
@@ -240,7 +241,9 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         **_saving(spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
-    return Setup(info, spec, made, order.own_nodes, handed, order.roams, core())
+    # Where it may end elsewhere than it begins, it roams already.
+    roams = order.roams or order.launcher != backend.here()
+    return Setup(info, spec, made, order.own_nodes, handed, roams, core())
 
 
 def leased(spec: DLJobSpec) -> DLJobSpec:

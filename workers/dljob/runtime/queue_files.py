@@ -34,16 +34,25 @@ class QueueFiles:
         self._limit = segment
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._files: dict[int, int] = {}
-        for name in sorted(int(path.stem) for path in folder.glob("*.seg")):
-            self._files[name] = self._open(name)
         self._end = 0
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            for name in sorted(int(path.stem) for path in folder.glob("*.seg")):
+                self._files[name] = self._open(name)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def full(self) -> bool:
-        """Whether the next record is for a new segment: there is none yet, or the last one has its size."""
-        return not self._files or self._end >= self._limit
+        """Whether the next record is the first of a segment: nothing is in the last one, or it has its size."""
+        return self._end == 0 or self._end >= self._limit
+
+    @property
+    def last(self) -> int:
+        """The segment that is written to; 0: there is none yet."""
+        return max(self._files, default=0)
 
     def records(self) -> Iterator[tuple[dict[str, Any], Place]]:
         """All records, and where their bytes are; what a process did not write to its end is cut off."""
@@ -57,14 +66,14 @@ class QueueFiles:
             self._end = at
 
     def begin(self) -> None:
-        """Begin a segment."""
-        name = max(self._files, default=0) + 1
-        self._files[name] = self._open(name)
+        """Begin a segment; one in which nothing is, as of a process that died in between, is begun anew."""
+        if not self._files or self._end:
+            self._files[self.last + 1] = self._open(self.last + 1)
         self._end = 0
 
     def append(self, head: dict[str, Any], body: bytes = b"") -> Place:
         """Write a record; it outlives this process when this returns."""
-        segment = max(self._files)
+        segment = self.last
         text = json.dumps(head).encode()
         begin = _HEAD.pack(_MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
         whole = len(begin) + len(text) + len(body)

@@ -27,12 +27,18 @@ class QueueKeeper(Keeper):
         self._opening: asyncio.Future[QueueStore] | None = None
 
     async def on_put(
-        self, who: Who, bounds: tuple[int, int], put: int, body: bytes, wait_s: float
+        self, who: Who, bounds: tuple[int, int], which: tuple[str, int], body: bytes, wait_s: float
     ) -> tuple[str, Verdict | None]:
-        """Take an item in, once there is room; (token, why not)."""
-        store = await self._met(who, bounds)
+        """Take an item in, once there is room; (token, why not).
+
+        `which`: the token of the queue that who asks knows, if any, as it is for no other; which put of its line it is.
+        """
+        store, (token, put) = await self._met(who, bounds), which
+        if token not in ("", store.token):
+            return store.token, None
 
         def taken() -> tuple[Verdict | None] | None:
+            _be_present(store, who)
             why = store.put(who, put, body)
             return None if why is Verdict.FULL else (why,)
 
@@ -51,12 +57,14 @@ class QueueKeeper(Keeper):
         store, (turn, seen) = await self._met(who, bounds), turns
         if not store.heard(who, turn, seen):
             return store.token, None
-        self.changes.happened()
 
         def found() -> list[bytes] | None:
+            _be_present(store, who)
             return store.take(who, count) if store.backlog.current(who, turn) else []
 
-        items = await self.changes.until(found, wait_s)
+        with store.backlog.wanted(count):
+            self.changes.happened()  # a put may go in that this one waits for
+            items = await self.changes.until(found, wait_s)
         self.changes.happened()
         return store.token, items
 
@@ -84,6 +92,13 @@ class QueueKeeper(Keeper):
             self._opening = None
             raise
         store.check(bounds)
-        if not store.meet(who):
-            raise CallError(f"a later process of {who.rank} has begun", role=who.rank.partition("/")[0], rank=0)
+        store.meet(who)
+        _be_present(store, who)
         return store
+
+
+def _be_present(store: QueueStore, who: Who) -> None:
+    """Refuse a process of the past, also one whose call waits since before: to it `[]` would be the queue's end."""
+    if store.backlog.past(who):
+        role, _, rank = who.rank.partition("/")
+        raise CallError(f"a later process of {who.rank} has begun", role=role, rank=int(rank))

@@ -20,8 +20,11 @@ class QueueStore:
         self.backlog = Backlog(*bounds)
         self.token = secrets.token_hex(8)
         self._places: dict[int, Place] = {}
-        for head, place in self._files.records():
-            self._replay(head, place)
+        try:
+            self._recover()
+        except BaseException:
+            self._files.close()  # else its lock would keep the next one out for as long as this process lives
+            raise
 
     def check(self, bounds: tuple[int, int]) -> None:
         """Whether others said the same. Raises UsageError."""
@@ -81,9 +84,37 @@ class QueueStore:
 
     def _write(self, record: dict[str, Any], body: bytes = b"") -> Place:
         if self._files.full:
-            self._files.begin()
-            self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
+            self._begin()
         return self._files.append(record, body)
+
+    def _begin(self) -> None:
+        self._files.begin()
+        self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
+
+    def _recover(self) -> None:
+        stated = 0
+        for head, place in self._files.records():
+            if head["op"] == "state":
+                stated = place[0]
+            self._replay(head, place) if stated else self._salvage(head, place)
+        if stated != self._files.last and not self._files.full:
+            self._begin()  # older segments, with the state that it follows, may go before it is full
+
+    def _salvage(self, record: dict[str, Any], place: Place) -> None:
+        """What is left of a log whose state is gone: whose items were taken is not known, so all of them wait again."""
+        backlog = self.backlog
+        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
+        if who.line:
+            backlog.meet(who)
+        match record["op"]:
+            case "put":
+                self._places[backlog.put(who, record["put"], record["size"])] = place
+            case "heard" | "take":
+                backlog.heard(who, record["turn"], 0)
+            case "close":
+                backlog.close()
+            case _:
+                pass
 
     def _replay(self, record: dict[str, Any], place: Place) -> None:
         """What was written, once more."""
@@ -92,8 +123,9 @@ class QueueStore:
         match record["op"]:
             case "state":
                 self.token = record["token"]
-                self.backlog = Backlog.loaded(record["backlog"])
-                self._places = {number: at for number, at in self._places.items() if number in self.backlog.sizes}
+                before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
+                more = self.backlog.next - before  # none, but after items whose first state is gone
+                self._places = {n + more: at for n, at in self._places.items() if n + more in self.backlog.sizes}
             case "meet":
                 backlog.meet(who)
             case "put":

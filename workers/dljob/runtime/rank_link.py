@@ -34,6 +34,7 @@ class RankLink:
         self._places: list[Future[Mapping[str, Any]]] = []
         self._asked: dict[int, Future[Any]] = {}
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
         self.stopping = Stopping()
         self.report: Callable[[int, Mapping[str, float]], None]
         """Says how far the rank is, from `hello` on: a write to shared memory, whatever the host does."""
@@ -122,6 +123,7 @@ class RankLink:
                 self._told(head)
                 continue
             self.sizes.update(head["sizes"])
+            self.lives.update(head["lives"])
             with self._lock:
                 call, future = self._waiting.pop(head["id"])
             if head["op"] == "error":

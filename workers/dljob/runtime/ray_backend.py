@@ -23,6 +23,7 @@ from ray.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
     ActorUnschedulableError,
+    GetTimeoutError,
     OutOfMemoryError,
     RayActorError,
     RayError,
@@ -37,10 +38,11 @@ from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Resources, Unit
 from dljob.runtime import ray_drivers
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, RefusedError
+from dljob.runtime.making import Making
+from dljob.runtime.ray_keys import NAMESPACE, RayKeyValue
 from dljob.runtime.ray_tables import RayTables
 from dljob.spec.capabilities import ALL
 
-NAMESPACE = "dljob"
 NODE_ID = "ray.io/node-id"
 NODE_GROUP = "ray.io/node-group"
 HEAD_GROUP = "headgroup"
@@ -75,44 +77,6 @@ def actor_options(resources: Resources) -> dict[str, Any]:
     return options
 
 
-class RayKeyValue:
-    """The GCS's key-value store, under a namespace of our own."""
-
-    def __init__(self, thread: Callable[..., Any]) -> None:
-        self._thread = thread
-
-    async def get(self, key: str) -> bytes | None:
-        """The value, None without one."""
-        from ray.experimental import internal_kv
-
-        return await self._thread(internal_kv._internal_kv_get, key, namespace=NAMESPACE)
-
-    async def put(self, key: str, value: bytes) -> None:
-        """Write a value, over an older one."""
-        from ray.experimental import internal_kv
-
-        await self._thread(internal_kv._internal_kv_put, key, value, overwrite=True, namespace=NAMESPACE)
-
-    async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Write a value if there is none; True when it was written."""
-        from ray.experimental import internal_kv
-
-        return not await self._thread(internal_kv._internal_kv_put, key, value, overwrite=False, namespace=NAMESPACE)
-
-    async def delete(self, prefix: str) -> int:
-        """Delete all keys that start so; how many there were."""
-        from ray.experimental import internal_kv
-
-        return await self._thread(internal_kv._internal_kv_del, prefix, del_by_prefix=True, namespace=NAMESPACE)
-
-    async def keys(self, prefix: str) -> tuple[str, ...]:
-        """All keys that start so, sorted."""
-        from ray.experimental import internal_kv
-
-        found: list[bytes] = await self._thread(internal_kv._internal_kv_list, prefix, namespace=NAMESPACE)
-        return tuple(sorted(key.decode() for key in found))
-
-
 class RayBackend:
     """Ray, in a process that is connected to it."""
 
@@ -127,6 +91,7 @@ class RayBackend:
         self._groups: dict[str, PlacementGroup] = {}
         self._classes: dict[str, Any] = {}
         self._suspects: set[str] | None = None
+        self._making, self._reserving = Making(self._pool), Making(self._pool)
         self.kv = RayKeyValue(self._thread)
 
     async def _thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -158,7 +123,7 @@ class RayBackend:
         """Hold a unit by a detached placement group, pinned to the node."""
         row = await self._thread(self._tables.group, name)
         if row is None:
-            group = await self._thread(self._create_group, unit, node, name)
+            group = await self._reserving.make(name, self._create_group, unit, node, name)
         else:
             group = self._groups[name] = self._tables.group_of(row)
         why = await self._wait_group(group, deadline_s)
@@ -196,6 +161,7 @@ class RayBackend:
 
     async def release(self, name: str) -> None:
         """Remove the placement group; Ray ends what lives in it."""
+        await self._reserving.settled([name])
         group = self._groups.pop(name, None)
         if group is None:
             row = await self._thread(self._tables.group, name)
@@ -206,6 +172,7 @@ class RayBackend:
 
     async def reservations(self, prefix: str) -> tuple[str, ...]:
         """Names of the groups that are not removed."""
+        await self._reserving.settled(self._reserving.names(prefix))
         rows = await self._thread(self._tables.groups)
         return tuple(sorted(row["name"] for row in rows if row["name"].startswith(prefix)))
 
@@ -237,7 +204,7 @@ class RayBackend:
             # Soft node affinity is forgotten by the GCS for actors without resources: they land anywhere.
             options["label_selector"] = {NODE_ID: spec.prefer}
             options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
-        return ActorRef(spec.name, await self._thread(self._make, spec, options))
+        return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec, options))
 
     async def _group(self, name: str) -> PlacementGroup:
         if name not in self._groups:
@@ -267,10 +234,13 @@ class RayBackend:
 
     async def lookup(self, name: str) -> ActorRef | None:
         """The actor of that name in our namespace."""
+        await self._making.settled([name])
         try:
             return ActorRef(name, await self._thread(ray.get_actor, name, NAMESPACE))
         except (ValueError, RayActorError):
             return None
+        except GetTimeoutError as error:  # the GCS has not answered for a minute: it may be back, and so may the actor
+            raise ActorLostError(_first_words(error), certain=False) from None
 
     async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
         """Call a method and await its answer."""
@@ -312,6 +282,7 @@ class RayBackend:
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         """Names in our namespace that start so; Ray frees the name of a dead actor."""
+        await self._making.settled(self._making.names(prefix))
         rows: list[Any] = await self._thread(ray.util.list_named_actors, all_namespaces=True)
         names = (row["name"] for row in rows if row["namespace"] == NAMESPACE)
         return tuple(sorted(name for name in names if name.startswith(prefix)))

@@ -16,14 +16,14 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray import exceptions as rx
 
-from dljob.errors import CallError, CallTimeoutError, PeerLostError, UnreachableError
+from dljob.errors import CallError, CallTimeoutError, UnreachableError
 from dljob.runtime import keepers
 from dljob.runtime.context import Outgoing
-from dljob.runtime.direct import DirectCall, Unasked, known_dead, unpacked
-from dljob.runtime.messages import KEEPER, Call, JobInfo, Peer, Refusal, Reply
-from dljob.runtime.under_way import LateError, Sending
+from dljob.runtime.direct import DirectCall, Unasked, invoked, known_dead, unpacked
+from dljob.runtime.messages import CLOSE, KEEPER, PULL, Call, JobInfo, Peer, Refusal, Reply
+from dljob.runtime.under_way import LOSSES, LateError, Sending
 from dljob.runtime.wire import LARGE
 
 RETRY_S = 0.1
@@ -47,6 +47,7 @@ class RayCalls:
         self._handles: dict[str, Any] = {}
         self._idempotent: dict[tuple[str, str], bool] = {}
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
         self._process = secrets.token_hex(4)
         self._large: dict[str, tuple[bytes, Any]] = {}
         self._master: Any = None
@@ -61,7 +62,7 @@ class RayCalls:
         if peer is None or handle is None or known_dead(handle):
             return asyncio.run_coroutine_threadsafe(self._run(sending, payload), self._running_loop())
         sending.waiting_for = "its answer"
-        answer = handle.invoke.remote(self._message(sending, peer, payload), *payload)
+        answer = invoked(handle, call.method, self._message(sending, peer, payload), payload)
         made = DirectCall(
             answer,
             sending,
@@ -102,9 +103,9 @@ class RayCalls:
             try:
                 master = await self._prime()
                 return await asyncio.wait_for(_plain(getattr(master, what).remote(*args)), left)
-            except RayTaskError as error:
+            except rx.RayTaskError as error:
                 raise error.cause or error from None
-            except (RayError, ValueError) as error:
+            except (rx.RayError, ValueError) as error:
                 self._master, why = None, error
                 await asyncio.sleep(min(RETRY_S, left))
             except TimeoutError:
@@ -146,6 +147,8 @@ class RayCalls:
                     answer = await self._sent(sending, peer, payload)
                 reply = None if answer is None else await self._answered(sending, peer, answer)
                 answer = None
+                if reply is None and call.method in (PULL, CLOSE):
+                    raise sending.lost_with(peer)  # a stream ends with its incarnation: no later one has it
                 if reply is not None:
                     if reply.refused is None:
                         self._learn(call, reply)
@@ -167,7 +170,7 @@ class RayCalls:
             self._forget(sending, peer)
             return None
         sending.waiting_for = "its answer"
-        return handle.invoke.remote(self._message(sending, peer, payload), *payload)
+        return invoked(handle, sending.call.method, self._message(sending, peer, payload), payload)
 
     def _message(self, sending: Sending, peer: Peer, payload: _Payload) -> bytes:
         call = sending.call
@@ -188,13 +191,19 @@ class RayCalls:
         call = sending.call
         try:
             reply = unpacked(await self._in_time(answer, sending))
-        except RayTaskError as error:
+        except rx.RayTaskError as error:
             raise CallError(
                 f"{sending.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
             ) from None
-        except RayActorError as error:
+        except LOSSES as error:
             await self._lost(sending, peer, error)
             return None
+        except rx.RayError as error:  # a store that is full, an answer that cannot be read: it would be so again
+            raise CallError(
+                f"{sending.name}: its answer cannot be had: {type(error).__name__}: {error}",
+                role=call.role,
+                rank=call.rank,
+            ) from error
         return self._judge(sending, peer, reply)
 
     def _judge(self, sending: Sending, peer: Peer, reply: Reply) -> Reply | None:
@@ -210,19 +219,23 @@ class RayCalls:
                 self._forget(sending, peer)
                 return None
             case Refusal.NOT_AGAIN:
-                raise self._lost_error(sending, peer)
+                raise sending.lost_with(peer)
             case _:
                 return reply
 
-    async def _lost(self, sending: Sending, peer: Peer, error: RayActorError) -> None:
-        """The callee's process died with the call in it, or cannot be reached; returns when it may be sent again."""
+    async def _lost(self, sending: Sending, peer: Peer, error: rx.RayError) -> None:
+        """The callee's process died with the call in it, cannot be reached, or its answer is lost though it may live.
+
+        Returns when it may be sent again.
+        """
+        died = isinstance(error, rx.RayActorError)
+        sending.lost = "" if died else f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
         self._may_go_again(sending, peer)
-        call = sending.call
-        if isinstance(error, ActorUnavailableError):
-            self._peers.pop((call.role, call.rank), None)
-            await self._pause(sending)
-        else:
+        if died and not isinstance(error, rx.ActorUnavailableError):
             self._forget(sending, peer)
+        else:
+            self._peers.pop((sending.call.role, sending.call.rank), None)
+            await self._pause(sending)
 
     def _may_go_again(self, sending: Sending, peer: Peer) -> None:
         """A call that may have run is sent again where that does no harm; else PeerLostError is raised."""
@@ -230,18 +243,8 @@ class RayCalls:
         idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
         if idempotent is False:
             self._forget(sending, peer)
-            raise self._lost_error(sending, peer)
+            raise sending.lost_with(peer)
         sending.again = not call.idempotent
-
-    def _lost_error(self, sending: Sending, peer: Peer) -> PeerLostError:
-        call = sending.call
-        return PeerLostError(
-            f"{sending.name}: the process of {call.role}/{call.rank} (incarnation {peer.incarnation}) died with the "
-            "call: it may have run, or not",
-            role=call.role,
-            rank=call.rank,
-            hint="call again if that does no harm, or declare the method @rpc(idempotent=True)",
-        )
 
     # -- who is who
 
@@ -259,17 +262,19 @@ class RayCalls:
             try:
                 master = await self._in_time(self._prime(), sending)
                 peer: Peer = await self._in_time(master.await_peer.remote(call.role, call.rank, sending.after), sending)
-            except (RayError, ValueError):
+            except (rx.RayError, ValueError):
                 self._master = None
                 await self._pause(sending)
                 continue
             self._note_size(sending, peer)
             if peer.gone and sending.again:
-                raise self._lost_error(sending, peer)
+                raise sending.lost_with(peer)
             if peer.gone:
                 raise CallError(f"{sending.name}: {peer.gone}", role=call.role, rank=call.rank)
             if peer.ready and peer.actor and peer.incarnation > sending.after:
                 self._peers[key] = peer
+                if call.rank == 0:
+                    self.lives[call.role] = peer.incarnation
                 return peer
             await self._pause(sending)
 
@@ -282,7 +287,7 @@ class RayCalls:
                 await self._pause(sending)
             try:
                 name, handle = await self._in_time(asyncio.to_thread(keepers.made, self._job, call.role), sending)
-            except (RayError, ValueError):
+            except (rx.RayError, ValueError):
                 await self._pause(sending)
                 continue
             peer = Peer(call.role, call.rank, sending.after + 1, name, ready=True)
@@ -313,7 +318,7 @@ class RayCalls:
         if peer.actor not in self._handles:
             try:
                 handle = await asyncio.to_thread(ray.get_actor, peer.actor, self._job.namespace)
-            except (ValueError, RayError):
+            except (ValueError, rx.RayError):
                 return None
             self._handles[peer.actor] = handle
         return self._handles.get(peer.actor)

@@ -53,7 +53,8 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `idempotent`: a call that was lost with its process may be run again in the next one.
             `stream`: it is a generator, whose items go to the caller as they are made; a number: how many a rank makes
             ahead of its caller (True: 8).
-            `concurrency`: how many calls of it may run at once in a rank; None: as many as come.
+            `concurrency`: how many calls of it may run at once in a rank, streams as long as they are open; None: as
+            many as come. Of all methods of a rank together 64 calls run or wait for their turn; more are begun later.
     """
     mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "concurrency"))
     if mark.concurrency is not None and (isinstance(mark.concurrency, bool) or mark.concurrency < 1):

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from dljob.errors import CheckpointError
 from dljob.master.actions import RankStart
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime import kept_logs
 from dljob.runtime.checkpoint.model import Place
 from dljob.runtime.messages import HostSpec, JobInfo, StartOrder, saver_name

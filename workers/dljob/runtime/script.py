@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dis
 import faulthandler
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -29,6 +31,8 @@ from dljob.runtime.entrypoint import EntrypointError
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and a program that it becomes would too; `subprocess`, and so torchrun, gives them back."""
 
 
 def run(order: Mapping[str, Any]) -> int | str | None:
@@ -150,6 +154,8 @@ def _register(target: str) -> None:
 def _exec(order: Mapping[str, Any]) -> int:
     """Run an argv as it is. Returns only when it cannot be run."""
     argv = [*order["entrypoint"][1:], *order["args"]]
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, dict(os.environ))  # noqa: S606 - the user's own argv, no shell wanted
     except OSError as error:
@@ -169,12 +175,27 @@ def _phase(error: BaseException, target: str, order: Mapping[str, Any]) -> str:
 
 def _repeats(error: BaseException, target: str, order: Mapping[str, Any]) -> bool:
     """Whether a script cannot even be loaded: it is not there, or one of its top-level imports or its syntax is bad."""
+    script = Path(order["code_dir"], target).resolve()  # by now the script may have gone to another folder
     if isinstance(error, SyntaxError):
-        return True
+        return Path(error.filename or "").resolve() == script or _importing(error)
     if isinstance(error, FileNotFoundError):
-        return target.endswith(".py") and not Path(target).is_file()
+        return target.endswith(".py") and not script.is_file()
     frame = outcome.user_frame(error, order["code_dir"])
     return isinstance(error, ImportError) and (not frame or frame.endswith("in <module>"))
+
+
+def _importing(error: SyntaxError) -> bool:
+    """Whether it is of a module: data that was taken for Python (`ast.literal_eval`) may be better the next time.
+
+    An `import` leaves out the frames of the import system, so the last one is who wrote it; other ways leave them.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    return code.co_filename.startswith("<frozen ") or code.co_code[last.tb_lasti] == dis.opmap["IMPORT_NAME"]
 
 
 def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:

@@ -14,6 +14,7 @@ from dljob.calls.dispatch import Dispatched, Send, View
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, Card, RpcMark, changed
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime import arrays, wire
+from dljob.runtime.cards import Heard
 from dljob.runtime.context import Outgoing, WorkerContext
 from dljob.runtime.futures import then
 from dljob.runtime.messages import CARD, Reply
@@ -46,18 +47,24 @@ class Target:
 
     @property
     def card(self) -> Card | None:
-        """What the role says of itself; None while it has not been asked."""
-        return self.context.cards.known(self.role)
+        """What the role says of itself; None while it has not been asked, as it is now."""
+        return self.context.cards.known(self.role, self.heard)
+
+    @property
+    def heard(self) -> Heard:
+        """What tells a role from what it was: another mesh comes with other ranks, or a restart of them all."""
+        return self.ranks, self.context.calls.lives.get(self.role, 0)
 
     def ask(self, method: str) -> Future[Card]:
         """Ask the role, which may have to come up first; `method` is what it is asked for."""
         rank, timeout = self.rank or 0, self.options.get("timeout", DEFAULT_TIMEOUT_S)
         asking = Outgoing(self.role, rank, CARD, b"", timeout, idempotent=True, label=method)
+        before = self.heard if self.role in self.context.calls.lives else None  # it may be another while it answers
 
         def read(reply: Reply) -> Card:
             if reply.error_type:
                 raise RemoteError(reply.message, role=self.role, rank=rank, remote_traceback=reply.traceback)
-            return self.context.cards.learn(self.role, wire.load(reply.payload))
+            return self.context.cards.learn(self.role, wire.load(reply.payload), before or self.heard)
 
         return then(self.context.calls.send(asking), read)
 
@@ -168,12 +175,14 @@ def send(target: Target, method: str, mark: RpcMark, sent: Dispatched) -> Starte
         )
         for one in sent.sends
     )
+    left: Future[None] | None = None
     if mark.dispatch == "least_loaded":
-        target.context.cards.count(role, sent.sends[0].rank, futures[0])
+        left = Future() if mark.stream else None
+        target.context.cards.count(role, sent.sends[0].rank, left or futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
             future.add_done_callback(lambda done: _forgotten(target, what, done))
-    return Started(role, method, mark, sent, futures)
+    return Started(role, method, mark, sent, futures, left)
 
 
 def _forgotten(target: Target, what: str, done: Future[Reply]) -> None:

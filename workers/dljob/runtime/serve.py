@@ -12,13 +12,15 @@ from typing import Any
 from dljob.calls.mark import Card, RpcMark
 from dljob.master.views import Outcome
 from dljob.runtime import wire
-from dljob.runtime.feeds import UNHEARD_S, Feed
+from dljob.runtime.feeds import UNHEARD_S, CutOffError, Feed
 from dljob.runtime.loop import settle
 from dljob.runtime.messages import CARD, CLOSE, PULL, Call, Refusal, Reply
 from dljob.runtime.outcome import user_traceback
 from dljob.runtime.rpc import mark_of, parameters_of
 
 _ASKED = (CARD, PULL, CLOSE)
+LAPSED = 1000
+"""Of how many streams that nobody took it is known why they are over."""
 
 
 class Callee:
@@ -34,6 +36,8 @@ class Callee:
         self._running = 0
         self._slots: dict[str, threading.Semaphore] = {}
         self._feeds: dict[str, Feed] = {}
+        self._lapsed: dict[str, Reply] = {}
+        """Key -> what to say, of streams that were closed because nobody took their items."""
 
     def open(self, instance: Any) -> None:
         """`setup` is done: calls that wait go on."""
@@ -52,17 +56,18 @@ class Callee:
             self._changed.notify_all()
             feeds = list(self._feeds.values())
         for feed in feeds:
-            feed.close()
+            feed.close(cut=True)
 
     def wait_idle(self) -> None:
         """Wait until no call runs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
 
-    def _count(self, change: int) -> None:
+    def _begun(self) -> bool:
+        """One more call runs, unless the rank ended while this one was read or waited for its turn."""
         with self._changed:
-            self._running += change
-            self._changed.notify_all()
+            self._running += not self._closed
+            return not self._closed
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
         """Run a call; always a Reply, whatever the method does."""
@@ -84,19 +89,24 @@ class Callee:
         """What is asked of the host itself: the card, the next items of a stream, no more of them."""
         if call.method == CARD:
             return self._card(name)
+        goes_on = call.method == PULL and not call.again  # else items went with an answer that was lost
         with self._changed:
-            feed = self._feeds.get(key) if call.method == PULL else self._feeds.pop(key, None)
+            feed = self._feeds.get(key) if goes_on else self._feeds.pop(key, None)
+        if feed is not None and not goes_on:
+            feed.close()
         if call.method == CLOSE:
-            if feed is not None:
-                feed.close()
             return Reply(payload=wire.dump(None, name))
-        if feed is None:
-            return _refuse(Refusal.NOT_AGAIN, f"{name}: no such stream, its process has ended")
+        if feed is None and key in self._lapsed:
+            return self._lapsed[key]
+        if feed is None or not goes_on:
+            return _refuse(Refusal.NOT_AGAIN, f"{name}: there is no such stream, or not all of it any more")
         return self._next(feed, key, call, name)
 
     def _next(self, feed: Feed, key: str, call: Call, name: str) -> Reply:
         try:
             taken = feed.take(call.timeout_s)
+        except CutOffError:
+            return _refuse(Refusal.NOT_AGAIN, f"{name} {self._closed}, and the stream with it")
         except BaseException as error:  # noqa: BLE001 - the caller hears of it
             self._drop(key)
             return self._failed(error, name, idempotent=False)
@@ -109,6 +119,14 @@ class Callee:
     def _drop(self, key: str) -> None:
         with self._changed:
             self._feeds.pop(key, None)
+
+    def _lapse(self, key: str, said: Reply) -> None:
+        """A stream's items were dropped: the caller, which may have died, is told why if it comes after all."""
+        with self._changed:
+            self._feeds.pop(key, None)
+            self._lapsed[key] = said
+            if len(self._lapsed) > LAPSED:
+                del self._lapsed[next(iter(self._lapsed))]
 
     def _card(self, name: str) -> Reply:
         if self._object is None:
@@ -145,7 +163,10 @@ class Callee:
         slot = self._slot(call.method, mark)
         if slot is not None and not slot.acquire(timeout=call.timeout_s):
             return _refuse(Refusal.LATE, f"{name}.{call.method} was busy for {call.timeout_s:g} s")
-        self._count(1)
+        if not self._begun():
+            if slot is not None:
+                slot.release()
+            return _refuse(Refusal.ENDED, f"{name} {self._closed}")
         ended = functools.partial(self._ended, slot)
         if mark.stream:
             return self._open_feed(call, args, kwargs, name, ended)
@@ -159,7 +180,9 @@ class Callee:
             ended()
 
     def _ended(self, slot: threading.Semaphore | None) -> None:
-        self._count(-1)
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
         if slot is not None:
             slot.release()
 
@@ -182,12 +205,16 @@ class Callee:
             ended()
             return self._failed(error, name, idempotent=False)
         patience = UNHEARD_S if call.timeout_s is None else max(UNHEARD_S, call.timeout_s)
-        feed = Feed(items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience)
+
+        def lapsed(error: BaseException) -> None:
+            self._lapse(call.id, self._failed(error, name, idempotent=False))
+
         with self._changed:
+            feed = Feed(items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience, lapsed=lapsed)
             self._feeds[call.id] = feed
             closed = bool(self._closed)
         if closed:
-            feed.close()
+            feed.close(cut=True)
         return Reply(payload=wire.dump(call.id, what))
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:

@@ -12,23 +12,24 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from dljob.errors import DLJobError, JournalError
 from dljob.master import actions as ac
 from dljob.master import events as ev
 from dljob.master import status as snapshots
 from dljob.master.codec import event_record, snapshot_records
+from dljob.master.evolve import evolve
 from dljob.master.reissue import live_hosts, ready_spares, reissue
 from dljob.master.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.accounts import Evidence
 from dljob.runtime.backend import Backend
 from dljob.runtime.clock import JobClock
+from dljob.runtime.cut_short import cut_short
 from dljob.runtime.entries import sign_off
 from dljob.runtime.executor import Executor
 from dljob.runtime.group_watch import GroupWatch
 from dljob.runtime.hang_watch import HangWatch
 from dljob.runtime.hosts import SpareId
-from dljob.runtime.journal import FencedError, Journal, JournalBrokenError, Replay
+from dljob.runtime.journal import FencedError, Journal, Replay
 from dljob.runtime.messages import Beacon, BeaconReply
 from dljob.runtime.node_watch import NodeWatch
 from dljob.runtime.rebuild import change_record, rebuild
@@ -36,7 +37,6 @@ from dljob.runtime.relauncher import Relaunching
 from dljob.runtime.setup import Setup
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
-from dljob.telemetry import reasons
 
 BATCH, SNAPSHOT_EVERY = 1000, 2000
 VERSIONS_PER_EPOCH = 10**9
@@ -233,13 +233,22 @@ class Shell:
 
     def status(self) -> dict[str, Any]:
         """The status now; the final one when the job is over."""
-        return self.final or {**snapshots.status(self.state, self._shown_at(), self.progress), "version": self.version}
+        return self.final or self._told(snapshots.status)
 
     def brief(self) -> dict[str, Any]:
         """The status without ranks and units."""
         if self.final is not None:
             return snapshots.brief_of(self.final)
-        return {**snapshots.brief(self.state, self._shown_at(), self.progress), "version": self.version}
+        return self._told(snapshots.brief)
+
+    def _told(self, snapshot: Callable[[JobState, float, snapshots.Progress], dict[str, Any]]) -> dict[str, Any]:
+        """What others hear: a job is over once its last status is written.
+
+        Who sees the end may take down the Ray that we write it on.
+        """
+        over = self.state.phase.final
+        seen = evolve(self.state, phase=Phase.STOPPING, ended_at=None) if over else self.state
+        return {**snapshot(seen, self._shown_at(), self.progress), "version": self.version}
 
     async def _show(self) -> None:
         self._count += 1
@@ -259,6 +268,8 @@ class Shell:
                 self._count += 1
                 async with self.changed:
                     self.changed.notify_all()
+            if self._end is not None or self.aborted:
+                return  # the last status is on its way, and nothing is written after it
             if time.monotonic() - filed >= STATUS_EVERY_S:
                 filed = time.monotonic()
                 await self.timeline.status(self.status())
@@ -302,23 +313,26 @@ class Shell:
 
     async def _finish(self, override: Mapping[str, Any]) -> None:
         """Write the final status, remove the keys, let those who wait hear it."""
-        status = {**self.status(), **override}
+        shown = snapshots.status(self.state, self._shown_at(), self.progress)
+        status = {**shown, "version": self.version + 1, **override}
         await self.timeline.flush()
         await self.timeline.status(status)
         await sign_off(self.backend.kv, self.setup, status, self.timeline.after(0))
-        self.final = status
+        self.final, self._count = status, self._count + 1
         async with self.changed:
             self.changed.notify_all()
 
     async def _abort(self, error: Exception) -> None:
         """The master cannot go on (its journal cannot be written or read, or it is wrong): end the job with that."""
-        self.aborted, journal = True, isinstance(error, (JournalBrokenError, JournalError))
-        reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
-        said = str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"
+        self.aborted, left = True, None
         self.nodes.close()
-        with suppress(Exception):
+        try:
             await self.executor.clear()
-        await self._finish({"phase": "Failed", "reason": reason, "message": said})
+        except Exception as again:  # noqa: BLE001 - of one trouble or two, the job ends now
+            left = again
+        note, shown = cut_short(self.state.verdict, error, left)
+        self.timeline.add(note, self._now())
+        await self._finish(shown)
 
 
 async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,16 @@ def look(targets: Sequence[Target], *, stacks: bool) -> tuple[Seen, ...]:
 
 def _see(target: Target, end: float | None) -> Seen:
     stopped = why_stopped(target.pid) or (target.pid != target.host_pid and why_stopped(target.host_pid)) or ""
-    used = sum(cpu_seconds(pid) for pid in (target.pid, *below(target.pid)))
+    pids = (target.pid, *below(target.pid))
+    used = sum(cpu_seconds(pid) for pid in pids)
     if end is None:
         return Seen(Look(stopped, used))
+    seen = Look(stopped, used, runs=any(map(runs, pids)))
     threads, why_not = dump(target.pid, end)
     if not threads:
-        return Seen(Look(stopped, used), why_not)
+        return Seen(seen, why_not)
     frames = user_frames(threads, target.pid)
-    return Seen(Look(stopped, used, where(frames), line(frames)), text(threads))
+    return Seen(replace(seen, where=where(frames), at_line=line(frames)), text(threads))
 
 
 # -- what the kernel says
@@ -87,7 +89,7 @@ def why_stopped(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> str:
     """Why a process cannot run at all; empty: it can, or is gone."""
     folder = proc / str(pid)
     with suppress(OSError, IndexError):
-        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        state = _stat(folder)[0]
         if state == "T":
             return f"process {pid} is stopped by a signal (state T)"
         if state == "t":
@@ -108,10 +110,24 @@ def _frozen(folder: Path, cgroups: Path) -> bool:
     return False
 
 
+def runs(pid: int, proc: Path = PROC) -> bool:
+    """Whether a thread of a process runs or waits for a CPU (state R); a full machine gives it none for seconds."""
+    for thread in (proc / str(pid) / "task").glob("*"):
+        with suppress(OSError, IndexError):
+            if _stat(thread)[0] == "R":
+                return True
+    return False
+
+
+def _stat(folder: Path) -> list[str]:
+    """What the kernel tells of a process or thread from its state on, proc_pid_stat(5); its name may hold anything."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
 def cpu_seconds(pid: int, proc: Path = PROC) -> float:
     """CPU time that a process has used, all threads; 0 for one that is gone."""
     with suppress(OSError, IndexError, ValueError):
-        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = _stat(proc / str(pid))
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 

@@ -25,6 +25,8 @@ class Started:
     mark: RpcMark
     sent: Dispatched
     futures: tuple[Future[Reply], ...]
+    left: Future[None] | None = None
+    """To be done when a stream is over, where that counts: it is under way in its rank until then."""
 
     @property
     def name(self) -> str:
@@ -111,21 +113,31 @@ class AsCompleted:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        return self._pair(self._next(StopIteration()).result())
+        self._begin(StopIteration())
+        try:
+            number = self._coming.wait()
+        except BaseException:
+            self._left += 1
+            raise
+        return self._pair(number)
 
     def __aiter__(self) -> AsCompleted:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        import asyncio
+        self._begin(StopAsyncIteration())
+        try:
+            number = await self._coming.coming()
+        except BaseException:
+            self._left += 1
+            raise
+        return self._pair(number)
 
-        return self._pair(await asyncio.wrap_future(self._next(StopAsyncIteration())))
-
-    def _next(self, end: Exception) -> Future[int]:
+    def _begin(self, end: Exception) -> None:
+        """One less is left for others, unless who waits for it is called away."""
         if not self._left:
             raise end
         self._left -= 1
-        return self._coming.take()
 
     def _pair(self, number: int) -> tuple[int, Any]:
         return self._started.sent.sends[number].rank, self._started.answer(number)

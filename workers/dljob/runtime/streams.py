@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from dljob.runtime import sending, wire
@@ -44,7 +44,7 @@ class Stream:
         if self._started is None:
             self._begin(self._opened.result())
         while not self._ready():
-            self._arrived(self._arrivals.take().result())
+            self._arrived(self._arrivals.wait())
         return self._item(StopIteration())
 
     def __aiter__(self) -> Stream:
@@ -56,7 +56,7 @@ class Stream:
         if self._started is None:
             self._begin(await asyncio.wrap_future(self._opened))
         while not self._ready():
-            self._arrived(await asyncio.wrap_future(self._arrivals.take()))
+            self._arrived(await self._arrivals.coming())
         return self._item(StopAsyncIteration())
 
     def __enter__(self) -> Stream:
@@ -78,6 +78,7 @@ class Stream:
             self._pulls[number].add_done_callback(_close_one(self._send, number))
         for kept in (self._ids, self._pulls, self._items, self._turn):
             kept.clear()
+        _leave(self._started)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -124,6 +125,8 @@ class Stream:
             self._items.extend(items)
         if over:
             del self._ids[number]
+            if not self._ids and not self._pulls:
+                _leave(started)
         else:
             self._turn.append(number)
 
@@ -141,11 +144,19 @@ class Stream:
 _Send = Callable[[int, str, str], object]
 
 
+def _leave(started: Started | None) -> None:
+    """Its rank has no more to do for this stream."""
+    if started is not None and started.left is not None:
+        with contextlib.suppress(InvalidStateError):  # it is left already
+            started.left.set_result(None)
+
+
 def _close_all(send: _Send) -> Callable[[Future[Started]], None]:
     """Closes a stream that was left before it was on its way."""
 
     def opened(done: Future[Started]) -> None:
         if done.exception() is None:
+            _leave(done.result())
             for number, answer in enumerate(done.result().futures):
                 answer.add_done_callback(_close_one(send, number))
 

@@ -5,6 +5,7 @@ User code runs in a thread of its own; control calls, the beacon and calls from 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
@@ -118,6 +119,14 @@ class ThreadHost(Host):
                 self._parts = order.incarnation
             self._callee.close(LEFT, cut=True)
             self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
+        tells = threading.Timer(PATIENCE_S, _tell_where)  # also where what breaks off does not come back
+        tells.start()
+        try:
+            self._have_left(recall, done)
+        finally:
+            tells.cancel()
+
+    def _have_left(self, recall: Recall, done: threading.Event) -> None:
         self._break_off(recall)
         asked = float("-inf")
         while not done.wait(ASK_S):
@@ -255,7 +264,7 @@ class ThreadHost(Host):
             config=read_only(role.config),
             peers=peers_of(job, order),
             devices=dict(start.devices),
-            device_index=environment.device_index(self._kind, start, environment.switches(role, env)),
+            device_index=environment.device_index(self._kind, start, role),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
             calls=RayCalls(job, f"{role.name}/{start.rank}"),
@@ -319,3 +328,9 @@ class ThreadHost(Host):
     def steps_lost(self) -> None:
         """Send the last step again."""
         self._progress.again()
+
+
+def _tell_where() -> None:
+    """Into the rank's log, where its threads are: in what C code, or in what wait, nothing can be raised."""
+    print(f"[dljob] has not left after {PATIENCE_S:g} s; its threads:", file=sys.stderr, flush=True)  # noqa: T201 - its log
+    faulthandler.dump_traceback(sys.__stderr__ or 2)

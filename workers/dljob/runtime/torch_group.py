@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dljob.master.actions import RankStart
-from dljob.plan.model import RolePlan
+from dljob.plan.role import RolePlan
 from dljob.runtime.context import WorkerContext
 from dljob.runtime.group_sockets import GroupSockets
 from dljob.runtime.messages import StartOrder
@@ -76,16 +76,21 @@ def _notice_groups() -> None:
 def abort(address: str) -> None:
     """Break off all process groups of this process, from another thread than the one that is in a collective.
 
-    NCCL and HCCL are aborted; gloo's connections are shut. `address` is that of the store: who waits there for others
-    is let go too.
+    NCCL and HCCL are aborted; gloo's connections are shut, first of all: what follows may wait for who is in them.
+    `address` is that of the store: who waits there for others is let go too.
     """
+    sockets.shut()
     dist = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # whatever a backend says to it: what goes on after is replaced in the end
         if dist is not None and dist.is_available() and dist.is_initialized():
             from torch.distributed import distributed_c10d
 
             made: Any = distributed_c10d
-            getattr(made, "_abort_process_group", dist.destroy_process_group)()
+            # It coalesces: what another thread asks of the default group meanwhile is put off, as if it were done, and
+            # done at the end, or fails there and leaves the groups (torch 2.15). Gloo has nothing that it aborts.
+            aborts = getattr(made, "_abort_process_group", None)
+            gloo = {dist.get_backend(group) for group in tuple(made._world.pg_map)} == {"gloo"}
+            (dist.destroy_process_group if gloo or aborts is None else aborts)()
     sockets.shut(address)
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from ray import exceptions as rx
+
+from dljob.errors import PeerLostError
 from dljob.runtime.context import Outgoing
+from dljob.runtime.messages import Peer
+
+LOSSES = (
+    *(rx.RayActorError, rx.ObjectLostError, rx.WorkerCrashedError),
+    *(rx.OutOfMemoryError, rx.NodeDiedError, rx.LocalRayletDiedError),
+)
+"""How Ray says that a process is gone, or what it answered."""
 
 
 class LateError(Exception):
@@ -22,6 +32,8 @@ class Sending:
     after: int = 0
     again: bool = False
     waiting_for: str = "its answer"
+    lost: str = ""
+    """Why its answer was lost, where the callee's process did not die with it."""
 
     @property
     def left(self) -> float | None:
@@ -34,3 +46,15 @@ class Sending:
     def name(self) -> str:
         """As in `rollout/1.generate`."""
         return self.call.name
+
+    def lost_with(self, peer: Peer) -> PeerLostError:
+        """What its caller is told when it is not sent again."""
+        who = f"{self.call.role}/{self.call.rank} (incarnation {peer.incarnation})"
+        died = f"the process of {who} died with the call"
+        how = f"the answer of {who} was lost: {self.lost}" if self.lost else died
+        return PeerLostError(
+            f"{self.name}: {how}: it may have run, or not",
+            role=self.call.role,
+            rank=self.call.rank,
+            hint="call again if that does no harm, or declare the method @rpc(idempotent=True)",
+        )

@@ -70,6 +70,8 @@ class Member:
         self._group: CollectiveGroup | None = None
         self._over: CollectiveError | None = None
         """Why the group will not be made again."""
+        self._sending = threading.Lock()
+        """Held while a version is sent: the group is not closed meanwhile."""
         self._changed = threading.Condition()
         self._taken: OrderedDict[str, Buckets | None] = OrderedDict()
         """By nonce; None where they are not had any more, or never came whole."""
@@ -93,9 +95,11 @@ class Member:
     def send(self, version: Version, buckets: Buckets) -> Version:
         """Broadcast the buckets; the version with the group that has them, or as it was where there is none now."""
         self.check()
-        group = self._group
-        if group is None or not group.whole:
-            return version
+        with self._sending:
+            group = self._group
+            return version if group is None or not group.whole else self._sent(group, version, buckets)
+
+    def _sent(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
         coming = Broadcast(group.full_name, version.nonce, group.rank, version.sizes)
         done = threading.Event()
         self._announce(version, coming)
@@ -139,7 +143,7 @@ class Member:
             try:
                 with CollectiveGroup(self._name) as group:
                     self._now(group)
-                    self._serve(group)
+                    self._member_of(group)
             except DeadlineError as error:
                 _log.warning("%s goes by the store: %s", self.channel, error)
             except CollectiveAbortedError as error:
@@ -151,6 +155,13 @@ class Member:
             finally:
                 self._now(None)
             time.sleep(AGAIN_S)
+
+    def _member_of(self, group: CollectiveGroup) -> None:
+        try:
+            self._serve(group)
+        finally:
+            with self._sending:
+                self._now(None)
 
     def _current(self) -> bool:
         try:
@@ -164,7 +175,8 @@ class Member:
             self._changed.notify_all()
 
     def _lost(self, error: CollectiveAbortedError) -> None:
-        if not group_spec(self._name, table(), current_worker()).recreate:
+        # Who ended well is no loss to a channel: it reads no more, and the others have the store.
+        if not error.ended and not group_spec(self._name, table(), current_worker()).recreate:
             self._over = error
 
     def _serve(self, group: CollectiveGroup) -> None:

@@ -53,11 +53,11 @@ class WeightsKeeper(Keeper):
         self._replace(mark, sums=sums)
 
     async def newer(self, mark: Mark, wait_s: float) -> Version | None:
-        """The newest version, once there is one after `mark`."""
+        """The newest version, once there is one after `mark`: the one before it is none when that is lost."""
 
         def look() -> Version | None:
             newest = self._versions[-1] if self._versions else None
-            return newest if newest is not None and newest.mark != mark else None
+            return newest if newest is not None and _after(newest.mark, mark) else None
 
         return await self.changes.until(look, wait_s)
 
@@ -197,6 +197,11 @@ class WeightsKeeper(Keeper):
     def _replace(self, mark: Mark, **changes: Any) -> None:
         self._versions = [replace(one, **changes) if one.mark == mark else one for one in self._versions]
         self.changes.happened()
+
+
+def _after(mark: Mark, other: Mark) -> bool:
+    """Whether a version of this keeper came later than what a reader has, which may be of a keeper before."""
+    return mark[0] != other[0] or mark[1] > other[1]
 
 
 def _put(bucket: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ store, ray-ascend 0.1.1, hands over memory that nobody has written.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,6 +29,8 @@ KEPT_S = 24 * 3600
 CONNECT_MS = 10_000
 REQUEST_MS = 60_000
 ABSENT = "Key not found"
+
+_log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -120,8 +123,12 @@ class DatasystemCarrier:
     def _delete(self, stored: Sequence[Stored]) -> None:
         """What cannot be deleted goes by its time."""
         keys = [where.key for where in stored if sum(where.sizes)]
-        if keys:
+        if not keys:
+            return
+        try:
             self._client.delete(keys)
+        except RuntimeError as error:
+            _log.warning("%s.publish: what is kept no more stays for up to %d s: %s", self._keeper.name, KEPT_S, error)
 
     def fetch(self, version: Version) -> Buckets | None:
         """Copies of its buckets, checked; None when they are not there any more, which the keeper is told."""

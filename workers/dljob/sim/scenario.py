@@ -16,7 +16,7 @@ from dljob.master.state import Phase
 from dljob.master.views import Clue, Reason
 from dljob.plan import incidents
 from dljob.plan.incidents import Incident, Key, Moment, Strike
-from dljob.plan.model import HostKind
+from dljob.plan.role import HostKind
 from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
 from dljob.sim import laws
 from dljob.sim.drive import Case, Driver, Pace

@@ -148,7 +148,7 @@ GATEWAY = (
         "dljob_restarts_total",
         "counter",
         "gateway",
-        "Restarts, by level as the spec writes it: InProcess, Process, RoleGroup, Role, Job; and Master, its own.",
+        "Restarts, by level: InProcess, Process, RoleGroup, Role, Job and Node as the spec has them; Master, its own.",
         (*_JOB, "level"),
     ),
     Metric(

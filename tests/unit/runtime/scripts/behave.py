@@ -16,6 +16,9 @@ if what == "facts":
     print(__name__, main, Path.cwd(), sys.argv, os.getpgrp() == os.getpid(), "ray" in sys.modules, flush=True)
 elif what == "raise":
     raise ValueError("no such thing")
+elif what == "astray":
+    os.chdir("/")
+    Path("no-such-data").read_text()
 elif what == "exit":
     sys.exit(int(sys.argv[2]))
 elif what == "save":

@@ -51,6 +51,15 @@ def ended(job: Mapping[str, Any]) -> bool:
     return phase_of(job) in FINAL
 
 
+def begun(job: Mapping[str, Any]) -> int:
+    """The attempt whose notes and logs are to be had; 0 while there is none.
+
+    The next attempt is counted while the last one's head still answers, and is its own once it is submitted.
+    """
+    status = status_of(job)
+    return int(status.get("attempt") or 1) if status.get("submissionId") else 0
+
+
 def place_of(job: Mapping[str, Any]) -> str:
     """For messages: `hello in namespace team`."""
     return f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
@@ -130,7 +139,8 @@ async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
     away = 0.0
     while True:
         try:
-            stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}")
+            # `seen`: else the deletion of a job that goes while nobody watches would be told by nobody.
+            stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}", seen=(job,))
             async with aclosing(stream) as heard:
                 async for kind, found in heard:
                     away = 0.0
@@ -178,6 +188,7 @@ async def wait(kube: Kube, job: Json, timeout: float | None = None) -> Json:  # 
 
     Raises:
         DeadlineError: it was not over in `timeout` seconds.
+        NotFoundError: it was deleted, maybe before this was asked.
     """
     last = job
 

@@ -216,12 +216,17 @@ class Follower:
         lines, self.fresh = self.fresh, []
         return lines
 
+    def begin_anew(self) -> None:
+        """Nothing that comes goes on from what was read; a line without an end ends with it."""
+        self.fresh += self.last()
+        self.at, self.seen, self.quiet, self.pause = 0, "", 0, 0
+
     async def more(self, head: gate.Head) -> None:
         """Read on; what was read before an error stays among the fresh lines."""
         while True:
             piece = await head.piece(*self.key, self.at)
-            if piece.offset < self.at:  # a new attempt, whose logs begin anew
-                self.at = 0
+            if piece.offset < self.at:  # whoever writes it has begun anew
+                self.begin_anew()
                 continue
             read = piece.offset > self.at
             self.at = piece.offset
@@ -238,12 +243,14 @@ class Followed:
         self._tail = tail
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._head: gate.Head | None = None
+        self._attempt = 0
 
     async def hear(self, kube: Kube, job: Json) -> list[Line]:
         """What was written since the last time, rank by rank; a log that cannot be had twice in a row is told of once.
 
         Not of a job that has ended: its pods go at once, and what is kept of its logs comes last.
         """
+        self._begin(jobs.begun(job))
         try:
             if self._head is None:
                 self._head = await gate.reach(kube, job)
@@ -259,6 +266,16 @@ class Followed:
                 told.add(follower.away)
                 lines.append(Line(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
         return lines
+
+    def _begin(self, attempt: int) -> None:
+        """Read an attempt that is submitted from its beginning: its logs are others, on another head."""
+        if attempt in (0, self._attempt):
+            return
+        self._attempt, self._head = attempt, None
+        for follower in self._followers:
+            if follower.at:
+                self._tail = None  # of what was there at first, and nothing of this was
+            follower.begin_anew()
 
     async def _look(self, follower: Follower, head: gate.Head, *, last: bool) -> None:
         """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""

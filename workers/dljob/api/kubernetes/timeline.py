@@ -56,6 +56,8 @@ class Timeline:
     """Whether PrimeMaster is asked, too: Events come from the operator and need no token."""
     _seen: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     _seq: int = 0
+    _attempt: int = 0
+    """Whose notes `_seq` counts; 0: not known yet."""
     _events: list[Json] = field(default_factory=list[Json])
     silent: str = ""
     """Why PrimeMaster was not heard the last time; empty when it was."""
@@ -88,6 +90,9 @@ class Timeline:
 
     async def _from_master(self, kube: Kube, job: Json) -> list[Json]:
         notes: list[Json] = []
+        attempt = jobs.begun(job) or self._attempt
+        if attempt != self._attempt:  # its PrimeMaster counts from 1
+            self._attempt, self._seq = attempt, 0
         try:
             head = await gate.reach(kube, job)
             while some := await head.notes(self._seq):  # it gives so many at once

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from dljob.errors import PlacementError
 from dljob.master.assign import Refusal, assign, spare_nodes
 from dljob.master.views import NodeView
-from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, RolePlan, Series, Unit, add_up
+from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
+from dljob.plan.role import RolePlan
 from dljob.plan.words import ranges, resources_text
 from dljob.spec.emit import to_yaml
 from dljob.spec.quantity import show, show_memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
     if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
         raise UsageError(f"{', '.join(only)}: for --to kubernetes")
     job = meaning.job(line, _site(local=local))
-    shown = console(line, job.ranks_per_node)
+    shown = console(line, job.ranks_per_node, socket.getfqdn() if local else "")
     from dljob.plan.plan import plan
     from dljob.spec.load import parse
 
@@ -65,4 +66,5 @@ def _site(*, local: bool) -> meaning.Site:
     from dljob.runtime.machine import devices_here
 
     devices = {kind: len(ids) for kind, ids in devices_here().items()} if local else {}
-    return meaning.Site(local, len(os.sched_getaffinity(0)), devices, Path.cwd())
+    python, threads = os.environ.get("PYTHON_EXEC", ""), os.environ.get("OMP_NUM_THREADS")
+    return meaning.Site(local, len(os.sched_getaffinity(0)), devices, Path.cwd(), python, threads)

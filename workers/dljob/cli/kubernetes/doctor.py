@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
+import shlex
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,8 +73,21 @@ def here() -> list[Finding]:
     ):
         version = _installed(package)
         fix = f"pip install 'dljob[{extra}]', if you want {what}"
-        made.append(Finding(package, "ok", version) if version else Finding(package, "skip", "not installed", fix))
+        made.append(_package(package, version) if version else Finding(package, "skip", "not installed", fix))
     return made
+
+
+def _package(package: str, version: str) -> Finding:
+    """A package that is installed, and whether each process compiles it again as it starts: torch, for seconds."""
+    found = importlib.util.find_spec(package)
+    folder = Path(found.origin).parent if found and found.origin else None
+    if folder is None or Path(importlib.util.cache_from_source(str(folder / "__init__.py"))).exists():
+        return Finding(package, "ok", version)
+    if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
+        return Finding(package, "ok", version)  # the first import does it
+    said = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else "its folder cannot be written to"
+    message = f"{version}, compiled anew in each process that starts: {said}"
+    return Finding(package, "warn", message, shlex.join([sys.executable, "-m", "compileall", "-q", str(folder)]))
 
 
 def _installed(package: str) -> str:

@@ -83,8 +83,9 @@ class CollectiveGroup:
 
     @property
     def whole(self) -> bool:
-        """Whether no member is known to be lost, and no operation was cut off."""
-        return self._group is not None and not self._watch.lost.is_set() and not self._runner.broken
+        """Whether no member is known to be lost or to have ended, and no operation was cut off."""
+        gone = self._watch.lost.is_set() or self._watch.ended
+        return self._group is not None and not gone and not self._runner.broken
 
     @property
     def device(self) -> str:
@@ -235,16 +236,18 @@ class CollectiveGroup:
     # -- running an operation
 
     def _run(self, what: str, *arguments: Any) -> None:
-        if self._group is None:
-            raise UsageError(f"{what}: group {self.name} (epoch {self.epoch}) is closed")
-        operation: Callable[..., None] = getattr(self._group, what)
+        group = self._group  # read once: another thread may close it in between, as for a loss
         try:
+            if group is None:
+                self._runner.check(what)
+                raise UsageError(f"{what}: group {self.name} (epoch {self.epoch}) is closed")
+            operation: Callable[..., None] = getattr(group, what)
             self._runner.run(what, partial(operation, *arguments))
         except CollectiveAbortedError as error:
             raise self._remembered(error) from error.__cause__
 
     def _remembered(self, error: CollectiveAbortedError) -> CollectiveAbortedError:
-        if not self._spec.recreate:
+        if not self._spec.recreate and not error.ended:
             _lost[self._life] = error
         return error
 

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dljob.errors import CollectiveAbortedError
@@ -26,6 +27,10 @@ class Watched(Protocol):
 
     lost: threading.Event
     """Set when one is lost."""
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """While an operation is under way."""
+        ...
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
         """What the caller of an operation is told then."""
@@ -57,10 +62,11 @@ class Runner:
         Raises:
             CollectiveAbortedError: A member is lost, or the connection to one is.
         """
-        if self._watch.lost.is_set():
-            raise self._error(what)
-        if self.broken:
-            raise self._cut(what, self.broken)
+        self.check(what)
+        with self._watch.at_work():
+            self._run(what, operation)
+
+    def _run(self, what: str, operation: Op) -> None:
         try:
             operation() if self._orders is None else self._apart(what, operation, self._orders)
         except _KINDS as error:
@@ -72,6 +78,13 @@ class Runner:
                 raise self._error(what) from error
             self.broken = f"{type(error).__name__}: {error}"
             raise self._cut(what, self.broken) from error
+
+    def check(self, what: str) -> None:
+        """Raise CollectiveAbortedError where none can be run any more."""
+        if self._watch.lost.is_set():
+            raise self._error(what)
+        if self.broken:
+            raise self._cut(what, self.broken)
 
     def end(self) -> None:
         """No more operations."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ from ray.util.collective.types import (
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch's own documents use it
 from torch.distributed.distributed_c10d import PrefixStore
 
-from dljob.errors import CollectiveError
+from dljob.errors import CollectiveError, UsageError
 from dljob.runtime.group_sockets import GroupSockets
 
 _OPS = {
@@ -105,15 +106,38 @@ class Isolated(BaseGroup):
         self._pg = self._store = None
 
     @contextlib.contextmanager
-    def _lent(self, tensors: Sequence[Any], *, write: bool = True) -> Generator[list[Any]]:
-        """The tensors where torch's group can work on them; what it wrote comes back into them."""
+    def _lent(self, tensors: Sequence[Any], *, into: str = "") -> Generator[list[Any]]:
+        """The tensors where torch's group can work on them; what it wrote comes back into them.
+
+        `into`: the operation that writes into them; none where they are only read.
+
+        Raises:
+            UsageError: One that is to be written into cannot be.
+        """
+        for tensor in tensors if into else ():
+            self._may_be_written(tensor, into)
         lent = [self._copies(tensor) for tensor in tensors]
         yield lent
         if self._aborted:
             raise RuntimeError("the group was aborted: the connection to a peer was given up")
         for tensor, own in zip(tensors, lent, strict=True):
-            if write and not _same(tensor, own):
-                torch.as_tensor(tensor).copy_(own)
+            if into and not _same(tensor, own):
+                # Detached: torch writes into no parameter otherwise.
+                torch.as_tensor(tensor).detach().copy_(own)
+
+    def _may_be_written(self, tensor: Any, what: str) -> None:
+        """Refuse what torch would make a tensor of its own of, and memory that is shared to be read."""
+        if isinstance(tensor, torch.Tensor):
+            return
+        array = isinstance(tensor, np.ndarray)
+        if array and tensor.flags.writeable:
+            return
+        given = "a NumPy array that is read-only" if array else f"a {type(tensor).__name__}"
+        raise UsageError(
+            f"{what}: member {self.rank} of group {self.group_name} gave {given}, which cannot be written into",
+            hint="give it a torch tensor or a NumPy array of your own: array.copy() of what others have too, as "
+            "WeightChannel.receive() gives it; np.array(value) of a number or a list",
+        )
 
     def _done(self, work: Any) -> None:
         work.wait()
@@ -123,7 +147,7 @@ class Isolated(BaseGroup):
         """Make each member's tensor the sum of all."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(allreduce_options)
-        with self._lent(tensor) as own:
+        with self._lent(tensor, into="allreduce") as own:
             self._done(self._pg.allreduce(own, options))
 
     def barrier(self, barrier_options: Any = None) -> None:  # noqa: ARG002 - Ray's signature
@@ -137,37 +161,38 @@ class Isolated(BaseGroup):
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = _op(reduce_options), _root(reduce_options)
         root = self.rank == _root(reduce_options)
-        with self._lent(tensor, write=root) as own:
+        with self._lent(tensor, into="reduce" if root else "") as own:
             # Torch may leave parts of the sum in those of the others.
             self._done(self._pg.reduce(own if root else [each.clone() for each in own], options))
 
     def allgather(self, tensor_list: Any, tensor: Any, allgather_options: Any = None) -> None:  # noqa: ARG002 - Ray's signature
         """Give each member the tensors of all."""
-        with self._lent(tensor_list[0]) as outputs, self._lent(tensor, write=False) as own:
+        with self._lent(tensor_list[0], into="allgather") as outputs, self._lent(tensor) as own:
             self._done(self._pg.allgather([outputs], own))
 
     def broadcast(self, tensor: Any, broadcast_options: Any = None) -> None:
         """Make each member's tensor the root's."""
         options = dist.BroadcastOptions()
         options.rootRank = _root(broadcast_options)
-        with self._lent(tensor, write=self.rank != _root(broadcast_options)) as own:
+        root = self.rank == _root(broadcast_options)
+        with self._lent(tensor, into="" if root else "broadcast") as own:
             self._done(self._pg.broadcast(own, options))
 
     def reducescatter(self, tensor: Any, tensor_list: Any, reducescatter_options: Any = None) -> None:
         """Give each member the sum of the parts that are for it."""
         options = dist.ReduceScatterOptions()
         options.reduceOp = _op(reducescatter_options)
-        with self._lent(tensor) as own, self._lent(tensor_list[0], write=False) as inputs:
+        with self._lent(tensor, into="reducescatter") as own, self._lent(tensor_list[0]) as inputs:
             self._done(self._pg.reduce_scatter(own, [inputs], options))
 
     def send(self, tensor: Any, send_options: SendOptions) -> None:
         """Send a tensor to a member."""
-        with self._lent(tensor, write=False) as own:
+        with self._lent(tensor) as own:
             self._done(self._pg.send(own, send_options.dst_rank, 0))
 
     def recv(self, tensor: Any, recv_options: RecvOptions) -> None:
         """Take a tensor from a member."""
-        with self._lent(tensor) as own:
+        with self._lent(tensor, into="recv") as own:
             self._done(self._pg.recv(own, recv_options.src_rank, 0))
 
 
@@ -210,7 +235,7 @@ class IsolatedGloo(Isolated):
         """By an allreduce of all parts: gloo has no reduce_scatter of lists."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(reducescatter_options)
-        with self._lent(tensor_list[0], write=False) as inputs, self._lent(tensor) as own:
+        with self._lent(tensor_list[0]) as inputs, self._lent(tensor, into="reducescatter") as own:
             parts = torch.stack(inputs)
             self._done(self._pg.allreduce([parts], options))
             own[0].copy_(parts[self.rank])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ ASK_S = 60.0
 """PrimeMaster answers within 20 s, or is being made anew."""
 AGAIN_S = 0.5
 ENDED_GRACE_S = 5.0
-"""What a member had sent that ended well may still be on its way for so long."""
+"""What a member had sent that ended well may still be on its way for so long: each operation has it."""
+LOOK_S = 1.0
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -31,6 +33,11 @@ class Assembly:
     members: tuple[tuple[str, int, int], ...]
     place: int
     """This member's number in it."""
+
+    @property
+    def me(self) -> str:
+        """This member's name."""
+        return "{}/{}".format(*self.members[self.place])
 
     def lost(self, said: Mapping[str, Any]) -> dict[str, str]:
         """Who of these is not in it any more, by what PrimeMaster says now: "rollout/1" -> why."""
@@ -87,11 +94,13 @@ class Muster:
                 return None
         return str(said["offer"])
 
-    def question(self, epoch: int, number: int, offer: str = "", *, met: bool = False) -> Mapping[str, Any]:
+    def question(
+        self, epoch: int, number: int, offer: str = "", *, met: bool = False, busy: bool = False
+    ) -> Mapping[str, Any]:
         """One question; {"away"} where PrimeMaster does not answer, which says nothing of the members."""
         asked = {"group": self._group, "me": list(self._me), "epoch": epoch, "round": number}
         try:
-            return self._ask({**asked, "offer": offer, "met": met})
+            return self._ask({**asked, "offer": offer, "met": met, "busy": busy})
         except UnreachableError as error:
             time.sleep(AGAIN_S)
             return {"away": error.message}
@@ -109,12 +118,22 @@ class Muster:
 
 
 class Watch:
-    """Looks out for the loss of a member until it is closed; `lost` is set then, and `break_off` called, once."""
+    """Looks out for the loss of a member until it is closed; `lost` is set then, and `break_off` called, once.
+
+    A member that ended well is lost as soon as an operation waits for it: what it had sent is still received, and
+    what a thread of it is still at is not disturbed.
+    """
 
     def __init__(self, muster: Muster, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
         self.lost = threading.Event()
         self.who: dict[str, str] = {}
         self.over = ""
+        self.ended = False
+        """Whether the others that are absent, or the job, ended well: nobody will make the group again."""
+        self._heard = 0.0
+        """Since when just those are known to have ended."""
+        self._works: dict[object, float] = {}
+        """The operations of this member that are under way, and since when."""
         self._closed = threading.Event()
         self._break_off = break_off
         self._asked = muster, made, offer
@@ -124,22 +143,50 @@ class Watch:
         """The group is not used any more."""
         self._closed.set()
 
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """While an operation is under way."""
+        mark = object()
+        self._works[mark] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._works[mark]
+
     def _run(self) -> None:
-        muster, made, offer = self._asked
+        (muster, made, offer), told = self._asked, False
         while not self._closed.is_set():
-            said = muster.question(made.epoch, made.round, offer, met=True)
+            said = muster.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
             if "over" in said:
-                self.over = str(said["over"])
-            elif "members" in said:
-                self.who, self.over = made.lost(said), str(said["why"])
-                if said["ended"] and self._closed.wait(ENDED_GRACE_S):
-                    return
-            else:
+                self.over, self.ended = str(said["over"]), False
+            elif "members" not in said:
+                continue
+            elif told := self._bears(said):
+                self._rest()
                 continue
             self.lost.set()
             if not self._closed.is_set():
                 self._break_off()
             return
+
+    def _bears(self, said: Mapping[str, Any]) -> bool:
+        """Whether operations may go on, though somebody is absent."""
+        made, now = self._asked[1], time.monotonic()
+        who, ended = made.lost(said), bool(said["ended"]) and said["epoch"] == made.epoch
+        if ended and who.pop(made.me, "") and not who:
+            return True  # its threads outlive its run(): that is no loss to themselves
+        if not self.ended or self.who != who:
+            self._heard = now
+        self.who, self.over, self.ended = who, str(said["why"]), ended
+        waits = now - max(self._heard, min([*self._works.values()], default=now))
+        busy = any(f"{role}/{rank}" in who for role, rank in said.get("busy", ()))
+        return ended and (busy or waits < ENDED_GRACE_S)
+
+    def _rest(self) -> None:
+        """Until it is worth to ask again: only an operation wants to know more."""
+        self._closed.wait(LOOK_S)
+        while not self._works and not self._closed.wait(LOOK_S):
+            pass
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
         """What the threads of this member are told."""
@@ -147,10 +194,12 @@ class Watch:
         whom = ", ".join(f"{name} {why}" for name, why in list(self.who.items())[:8]) or self.over
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'
         never = "onRestart is Fail: let this error end the rank; new processes make the group"
+        hint = "who ended well does not come back: the group is not made again" if self.ended else ""
         return CollectiveAbortedError(
             f"{what}: group {group} (epoch {epoch}) is broken: {whom}",
             group=group,
             epoch=epoch,
             lost=tuple(self.who),
-            hint=again if recreate else never,
+            ended=self.ended,
+            hint=hint or (again if recreate else never),
         )

@@ -16,6 +16,7 @@ import asyncio
 import importlib
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from dljob.errors import UsageError
 from dljob.master.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Resources, Unit
 from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, KeyValue, RefusedError
+from dljob.runtime.making import Making
 from dljob.runtime.yr.cell import Cell, Failure
 from dljob.spec.capabilities import Capability
 
@@ -94,6 +96,7 @@ class YrBackend:
         self._yr: Any = self._session.yr
         self.capabilities = LOCAL if self._session.local else CLUSTER
         self.kv: KeyValue = self._session.kv
+        self._making = Making(ThreadPoolExecutor(4, thread_name_prefix="dljob-yr"))
 
     # -- nodes
 
@@ -151,7 +154,7 @@ class YrBackend:
             raise UsageError(
                 f"{spec.name} is to be on a node of its own: the backend yr lacks {Capability.SEVERAL_NODES}"
             )
-        return ActorRef(spec.name, await asyncio.to_thread(self._make, spec))
+        return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec))
 
     def _check(self, spec: ActorSpec) -> None:
         own = getattr(_class(STAND_INS.get(spec.cls, spec.cls)), "carries_environment", False)
@@ -215,6 +218,7 @@ class YrBackend:
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
         """Names in our namespace that start so."""
+        await self._making.settled(self._making.names(prefix))
         rows = await asyncio.to_thread(self._yr.list_named_instances, all_namespaces=True)
         names = (actor_name(row["name"]) for row in rows if row["namespace"] == NAMESPACE)
         return tuple(sorted(name for name in names if name.startswith(prefix)))

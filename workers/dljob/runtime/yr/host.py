@@ -135,6 +135,7 @@ class _NoCalls:
     def __init__(self, who: str) -> None:
         self._who = who
         self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
 
     def send(self, call: Outgoing) -> Future[Reply]:
         """A future with the refusal."""

@@ -1,0 +1,68 @@
+"""A rank that breaks its gloo group off from another thread while it is in a collective, again and again.
+
+    python break_off.py RANK WORLD PORT ROUNDS ELEMENTS
+
+The last line says in which rounds the thread did not come back from its collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from dljob.runtime import torch_group
+
+PATIENCE_S = 10.0
+"""Of a machine that is full; it takes 10 ms."""
+
+
+def reduces(elements: int, done: threading.Event) -> None:
+    """Be in collectives until one fails, or the next one finds no group."""
+    with suppress(RuntimeError, ValueError):
+        while True:
+            dist.all_reduce(torch.zeros(elements))
+    done.set()
+
+
+def broken_off(store: Any, rank: int, world: int, elements: int, after_s: float) -> bool:
+    """Whether the thread of a group that is broken off comes back."""
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    dist.all_reduce(torch.zeros(1))
+    done = threading.Event()
+    threading.Thread(target=reduces, args=(elements, done), daemon=True).start()
+    time.sleep(after_s)
+    torch_group.abort("")
+    return done.wait(PATIENCE_S)
+
+
+def main(rank: int, world: int, port: int, rounds: int, elements: int) -> None:
+    """All rounds; the ranks begin each of them together."""
+    torch.set_num_threads(1)
+    torch_group._notice_groups()
+    store = dist.TCPStore("127.0.0.1", port, None, is_master=rank == 0, timeout=timedelta(seconds=120))
+    draws, hung = random.Random(7), list[int]()  # noqa: S311 - when to break off
+    for number in range(rounds):
+        group = PrefixStore(f"group/{number}", store)
+        if not broken_off(group, rank, world, elements, draws.uniform(0, 0.03)):
+            hung.append(number)
+        store.set(f"{number}/{rank}", "")
+        store.wait([f"{number}/{other}" for other in range(world)])
+    print(json.dumps({"hung": hung}), flush=True)
+    if rank == 0:
+        sys.stdin.read()  # the others need the store until they are over
+    os._exit(0)  # a thread that hangs, as a group that waits for it, would keep the process
+
+
+if __name__ == "__main__":
+    main(*(int(word) for word in sys.argv[1:]))

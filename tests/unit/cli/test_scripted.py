@@ -1,0 +1,117 @@
+"""`dljob torchrun --to HOST:PORT`: no way out of the command leaves a job behind that nobody asked to go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob.api import handle as handles
+from dljob.api.torchrun_console import Console
+from dljob.cli import scripted, watch
+from dljob.errors import DeadlineError, SpecError, UsageError
+from dljob.spec.load import parse
+
+
+class Handle:
+    """A job that only notes what it is told."""
+
+    name, uid, connection = "train", "0" * 32, None
+
+    def __init__(self, folder: Path, *, ends: bool = True) -> None:
+        self.dir, self.ends, self.told = folder, ends, list[str]()
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+    def wait(self, timeout: float) -> None:
+        self.told.append(f"wait {timeout:g}")
+        if not self.ends:
+            raise DeadlineError("not over")
+
+
+@pytest.fixture
+def signals() -> Any:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: None) -> Handle:
+    made = Handle(tmp_path)
+    (tmp_path / "logs").mkdir()
+
+    def submitted(*_: object, **__: object) -> Handle:
+        made.told.append("submit")
+        return made
+
+    monkeypatch.setattr(handles, "submit", submitted)
+    return made
+
+
+def run(log_dir: Path | None = None) -> int:
+    line = SimpleNamespace(to="h:1", log_dir=log_dir and str(log_dir))
+    return scripted.on_ray(None, Console(1), line)  # type: ignore[arg-type]
+
+
+def signalled(number: signal.Signals) -> Any:
+    def look(*_: object) -> dict[str, Any]:
+        os.kill(os.getpid(), number)
+        signal.sigtimedwait([], 10)  # the handler ends it
+        raise AssertionError("no signal came")
+
+    return look
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_signal_stops_the_job(
+    number: signal.Signals, ends: bool, job: Handle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.ends = ends
+    monkeypatch.setattr(watch, "watch", signalled(number))
+    assert run() == 130
+    assert job.told == ["submit", "stop", "wait 20"]
+    assert ("train has not ended yet: dljob status train" in capsys.readouterr().err) is not ends
+
+
+def test_a_folder_for_logs_that_cannot_be_is_refused_before_there_is_a_job(job: Handle, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--log-dir"):
+        run(tmp_path / "file")
+    assert job.told == []
+
+
+def test_a_link_that_cannot_be_made_after_all_stops_the_job(job: Handle, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "train-00000000").write_text("somebody else's")
+    with pytest.raises(UsageError, match="File exists"):
+        run(tmp_path / "links")
+    assert job.told == ["submit", "stop", "wait 20"]
+
+
+def test_the_logs_are_linked(job: Handle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(*_: object) -> dict[str, Any]:
+        return {"phase": "Succeeded"}
+
+    monkeypatch.setattr(watch, "watch", over)
+    assert run(tmp_path / "new" / "links") == 0
+    assert (tmp_path / "new" / "links" / "train-00000000").resolve() == tmp_path / "logs"
+    assert job.told == ["submit"]
+
+
+def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", "YR")
+    role = {"name": "w", "type": "Elastic", "entrypoint": {"module": "train.py"}}
+    manifest = parse(
+        {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": {"roles": [role]}}
+    )
+    with pytest.raises(SpecError, match="the backend yr lacks elastic"):
+        scripted.here(manifest, Console(1), SimpleNamespace(log_dir=None))  # type: ignore[arg-type]

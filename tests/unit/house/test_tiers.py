@@ -1,0 +1,108 @@
+"""What `make test` runs of the tests that take helm: those of a machine that has it not yet wait until it is built."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+TIERS = Path(__file__).parents[2] / "tiers.py"
+SKIP = '<testsuite><testcase><skipped type="pytest.skip" message="{}"/></testcase></testsuite>'
+
+
+class Machine:
+    """Runs nothing; `lacks` is what each run of the chart's tests is skipped for."""
+
+    slow = 0
+    """What the tests that run behind others exit with."""
+
+    def __init__(self, *lacks: str) -> None:
+        self.lacks = list(lacks)
+        self.ran: list[str] = []
+        self.behind: list[str] = []
+
+    def run(self, command: list[str], stdout: Any = None, **_: Any) -> SimpleNamespace:
+        report = Path(command[-1].removeprefix("--junitxml="))
+        where = next(each for each in command if each.startswith("tests/"))
+        if command[0] in ("chrt", "nice"):
+            self.behind.append(where)
+            stdout.write("17 passed\n")
+            return SimpleNamespace(returncode=self.slow)
+        self.ran.append(where)
+        if where.startswith("tests/unit") and (lack := self.lacks.pop(0)):
+            report.write_text(SKIP.format(lack))
+        return SimpleNamespace(returncode=0)
+
+
+@pytest.fixture
+def tiers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tiers", TIERS)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    monkeypatch.delenv("DLJOB_E2E", raising=False)
+    built = SimpleNamespace(poll=lambda: 0, wait=lambda: 0)
+    vars(made).update(build=lambda *_: built)
+    return made
+
+
+NO_HELM = "no helm: `make kube-build` builds it"
+NO_GO = "no Go"
+
+
+BOTH = ["tests/unit", "tests/kube"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacks", "ran", "said"),
+    [
+        ("unit kube", [""], BOTH, []),
+        ("unit kube", [NO_GO], BOTH, [f"unit: 1 skipped: {NO_GO}"]),
+        ("unit kube", [NO_HELM, ""], [*BOTH, "tests/unit/chart"], []),
+        ("unit node", [NO_HELM, NO_HELM], [*BOTH, "tests/unit/chart"], [f"chart: 1 skipped: {NO_HELM}"]),
+        ("unit", [NO_HELM], ["tests/unit"], [f"unit: 1 skipped: {NO_HELM}"]),
+    ],
+    ids=["helm is there", "something else is not", "helm came late", "helm never came", "nothing is built"],
+)
+def test_what_was_skipped_for_helm_is_run_once_it_is_built(
+    tiers: Any, capsys: Any, *, asked: str, lacks: list[str], ran: list[str], said: list[str]
+) -> None:
+    machine = tiers.subprocess = Machine(*lacks)
+    assert tiers.main(asked.split()) == 0
+    assert machine.ran == ran
+    assert [line for line in capsys.readouterr().out.splitlines() if " skipped: " in line] == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "slow", "ran", "behind"),
+    [
+        ("unit slow", 0, ["tests/unit", "tests/unit"], []),
+        ("unit slow kube node", 0, [*BOTH, "tests/kube"], ["tests/unit"]),
+        ("slow node", 1, ["tests/kube"], ["tests/unit"]),
+    ],
+)
+def test_what_is_slow_runs_behind_what_waits(
+    tiers: Any, capsys: Any, *, asked: str, slow: int, ran: list[str], behind: list[str]
+) -> None:
+    machine = tiers.subprocess = Machine(*[""] * 3)
+    machine.slow = slow
+    assert tiers.main(asked.split()) == slow
+    assert (machine.ran, machine.behind) == (ran, behind)
+    out = capsys.readouterr().out
+    assert out.count("17 passed") == len(behind)
+    assert out.count("slow: failed (exit 1)" if slow else "slow: passed in") == 1
+
+
+def test_each_pure_test_is_run_once(tiers: Any) -> None:
+    """The two tiers share what they collect, and part it by one marker."""
+    (unit,), (slow,) = tiers.commands("unit", ()), tiers.commands("slow", ())
+    assert [each[each.index("-m", 3) + 1] for each in (unit, slow)] == ["not slow or live", "slow and not live"]
+    assert all(part in unit and part in slow for part in ("tests/unit", "tests/replay"))
+
+
+def test_the_chart_says_that_helm_is_not_there_as_the_tiers_read_it(tiers: Any) -> None:
+    assert f'"{tiers.NO_HELM.removeprefix("skipped: ")}: ' in (TIERS.parent / "unit/chart/conftest.py").read_text()
