@@ -28,8 +28,8 @@ class Memory:
     attempt: int = 0
     troubles: dict[str, Trouble] = field(default_factory=dict[str, Trouble])
     commands: tuple[str, ...] = ()
-    logs_saved: bool | None = None
-    """None: not known."""
+    logs_saved: bool = False
+    """Looked up again while a job that is over has none: another operator may save them."""
     hangs: dict[str, hangs.Hang] = field(default_factory=dict[str, hangs.Hang])
     """Pods that do not get on, and a RayCluster that KubeRay leaves alone, by uid."""
     look_again: float | None = None
@@ -41,7 +41,7 @@ class Memory:
 
 
 class Observer:
-    """Looks into the caches; asks the API server whether logs are saved, once a job, and why pods hang or do not go."""
+    """Looks into the caches; asks the API server whether logs are saved, once the job is over, and why pods hang or do not go."""
 
     def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
         self._cache = cache
@@ -58,7 +58,7 @@ class Observer:
         if found is None or found.uid != uid:
             found = self._memories[key] = Memory(uid, attempt)
         if found.attempt != attempt:
-            found.attempt, found.logs_saved = attempt, None
+            found.attempt, found.logs_saved = attempt, False
             found.troubles.clear()
         return found
 
@@ -76,8 +76,8 @@ class Observer:
         meta, status = job["metadata"], part(job, "status")
         attempt: int = status.get("attempt") or 1
         memory = self.memory(key, meta["uid"], attempt)
-        if memory.logs_saved is None:
-            memory.logs_saved = bool(status.get("completionTime")) and await self._has_logs(key, meta["uid"], attempt)
+        if status.get("completionTime") and not memory.logs_saved:
+            memory.logs_saved = await self._has_logs(key, meta["uid"], attempt)
         there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
         there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, time.monotonic())

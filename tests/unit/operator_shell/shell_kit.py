@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,7 @@ async def shell(
     head: StubHead | None = None,
     decide: Callable[[Observed, Settings, float], Outcome] = reconcile,
     pollers_of: Callable[[Heads, WorkQueue], Pollers] = Pollers,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Shell]:
     """An operator's parts; a second one on the same cluster and head is its next life."""
     fake, head = fake or FakeCluster(), head or StubHead()
@@ -110,7 +112,7 @@ async def shell(
     startup = Startup(metrics.stage)
     cache.first_seen = startup.seen
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
-    controller = Controller(parts, SETTINGS, decide=decide)
+    controller = Controller(parts, SETTINGS, decide=decide, clock=clock)
     made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics)
     try:
         yield made

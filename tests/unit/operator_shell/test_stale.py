@@ -68,6 +68,8 @@ class Truth:
     on: str = ""
     """The RayCluster whose head it is."""
     sessions: Any = field(default_factory=lambda: itertools.count(1))
+    now: float = 1_800_000_000.0
+    """The time of day: it passes when a story says so, and in the calm at its end."""
 
     def clusters(self) -> list[str]:
         return self.fake.names("rayclusters")
@@ -199,7 +201,10 @@ class Story:
         """An operator begins, in the place of another one."""
         stack = contextlib.AsyncExitStack()
         made = shell(
-            self.truth.fake, self.truth.head, pollers_of=lambda _heads, _queue: cast("Pollers", At(self.truth))
+            self.truth.fake,
+            self.truth.head,
+            pollers_of=lambda _heads, _queue: cast("Pollers", At(self.truth)),
+            clock=lambda: self.truth.now,
         )
         eyes = Eyes(await stack.enter_async_context(made), {})
         eyes.begin(back)
@@ -224,6 +229,8 @@ class Story:
                 await self.eyes[who].relist()
             case ("restart", who, back):
                 await self.begin(back, who)
+            case ("later", seconds):
+                self.truth.now += seconds
             case ("nature", what):
                 NATURE[what](self.truth)
         self.lawful()
@@ -231,6 +238,7 @@ class Story:
     async def calm(self) -> None:
         """Everything is told, nothing befalls, and the job may end."""
         for _ in range(40):
+            self.truth.now += 1.0
             NATURE["head up"](self.truth)
             self.truth.runs()
             self.truth.ends()
@@ -293,10 +301,12 @@ async def to_the_end(steps: Sequence[Step]) -> None:
             await eyes.relist()
             await eyes.work()
         writes = len(fake.writes)
-        for eyes in story.eyes:
-            await eyes.relist()
-            for _ in range(3):
-                await eyes.work()
+        for seconds in (0.0, 20.0, 4000.0):
+            story.truth.now += seconds
+            for eyes in story.eyes:
+                await eyes.relist()
+                for _ in range(3):
+                    await eyes.work()
         assert len(fake.writes) == writes, f"writes at rest: {fake.writes[writes:]}"
         fake.take("dljobs", "hello")
         for eyes in story.eyes:
@@ -321,6 +331,7 @@ STEPS = st.one_of(
     st.tuples(st.just("tell"), who, st.sampled_from(KINDS), st.just(99), st.just(0), st.just(False)),
     st.tuples(st.just("relist"), who),
     st.tuples(st.just("restart"), who, st.integers(0, 12)),
+    st.tuples(st.just("later"), st.sampled_from([1.0, 20.0, 400.0])),
     st.tuples(st.just("nature"), st.sampled_from(sorted(NATURE))),
 )
 
@@ -334,6 +345,16 @@ BACK_BEFORE_THE_FIRST = (
 )
 """The operator that begins believes that nothing was made yet, and the second attempt's RayCluster is there."""
 
+ENDED_BY_ANOTHER = (
+    ("nature", "cluster deleted"),
+    ("tell", 1, "dljobs", 7, 231, True),
+    ("tell", 1, "pods", 99, 0, False),
+    ("restart", 1, 4),
+    ("nature", "runs"),
+    ("nature", "runs"),
+)
+"""The operator that did not save the logs looked for them before the other one did."""
+
 
 @pytest.mark.slow
 @settings(max_examples=60)
@@ -345,3 +366,7 @@ def test_whatever_operators_believe_the_laws_hold_and_the_end_is_the_same(steps:
 
 def test_an_operator_that_begins_in_the_past_makes_no_cluster_of_an_attempt_that_is_over() -> None:
     asyncio.run(to_the_end(BACK_BEFORE_THE_FIRST))
+
+
+def test_of_a_job_that_another_operator_ended_the_word_on_its_logs_stays() -> None:
+    asyncio.run(to_the_end(ENDED_BY_ANOTHER))

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 def observe(op: Operator, memory: Memory, job: Body) -> Steps[Observed]:
     """What a pass decides from: caches, live reads where a cache may be wrong, and what the head told."""
     status, server = part(job, "status"), op.world.server
-    if memory.logs_saved is None:
+    if status.get("completionTime") and not memory.logs_saved:
         logs = names.logs_map(op.world.name)
-        ended = bool(status.get("completionTime"))
-        found = (yield from op.call(lambda: server.find("ConfigMap", logs))) if ended else None
+        found = yield from op.call(lambda: server.find("ConfigMap", logs))
         memory.logs_saved = text(found, "metadata", "labels", names.ATTEMPT) == str(memory.attempt)
     ref = text(job, "spec", "rayClusterRef", "name")
     if ref:

@@ -37,7 +37,7 @@ class Memory:
     attempt: int
     troubles: dict[str, Trouble] = field(default_factory=dict[str, Trouble])
     commands: tuple[str, ...] = ()
-    logs_saved: bool | None = None
+    logs_saved: bool = False
     unrest: int = 0
     left: int = 0
 
@@ -221,7 +221,7 @@ class Operator:
         if self.memory is None or self.memory.uid != uid:
             self.memory = Memory(uid, attempt)
         if self.memory.attempt != attempt:
-            self.memory.attempt, self.memory.logs_saved = attempt, None
+            self.memory.attempt, self.memory.logs_saved = attempt, False
             self.memory.troubles.clear()
         return self.memory
 
