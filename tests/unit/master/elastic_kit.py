@@ -8,10 +8,11 @@ from dljob.master import events as ev
 from dljob.master.state import Phase, RankPhase
 
 
-def boot(count=3, role=None, *others, own_nodes=False, extra=(), **spec):
+def boot(count=3, role=None, *others, own_nodes=False, extra=(), group=None, **spec):
     """Ranks of one processor on nodes that have one each; 3 ranks, at least 1."""
     e = {"name": "e", "type": "Elastic", "replicas": 3, "minReplicas": 1, "maxReplicas": 4, **(role or {})}
-    made = job(e, *others, nodeGroups=[{"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4"}], **spec)
+    any_ = {"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4", **(group or {})}
+    made = job(e, *others, nodeGroups=[any_], **spec)
     world = World(made, views=(*nodes(count, cpus=1), *extra), own_nodes=own_nodes).boot()
     world.send(ev.NodesSeen(world.seen()))
     assert world.state.phase is Phase.RUNNING

@@ -231,9 +231,9 @@ def test_ranks_that_ended_well_need_no_place():
     assert world.state.sizes["e"].shrink_at is None
 
 
-def shrunk_and_done():
+def shrunk_and_done(**group):
     """`e` went on with 2 of 3 and ended well; `d`, a driver too, runs on."""
-    world = boot(3, None, {"name": "d"}, extra=nodes(4, cpus=1)[3:])
+    world = boot(3, None, {"name": "d"}, extra=nodes(4, cpus=1)[3:], group=group)
     lose(world, "e/0")
     wait_for(world, reasons.RESIZED)
     world.now += GROW_S
@@ -241,6 +241,12 @@ def shrunk_and_done():
     world.settle()
     assert [note.target for note in world.notes(reasons.ROLE_COMPLETED)] == ["e"]
     return world
+
+
+def test_a_role_whose_ranks_all_ended_wants_no_machines_for_those_it_lost():
+    world = shrunk_and_done(cpu="1500m", replicas=4, minReplicas=2)
+    assert (world.state.sizes["e"].size, world.state.sizes["e"].want) == (2, 3)
+    assert status.nodes(world.state)["wanted"] == {"any": 3}
 
 
 def test_a_role_whose_ranks_all_ended_takes_no_room():

@@ -297,9 +297,15 @@ def nodes(state: JobState) -> dict[str, Any]:
 
 
 def wanted_machines(state: JobState) -> dict[str, int]:
-    """Node group -> how many of its machines the job wants."""
+    """Node group -> how many of its machines the job wants; a role that completed with fewer ranks needs no more."""
     first = {role.name: role.replicas for role in state.job.spec.roles}
-    return machines(state.job.plan, first, {role: own.want for role, own in state.sizes.items()})
+    return machines(state.job.plan, first, {role: _wants(state, role) for role in state.sizes})
+
+
+def _wants(state: JobState, role: str) -> int:
+    own, plan = state.roles[role], state.job.roles[role].plan
+    sizing = state.sizes[role]
+    return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
 
 
 def _fault(state: JobState, fault: Fault) -> dict[str, Any]:
