@@ -39,6 +39,16 @@ def loads(mine: Any, tell: Any) -> None:
     tell(f"{step} {state['bytes'] == bytes([step]) * BYTES}")
 
 
+def loads_and_saves(step: int) -> Any:
+    def body(mine: Any, tell: Any) -> None:
+        found = (mine.load() or (0,))[0]
+        mine.save(step, {"step": step}, persist=False)
+        tell(f"{found}")
+        signal.pause()
+
+    return body
+
+
 def whole(folder: Path) -> list[int]:
     return [found.mark.step for found in Folder(folder).found() if not found.bad]
 
@@ -72,6 +82,33 @@ def test_a_node_that_vanishes_takes_nothing_along_that_its_peer_has(tmp_path: Pa
     again = Rank(place(here, tmp_path, number=2, incarnation=2), loads)
     assert again.heard() == "3 True"
     assert again.wait() == 0
+
+
+def test_a_node_that_a_world_comes_back_to_does_not_take_what_it_has_of_long_ago(tmp_path: Path, nodes: list[Node]):
+    """Life 1 was on the peer, life 2 on a node that vanishes: what the peer keeps of it is newer than its own copy."""
+    owner, peer, third = nodes
+    owner.peer, owner.others, peer.others = peer, [peer], [third]
+    first = Rank(place(peer, tmp_path), body(1))
+    assert first.heard() == "saved"
+    first.kill()
+    second = Rank(place(owner, tmp_path, number=2, incarnation=2), body(2, 3))
+    assert second.heard() == "saved"
+    peer.has("trainer/0", 3)
+    owner.vanishes()
+    second.kill()
+    third_life = Rank(place(peer, tmp_path, number=3, incarnation=3), loads)
+    assert third_life.heard() == "3 True"
+    assert third_life.wait() == 0
+
+
+def test_only_a_world_whose_last_life_was_here_as_a_whole_goes_on_without_asking_others(tmp_path: Path):
+    asked: list[int] = []
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
+        for number, times in ((1, 0), (2, 0), (4, 1)):
+            life = Rank(place(saver, tmp_path, number=number, incarnation=number), loads_and_saves(number))
+            assert life.heard() == f"{max(0, number - 1 - times)}"
+            life.kill()
+            assert len(asked) == times
 
 
 def test_a_world_over_two_nodes_goes_on_from_a_step_of_which_one_part_was_only_with_the_peer(

@@ -65,8 +65,10 @@ class Restorer:
     def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
         decisions = folder.decisions()
         found = self._in_memory(place)
-        here = {holding.place.rank for holding in self._held(place.folder) if not holding.kept}
-        if place.life > FIRST and (not found or place.world > len(here)):
+        # Only what the life right before this one has left here is surely the newest there is: all its ranks lived on
+        # this node. Of an older life it says nothing, since lives on other nodes may have come after that.
+        before = Life(place.attempt, place.number - 1)
+        if place.life > FIRST and not any(one.mark.life == before for one in found):
             self._flushed(place.folder, place.grace_s)
         for mark, world in folder.unsaid():
             folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
