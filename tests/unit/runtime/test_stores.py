@@ -96,6 +96,27 @@ async def test_files_stay_and_keys_go_when_they_are_not_needed(tmp_path: Path) -
         await store.close()
 
 
+async def test_what_a_head_stored_and_did_not_live_to_confirm_is_appended_once() -> None:
+    """Ray's client sends a put again whose head is lost; the next head has it already."""
+
+    class Sent(MemoryKeyValue):
+        lost = True
+
+        async def put_if_absent(self, key: str, value: bytes) -> bool:
+            first = await super().put_if_absent(key, value)
+            return await super().put_if_absent(key, value) if self.lost else first
+
+    kv = Sent()
+    store = KeyValueStore(kv, "j/")
+    assert not await store.claim(1), "a claim says not whose it is: the next epoch is tried"
+    kv.lost = False
+    assert await store.claim(2)
+    kv.lost = True
+    await store.append(2, b"a\n")
+    await store.append(2, b"b\n")
+    assert await store.read(2) == b"a\nb\n"
+
+
 async def test_two_writers_of_one_key_value_segment_are_noticed() -> None:
     kv = MemoryKeyValue()
     store = KeyValueStore(kv, "j/")

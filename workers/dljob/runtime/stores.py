@@ -181,10 +181,13 @@ class KeyValueStore:
         return b"".join(value or b"" for value in values)
 
     async def append(self, epoch: int, data: bytes) -> None:
-        """Put the next value."""
+        """Put the next value; one that is there already, with the same bytes, was put by an earlier try of this one."""
         n = self._next[epoch]
-        if not await self._kv.put_if_absent(self._key(epoch, n), data):
-            raise OSError(errno.EEXIST, f"somebody else writes {self._key(epoch, n)}")
+        key = self._key(epoch, n)
+        # A head may store it and die before it answers; Ray's client sends it again to the next head, which has it
+        # then. The same bytes there are ours: the epoch is this process's alone, and each line has its own number.
+        if not await self._kv.put_if_absent(key, data) and await self._kv.get(key) != data:
+            raise OSError(errno.EEXIST, f"somebody else writes {key}")
         self._next[epoch] = n + 1
 
     async def superseded(self, epoch: int) -> bool:
