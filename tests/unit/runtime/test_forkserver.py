@@ -159,6 +159,14 @@ def test_command_runs_as_it_is(server):
     assert server.log() == "hello 0\n"
 
 
+def test_an_order_may_be_longer_than_a_message(server):
+    env = {f"BIG{n}": "x" * 30_000 for n in range(20)}
+    program = "import os; print(sum(len(v) for k, v in os.environ.items() if k.startswith('BIG')))"
+    assert code(server.run("command", sys.executable, "-c", program, env=env)) == 0
+    assert server.log() == "600000\n"
+    assert code(server.run("module", "behave.py", args=["exit", "0"], incarnation=2)) == 0
+
+
 def test_a_command_starts_with_the_signals_that_python_ignores_as_they_were(server):
     """`yes | head` ends by SIGPIPE, and says nothing of a broken pipe."""
     assert code(server.run("command", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")) == 0

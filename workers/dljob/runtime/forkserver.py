@@ -15,12 +15,36 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from dljob.runtime import script, supervise
 
 MESSAGE_BYTES = 180_000
-"""The longest message on the socket."""
+"""The longest message on the socket. A longer order, as of a large environment, comes as a descriptor of its text."""
+
+
+def send_order(link: socket.socket, order: Mapping[str, Any]) -> None:
+    """Send an order to a fork server, however long it is; one that is gone needs none any more."""
+    text = json.dumps(order).encode()
+    if len(text) <= MESSAGE_BYTES:
+        with contextlib.suppress(OSError):
+            link.send(text)
+        return
+    with os.fdopen(os.memfd_create("dljob-order", os.MFD_CLOEXEC), "wb") as file:
+        file.write(text)
+        file.seek(0)
+        with contextlib.suppress(OSError):
+            socket.send_fds(link, [b"-"], [file.fileno()])
+
+
+def receive_order(link: socket.socket) -> dict[str, Any] | None:
+    """The next order; None when the host is gone."""
+    text, fds, _, _ = socket.recv_fds(link, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    for fd in fds:
+        with os.fdopen(fd, "rb") as file:
+            text = file.read()
+    return json.loads(text) if text else None
 
 
 class ForkServer:
@@ -40,11 +64,10 @@ class ForkServer:
                 if fd in self._pidfds:
                     self._supervisor_ended(fd)
                     continue
-                message = self._link.recv(MESSAGE_BYTES)
-                if not message:
+                order = receive_order(self._link)
+                if order is None:
                     self._kill_all()
                     return None
-                order = json.loads(message)
                 if order["op"] == "fork":
                     if self._fork(order):
                         return order

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dljob.runtime.forkserver import MESSAGE_BYTES
+from dljob.runtime.forkserver import MESSAGE_BYTES, send_order
 
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
@@ -67,8 +67,7 @@ class Helper:
 
     def order(self, op: str, rank: int, incarnation: int, **details: Any) -> None:
         """Send an order; one that cannot be sent is of no use any more, `on_gone` follows."""
-        with contextlib.suppress(OSError):
-            self._link.send(json.dumps({"op": op, "rank": rank, "incarnation": incarnation, **details}).encode())
+        send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
 
     def close(self) -> None:
         """Let the fork server end all ranks, and itself."""
