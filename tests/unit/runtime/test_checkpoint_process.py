@@ -21,6 +21,7 @@ import pytest
 from checkpoint_kit import Rank, client, place
 
 from dljob.errors import CheckpointError
+from dljob.runtime.checkpoint import client as client_module
 from dljob.runtime.checkpoint.files import Folder
 
 
@@ -222,5 +223,27 @@ def test_a_rank_outlives_its_saver(tmp_path: Path):
     mine.save(2, {"a": 2}, persist=True)
     mine.wait(20, everything=True)
     assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
+    mine.close()
+    second.ends()
+
+
+def test_what_data_was_done_before_a_save_is_told_by_the_next_saver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first one is gone when the copy is whole: the copy counts only when what was done before it is known."""
+    first, second = Agent(), Agent()
+    where = [place(first, tmp_path), place(second, tmp_path)]
+    mine = client(where[0])
+    mine._ask = lambda: asdict(where.pop(0))
+    fill = client_module._fill
+
+    def last(*what: Any) -> None:
+        fill(*what)
+        os.kill(first.pid, signal.SIGKILL)
+        first.ends()
+
+    monkeypatch.setattr(client_module, "_fill", last)
+    second.hears()
+    mine.save(1, {"a": 1}, persist=True, shards=[{"name": "d", "done": [[0, 8, -1]]}])
+    mine.wait(20)
+    assert [(q["what"], q.get("done")) for q in second.journal.asked] == [("shards", [[0, 8, -1]]), ("commit", None)]
     mine.close()
     second.ends()

@@ -40,6 +40,8 @@ class Client:
         self._next: Place | None = None
         self._slots: list[Slot] = []
         self._order = 0
+        self._done: list[Mapping[str, Any]] = []
+        """What data was done before the last save: a saver that takes the place of another hears it with the memory."""
         self.saved: int | None = None
         """The last step that this life has saved; -1: it has only loaded; None: neither."""
         self._pid = os.getpid()
@@ -62,8 +64,9 @@ class Client:
                 len(packed.index), persist, packed.size,
             )  # fmt: skip
             _fill(slot, packed, head)
+            self._done = list(shards)
             try:
-                self._connected_wire().send({"op": "commit", "shards": list(shards)})
+                self._connected_wire().send({"op": "commit", "shards": self._done})
             except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
                 self._disconnect()
                 self._connected()
@@ -145,7 +148,7 @@ class Client:
         self._offer_slots()
 
     def _offer_slots(self) -> None:
-        self._request({"op": "slots"}, [slot.fd for slot in self._slots])
+        self._request({"op": "slots", "shards": self._done}, [slot.fd for slot in self._slots])
 
     def _free_slot(self) -> Slot:
         """The copy to write over: never one that waits for the disk, else the older one.
@@ -195,7 +198,7 @@ class Client:
             self._disconnect()
             for slot in self._slots:
                 slot.close()
-            self._slots, self._order = [], 0
+            self._slots, self._order, self._done = [], 0, []
         self._next = place
 
     def renewed(self) -> Place:

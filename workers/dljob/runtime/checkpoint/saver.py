@@ -4,7 +4,7 @@ It serves ranks on a unix socket with an abstract name. A rank that dies, howeve
 saver persists it, and hands it to the rank's next process. It needs neither ray nor torch.
 
     -> hello {place}             <- {} | {fenced}       a rank's process comes, or comes again
-    -> slots {} + descriptors    <- {}                  its memory, from now on
+    -> slots {shards} + descr.   <- {}                  its memory, from now on; data done before the last copy in it
     -> commit {shards}                                  a copy is whole (the copy itself says which); data done before
     -> free {}                   <- {failed, busy}      once at most one copy waits for the disk, or it hangs; which
     -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
@@ -195,6 +195,10 @@ class Saver:
 
     def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
         self.parting.hold(holding, message["op"])
+        if told := message.get("shards"):
+            with self._changed:
+                holding.told.extend(told)
+            self._writers.submit(self._tell, holding)
         match message["op"]:
             case "slots":
                 with self._changed:
@@ -205,12 +209,9 @@ class Saver:
                 wire.send({})
             case "commit":
                 with self._changed:
-                    holding.told.extend(message.get("shards", ()))
                     self._enqueue(holding, all_of_it=False)
                     self._tidy()
                     self._changed.notify_all()
-                if holding.told:
-                    self._writers.submit(self._tell, holding)
             case "shards":
                 said = self._book.shards(message["question"])
                 wire.send(said or {"why": "PrimeMaster is not there to say what is to be done"})
