@@ -52,6 +52,7 @@ class YrHost(ForkHost):
         self._leaving = False
         self._last_report = 0
         self._closed = threading.Event()
+        self._helper_ended = threading.Event()
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         early = preload.modules(spec.role, spec.job.code_dir)
@@ -81,7 +82,7 @@ class YrHost(ForkHost):
     # -- progress
 
     def _tell(self) -> None:
-        """PrimeMaster hears how far the ranks are, while there are news."""
+        """PrimeMaster hears how far the ranks are, while there are news; in the end the counters are given back."""
         while not self._closed.wait(self.spec.job.beacon_s):
             with suppress(Exception):  # who cannot tell why somebody dies lives all the same
                 self.evidence.sample()
@@ -92,6 +93,8 @@ class YrHost(ForkHost):
                     self._beacon(Beacon(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
                 except DLJobError:
                     self.steps_lost()
+        self._helper_ended.wait()  # until then somebody may write how far a rank came
+        self.counters.close()
 
     def _beacon(self, beacon: Beacon) -> None:
         from dljob.runtime.yr.backend import YrBackend
@@ -110,6 +113,7 @@ class YrHost(ForkHost):
             left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
         for rank in left:
             self._ended(rank, UNSEEN)
+        self._helper_ended.set()
         if not self._leaving:
             threading.Thread(target=self._end_me, name="dljob-end", daemon=True).start()
 
