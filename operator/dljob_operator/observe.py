@@ -41,7 +41,7 @@ class Memory:
 
 
 class Observer:
-    """Looks into the caches; asks the API server why pods hang or do not go, and whether an ended job's logs are saved."""
+    """Looks into the caches; asks the API server why pods hang or stay, and whether an ended job's logs are saved."""
 
     def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
         self._cache = cache

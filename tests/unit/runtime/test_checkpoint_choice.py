@@ -80,3 +80,19 @@ def test_of_many_who_decide_at_once_one_is_heeded(tmp_path: Path):
     assert len(set(heard)) == 1
     assert Folder(tmp_path).decisions() == [heard[0]]
     assert [p.name for p in tmp_path.iterdir()] == ["restore-1-2.json"]
+
+
+def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = Folder(tmp_path)
+    made = [folder.decide(Decision(Life(1, number), None)) for number in range(2, 6)]
+    read: list[str] = []
+    text = Path.read_text
+
+    def reads(path: Path, *args: str, **kwargs: str) -> str:
+        read.append(path.name)
+        return text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", reads)
+    for _ in range(3):
+        assert sorted(folder.decisions(), key=lambda one: one.life) == made
+    assert sorted(read) == [f"restore-1-{number}.json" for number in range(2, 6)]

@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from dljob.runtime.checkpoint.slot import PAGE, WHOLE, Head, read_head
 
 CHUNK = 8 << 20
 MANIFEST = "manifest.json"
+DECISIONS = 4096
+"""So many decisions are remembered as they were read, of all worlds that save on a node."""
 _TRAILER = struct.Struct("<8sII")
 _END = b"DLJCRC32"
 _STEP = re.compile(r"step-(\d+)\.(\d+)-(\d+)")
@@ -146,7 +149,7 @@ class Folder:
             os.link(temp, path)  # unlike a rename it fails when the other was first
             _sync_folder(path.parent)
         except FileExistsError:
-            return self._decision(path, decision.life)
+            return _decided(path, decision.life)
         finally:
             temp.unlink()
         return decision
@@ -173,11 +176,7 @@ class Folder:
     def decisions(self) -> list[Decision]:
         """All decisions of lives."""
         found = [(name, m) for name in _names(self.path) if (m := _RESTORE.fullmatch(name))]
-        return [self._decision(self.path / name, Life(int(m[1]), int(m[2]))) for name, m in found]
-
-    def _decision(self, path: Path, life: Life) -> Decision:
-        said = json.loads(path.read_text(encoding="utf-8"))["restored"]
-        return Decision(life, said and Mark(Life(said["attempt"], said["number"]), said["step"]))
+        return [_decided(self.path / name, Life(int(m[1]), int(m[2]))) for name, m in found]
 
     def found(self) -> list[Found]:
         """What is there, newest first; of those with a manifest no byte has been checked yet."""
@@ -206,6 +205,13 @@ class Folder:
         with ThreadPoolExecutor(4) as pool:
             whys = pool.map(lambda part: check_part(self.at(mark) / part["file"], part), said["parts"])
             return next((why for why in whys if why), "")
+
+
+@lru_cache(DECISIONS)
+def _decided(path: Path, life: Life) -> Decision:
+    """A decision's file, read once: it is made once, and each save wants all of them."""
+    said = json.loads(path.read_text(encoding="utf-8"))["restored"]
+    return Decision(life, said and Mark(Life(said["attempt"], said["number"]), said["step"]))
 
 
 def check_part(path: Path, said: dict[str, Any]) -> str:
