@@ -6,6 +6,7 @@ A backend holds no state that is not in the cluster: two of them, in two masters
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ DEFAULT = "ray"
 ALIASES = {"yuanrong": "yr"}
 EXTRAS = {"yr": "yr"}
 """What of dljob's extras brings a backend's packages, where that is not `runtime`."""
+
+AGAIN_S = 0.25
+"""How soon a question is asked again that nobody could answer."""
 
 
 class ActorLostError(DLJobError):
@@ -168,6 +172,17 @@ class Backend(Protocol):
     async def clear_drivers(self, owner: str) -> None:
         """End what processes made that joined the system by themselves, as a rank whose name begins so."""
         ...
+
+
+async def found(backend: Backend, name: str) -> ActorRef | None:
+    """The actor of that name, None when there is none; asked for as long as nobody can say."""
+    while True:
+        try:
+            return await backend.lookup(name)
+        except ActorLostError as error:
+            if error.certain:
+                return None
+        await asyncio.sleep(AGAIN_S)
 
 
 Factory = Callable[[Mapping[str, Any]], Backend]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dljob.runtime.guard import EndCode, Guard, Lease, end
+
 Devices = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class DeviceProbe:
-    """An actor that takes a bundle's devices for as long as it takes to say which they are."""
+    """An actor that takes a bundle's devices for as long as it takes to say which they are; it ends after its time."""
+
+    def __init__(self, life_s: float) -> None:
+        self._guard = Guard(Lease(life_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     def devices(self) -> Devices:
         """Ray resource -> ids."""

@@ -22,7 +22,7 @@ from dljob.master.views import HostId
 from dljob.plan.model import JobPlan
 from dljob.plan.role import HostKind, RolePlan
 from dljob.runtime.admission import Admission
-from dljob.runtime.backend import ActorSpec, Backend, RefusedError
+from dljob.runtime.backend import ActorLostError, ActorSpec, Backend, RefusedError
 from dljob.runtime.checking import Checks
 from dljob.runtime.hosts import Birth, Hosts, Offer, SpareId
 from dljob.runtime.messages import (
@@ -210,8 +210,9 @@ class Executor:
         where = {"reservation": reservation, "bundle": first, "resources": role.per_rank}
         spec = self._spec(role, name, HOST_CLASSES[role.host], **where)
         devices = () if role.accelerator is None else (role.accelerator,)
+        life = (action.deadline_s,)  # no master waits longer for one
         probes = tuple(
-            ActorSpec(f"{name}.{bundle}", PROBE_CLASS, reservation=reservation, bundle=bundle, resources=devices)
+            ActorSpec(f"{name}.{bundle}", PROBE_CLASS, life, reservation=reservation, bundle=bundle, resources=devices)
             for bundle in (others if devices else ())
         )
         kind = role.accelerator[0] if role.accelerator else ""
@@ -273,7 +274,8 @@ class Executor:
         end = loop.time() + LEFT_S
         while loop.time() < end:
             actors = [n for n in await self._backend.actors(self._prefix) if not n.endswith("/master")]
-            await asyncio.gather(*(self._kill(name) for name in actors))
+            if not await self._kill(actors):  # Ray takes a minute to say that it cannot say
+                end = loop.time() + LEFT_S
             groups = await self._backend.reservations(self._prefix)
             await asyncio.gather(*(self._backend.release(name) for name in groups))
             if not actors and not groups:
@@ -289,7 +291,7 @@ class Executor:
         savers = [name for name in actors if is_saver(name)]
         if savers:
             ranks = [name for name in actors if name not in savers and not name.endswith("/master")]
-            await asyncio.gather(*(self._kill(name) for name in ranks))
+            await self._kill(ranks)
             await asyncio.gather(*(self._have(name, "flush", self.job.save_grace_s, True) for name in savers))
             await asyncio.gather(*(self._have(name, "bring", self.job.save_grace_s, "") for name in savers))
 
@@ -319,9 +321,18 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - it may be gone, or answer nothing
             return f"{name} does not answer ({type(error).__name__})"
 
-    async def _kill(self, name: str) -> None:
-        if ref := await self._backend.lookup(name):
+    async def _kill(self, names: Iterable[str]) -> bool:
+        """End actors; whether somebody could say of each where it is."""
+        return all(await asyncio.gather(*(self._killed(name) for name in names)))
+
+    async def _killed(self, name: str) -> bool:
+        try:
+            ref = await self._backend.lookup(name)
+        except ActorLostError as error:
+            return error.certain
+        if ref is not None:
             await self._backend.kill(ref)
+        return True
 
     def close(self) -> None:
         """Stop executing; what is under way is dropped."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from dljob.errors import DLJobError
 from dljob.master import causes
 from dljob.master import events as ev
 from dljob.master.views import HostId, Outcome, Reason
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, found
 from dljob.runtime.device_probe import Devices, together
 from dljob.runtime.evidence_inquiry import Inquiry
 from dljob.runtime.messages import Hello, Report
@@ -77,6 +78,7 @@ class Hosts:
         self._actors: dict[HostId | SpareId, str] = {}
         self._expected: set[str] = set()
         """Actors that are about to be made, or found: not heard yet, and not to be ended."""
+        self._endings: set[asyncio.Task[None]] = set()
         self._inquiry = Inquiry(backend, offer, agents)
 
     def knows(self, actor: str) -> bool:
@@ -147,13 +149,29 @@ class Hosts:
             await self._gone(watched, outcome)
 
     async def end(self, actor: str) -> None:
-        """End an actor by every means, and hear it no more."""
+        """End an actor by every means, and hear it no more. While nobody can say where it is, nothing waits for it."""
         watched = self._watched.pop(actor, None)
         if watched and watched.task:
             watched.task.cancel()
-        ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+        try:
+            ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+        except ActorLostError:
+            self._end_beside(actor)
+            return
         if ref is not None:
             await self._backend.kill(ref)
+
+    def _end_beside(self, actor: str) -> None:
+        """End what has that name, once somebody can say where it is: also what is only being made."""
+
+        async def end() -> None:
+            with suppress(Exception):  # nobody knows it any more: it ends itself
+                if (ref := await found(self._backend, actor)) is not None:
+                    await self._backend.kill(ref)
+
+        task = asyncio.create_task(end())
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     def close(self) -> None:
         """Hear nobody any more."""
@@ -162,6 +180,8 @@ class Hosts:
             if watched.task:
                 watched.task.cancel()
         self._watched.clear()
+        for ending in self._endings:
+            ending.cancel()
         self._inquiry.close()
 
     # -- one actor's life
@@ -170,7 +190,7 @@ class Hosts:
         spec = birth.spec
         try:
             async with asyncio.timeout(birth.deadline_s):
-                watched.ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
+                watched.ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
                 hello: Hello = await self._backend.call(watched.ref, "hello")
                 parts = [hello.devices, *[await self._probe(probe) for probe in birth.probes]]
                 hello = replace(hello, devices=together(parts))
@@ -188,14 +208,15 @@ class Hosts:
 
     async def _probe(self, spec: ActorSpec) -> Devices:
         """The devices of one more bundle of a host."""
-        ref = await self._backend.lookup(spec.name) or await self._backend.spawn(spec)
         try:
+            ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
             return await self._backend.call(ref, "devices")
         finally:
-            await self._backend.kill(ref)
+            # By its name: what has begun to be made comes, and takes the device, though nobody waits for it any more.
+            self._end_beside(spec.name)
 
     async def _attach(self, watched: Watched) -> None:
-        watched.ref = await self._backend.lookup(watched.actor)
+        watched.ref = await found(self._backend, watched.actor)
         if watched.ref is None:
             await self._gone(watched, Outcome(False, Reason.UNKNOWN, message="gone when the master came back"))
             return
