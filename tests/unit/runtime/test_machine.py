@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import namedtuple
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 from ray._private import accelerators
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, NodeGroup
 from dljob.runtime import environment, machine
+from dljob.runtime.embedded import EmbeddedRay
 from dljob.runtime.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
 
 
@@ -51,6 +54,26 @@ def test_devices_that_are_not_here_can_be_pretended() -> None:
     assert all(not n.visible for n in nodes)
     with pytest.raises(PlacementError, match="has 8 NPU, --pretend declares 4 per raylet\n  --pretend NPU=8"):
         lay_out([group("a", 1, NPU=8)], {"NPU": 4}, {})
+
+
+@pytest.mark.parametrize("said", ["", "0"])
+def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler's shell may well have `CUDA_VISIBLE_DEVICES=`; Ray itself says here what it makes of it."""
+    kinds = {"GPU": "CUDA_VISIBLE_DEVICES", "NPU": "ASCEND_RT_VISIBLE_DEVICES"}
+    for variable in kinds.values():
+        monkeypatch.setenv(variable, said)
+    nodes = lay_out([group("a", 2, GPU=8, NPU=8, Custom=1), group("b")], {"GPU": 8, "NPU": 8, "Custom": 1}, {})
+    assert [sorted(node.pretended) for node in nodes] == [sorted(kinds.values())] * 2 + [[]]
+    here = EmbeddedRay(nodes)
+    here.token_file = tmp_path / "token"
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    here._set_env()
+    spec = ResourceAndLabelSpec(1, 8, 2**30, 2**27, {"NPU": 8}, {})
+    assert spec.resolve(is_head=False, node_ip_address="127.0.0.1").num_gpus == 8
+    here._restore()
+    assert [os.environ[variable] for variable in kinds.values()] == [said, said]
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])

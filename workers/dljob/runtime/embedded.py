@@ -161,8 +161,10 @@ class EmbeddedRay:
 
     def _set_env(self) -> None:
         wanted = {**_ENV, "RAY_AUTH_TOKEN_PATH": str(self.token_file), sweeper.MARK: str(self.folder)}
-        self._saved = {name: os.environ.get(name) for name in (*wanted, *_FOREIGN)}
-        for name in _FOREIGN:
+        # Ray counts by these in the process that starts a node, and takes no number above what they say.
+        unwanted = (*_FOREIGN, *(name for node in self._nodes for name in node.pretended))
+        self._saved = {name: os.environ.get(name) for name in (*wanted, *unwanted)}
+        for name in unwanted:
             os.environ.pop(name, None)
         os.environ.update(wanted)
 

@@ -46,6 +46,8 @@ class EmbeddedNode:
     labels: Mapping[str, str]
     visible: Mapping[str, str]
     """Environment that restricts the raylet to its own part of real devices."""
+    pretended: tuple[str, ...] = ()
+    """Variables that say how many real devices there are, of kinds of which more are declared."""
 
 
 def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
@@ -70,7 +72,7 @@ def _gpus_by_ray() -> int:
 
 def _visible(kind: str) -> str:
     """The variable by which a raylet is told which devices are its own; whose GPUs these are Ray knows."""
-    return variable_of(kind) if kind == "GPU" else _VISIBLE[kind]
+    return _VISIBLE[kind] if kind in _VISIBLE and kind != "GPU" else variable_of(kind)
 
 
 def parse_pretend(values: Sequence[str]) -> dict[str, int]:
@@ -145,13 +147,15 @@ def _node(group: NodeGroup, index: int, pretend: Mapping[str, int], left: dict[s
     """One node of a group; takes its real devices out of `left`."""
     resources = {kind: amount / GRAIN for kind, amount in group.resources}
     visible: dict[str, str] = {}
+    pretended: list[str] = []
     for kind in resources:
         if kind in pretend:
             resources[kind] = float(pretend[kind])
+            pretended += filter(None, [_visible(kind)])
         elif kind in _VISIBLE:
             own, left[kind] = left[kind][: int(resources[kind])], left[kind][int(resources[kind]) :]
             visible[_visible(kind)] = ",".join(own)
-    return EmbeddedNode(f"{group.name}-{index}", resources, dict(group.labels), visible)
+    return EmbeddedNode(f"{group.name}-{index}", resources, dict(group.labels), visible, tuple(pretended))
 
 
 def oversubscribed(nodes: Sequence[EmbeddedNode], cpus: int) -> str:
