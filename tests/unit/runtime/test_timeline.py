@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+
+import pytest
 
 from dljob.master.actions import Note
 from dljob.runtime.entries import read_notes, read_status
-from dljob.runtime.timeline import Timeline
+from dljob.runtime.timeline import Timeline, write_atomically
 
 
 def note(timeline: Timeline, text: str) -> None:
@@ -49,3 +52,28 @@ async def test_what_user_code_says_is_no_reason_to_lose_a_note_or_a_master(tmp_p
     events = tmp_path / "events.jsonl"
     events.write_bytes(events.read_bytes()[: -len('ßer"}\n'.encode()) + 1])
     assert [said["message"] for said in read_notes(tmp_path)] == odd[:2], "its writer died within a character"
+
+
+def test_who_writes_a_file_while_another_does_takes_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests to a gateway see a job's end at the same time, in threads of one process."""
+    file, replace, texts = tmp_path / "status.json", Path.replace, ["second"]
+
+    def late(temp: Path, target: Path) -> Path:
+        while texts:
+            write_atomically(file, texts.pop())
+            assert file.read_text() == "second"
+        return replace(temp, target)
+
+    monkeypatch.setattr(Path, "replace", late)
+    write_atomically(file, "first")
+    assert file.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(tmp_path / "status.json", "text")
+    assert [found.name for found in tmp_path.iterdir()] == ["status.json"]

@@ -27,10 +27,14 @@ _ODD = "backslashreplace"
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file at once: readers see the old or the new one, whole."""
-    temp = path.with_name(f".{path.name}.{os.getpid()}")
-    temp.write_text(text, encoding="utf-8", errors=_ODD)
-    temp.replace(path)
+    """Replace a file at once: readers see the old or the new one, whole; of several writers the last one counts."""
+    temp = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        temp.write_text(text, encoding="utf-8", errors=_ODD)
+        temp.replace(path)
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
 
 
 class Timeline:
