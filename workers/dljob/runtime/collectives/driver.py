@@ -30,6 +30,8 @@ def register_when_used(backends: Mapping[str, str]) -> None:
         return
     if RAYS in sys.modules:
         _register(backends)
+    elif late := next((finder for finder in sys.meta_path if isinstance(finder, _Late)), None):
+        late.tables.append(backends)
     else:
         sys.meta_path.insert(0, _Late(backends))
 
@@ -38,7 +40,8 @@ class _Late(importlib.abc.MetaPathFinder):
     """Finds one module as it would be found anyway, and does something once it is imported."""
 
     def __init__(self, backends: Mapping[str, str]) -> None:
-        self._backends = backends
+        self.tables = [backends]
+        """Of each job that this process started."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -46,7 +49,6 @@ class _Late(importlib.abc.MetaPathFinder):
         """Its spec, of which the loader registers as well; None for all other modules."""
         if fullname != RAYS:
             return None
-        sys.meta_path.remove(self)
         found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if found is not None and found.loader is not None:
             loader: Any = found.loader
@@ -54,7 +56,10 @@ class _Late(importlib.abc.MetaPathFinder):
 
             def then(module: ModuleType) -> None:
                 whole(module)
-                _register(self._backends)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                for backends in self.tables:
+                    _register(backends)
 
             loader.exec_module = then
         return found
