@@ -144,6 +144,9 @@ def test_the_environment_of_a_rank_hides_them() -> None:
     assert bare["CUDA_VISIBLE_DEVICES"] == bare["ASCEND_RT_VISIBLE_DEVICES"] == ""
     taking = environment.rank_environment(spec, order, start(0, "3"))  # type: ignore[arg-type]
     assert (taking["CUDA_VISIBLE_DEVICES"], taking["ASCEND_RT_VISIBLE_DEVICES"]) == ("", "3")
+    spec.role = role_of(CUDA_VISIBLE_DEVICES="7", ASCEND_RT_VISIBLE_DEVICES="7")
+    said = {**dict(spec.role.env), **environment.rank_environment(spec, order, start(0, "3"))}  # type: ignore[arg-type]
+    assert (said["CUDA_VISIBLE_DEVICES"], said["ASCEND_RT_VISIBLE_DEVICES"]) == ("7", "3"), "its own are no choice"
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])
