@@ -126,10 +126,11 @@ async def test_who_hears_nobody_any_more_ends_nobody_later() -> None:
 
 
 @pytest.mark.parametrize("saves", [False, True])
-async def test_at_the_end_the_sweep_goes_round_until_it_could_ask_for_all(
-    saves: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("silent", "ended"), [(3, True), (1000, False)])
+async def test_at_the_end_the_sweep_goes_round_while_somebody_may_still_say(
+    saves: bool, silent: int, ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Silent(6)
+    backend = Silent(silent)
     if saves:
         name = saver_name(INFO, "n1")
         backend.hosts[name] = MemoryHost(name, "n1")
@@ -142,5 +143,5 @@ async def test_at_the_end_the_sweep_goes_round_until_it_could_ask_for_all(
     await made.sweep()
     monkeypatch.undo()
     made.close()
-    assert not backend.hosts
+    assert (not backend.hosts) is ended
     assert not backend.groups

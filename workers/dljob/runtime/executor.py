@@ -46,6 +46,7 @@ STORE_CLASS = "dljob.runtime.elastic_master.ElasticMaster"
 SUB_MASTER_CLASS = "dljob.runtime.sub_master_host.SubMasterHost"
 SPARE_DEADLINE_S = 120.0
 LEFT_S = 30.0
+SILENT = 3  # so often the end is put off as nobody can say where an actor is: a cluster that never can ends with its job
 LOOK_S = 0.02
 ENDINGS = (ac.KillHost, ac.KillSpare, ac.Unreserve)
 
@@ -271,11 +272,11 @@ class Executor:
         """End every actor of the job but the master, then every reservation, until the backend lists none."""
         await self._save()
         loop = asyncio.get_running_loop()
-        end = loop.time() + LEFT_S
+        end, silent = loop.time() + LEFT_S, 0
         while loop.time() < end:
             actors = [n for n in await self._backend.actors(self._prefix) if not n.endswith("/master")]
-            if not await self._kill(actors):  # Ray takes a minute to say that it cannot say
-                end = loop.time() + LEFT_S
+            if not await self._kill(actors) and silent < SILENT:  # Ray takes a minute to say that it cannot say
+                end, silent = loop.time() + LEFT_S, silent + 1
             groups = await self._backend.reservations(self._prefix)
             await asyncio.gather(*(self._backend.release(name) for name in groups))
             if not actors and not groups:
