@@ -76,6 +76,6 @@ def _begin(d: Draft, lost: Mapping[str, list[int]], why: str) -> None:
     for role in d.job.roles:
         if lost.get(role):
             level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
-            under_way = [own.due for own in d.incidents.values() if own.role == role and not own.launched]
+            under_way = [own.due for own in d.incidents.values() if own.role in ("", role) and not own.launched]
             wait = max([0.0, *(due - d.now for due in under_way)])
             begin(d, Order(level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, anew=True))

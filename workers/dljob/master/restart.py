@@ -260,9 +260,9 @@ def launch(d: Draft, number: int) -> None:
     d.wake_at(incident.deadline)
     _hold(d, incident, -1)
     d.touched.ranks.update(incident.members)
-    if incident.level is Level.JOB:
+    if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
+        # One of the job that waits starts its roles itself. One that lost all its members to others left that to them.
         starting.start_roles(d)
-        return
     hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
         if d.facts(role).world:
