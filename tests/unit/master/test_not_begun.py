@@ -1,4 +1,4 @@
-"""Restarts while nothing of a role runs: those that take the place of a job's restart, and roles that wait for others."""
+"""Restarts while nothing of a role runs: in place of a job's restart that waits, and of roles that wait for others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from master_kit import World, job, nodes
 from dljob.master import actions as act
 from dljob.master import events as ev
 from dljob.master.state import Phase
+from dljob.master.views import Level
 from dljob.telemetry import reasons
 
 JOB = {"level": "Job"}
@@ -81,3 +82,58 @@ def test_units_that_go_to_another_domain_leave_the_backoff_of_the_job_as_it_is()
         world.tick()
         world.settle()
     assert (world.now, world.state.phase) == (waiting.due, Phase.RUNNING)
+
+
+TRAIN = {"name": "t", "type": "Elastic", "replicas": 2}
+AFTER = {"driver": True, "dependsOn": [{"role": "t", "condition": "Complete"}]}
+
+
+def waiting(kind, count=6, **spec):
+    """A role that waits for another to complete, and a third that waits for it."""
+    last = {"name": "end", "dependsOn": [{"role": "ev", "condition": "Ready"}]}
+    return World(job(TRAIN, {"name": "ev", **AFTER, **kind}, last, **spec), views=nodes(count, cpus=1)).boot()
+
+
+@pytest.mark.parametrize("leaves", [World.lose_node, World.drain_node])
+@pytest.mark.parametrize("kind", [{}, {"type": "Elastic", "replicas": 2}])
+def test_a_lost_node_of_a_role_that_has_not_begun_moves_its_unit_and_restarts_nothing(kind, leaves):
+    world = waiting(kind)
+    left = world.state.units["ev/0"].node
+    leaves(world, left)
+    world.settle()
+    moved = world.notes(reasons.UNIT_MOVED)
+    assert [note.target for note in moved] == ["ev/0"]
+    assert [len(table) for table in (world.state.restarts, world.state.incidents, world.state.marks)] == [0, 0, 0]
+    assert world.state.phase is Phase.RUNNING
+    world.end_role("t")
+    world.settle()
+    assert [world.state.roles[name].was_ready for name in ("ev", "end")] == [True, True]
+
+
+@pytest.mark.parametrize(("target", "waits"), [("ev", "t"), ("ev/0", "t"), ("end", "ev")])
+def test_a_restart_of_a_role_that_has_not_begun_is_refused(target, waits):
+    world = waiting({})
+    (note,) = world.send(ev.Commanded("1", "restart", target))
+    assert note.reason == reasons.COMMAND_REFUSED
+    assert note.message.endswith(f"{target.partition('/')[0]} has not begun: it waits for {waits}")
+    world.end_role("t")
+    world.settle()
+    world.send(ev.Commanded("2", "restart", target))
+    world.settle()
+    assert world.state.restarts[Level.ROLE if "/" not in target else Level.PROCESS] == 1
+
+
+def test_a_role_that_has_not_begun_gets_another_size_without_a_restart():
+    elastic = {"type": "Elastic", "replicas": 2, "minReplicas": 1, "maxReplicas": 2}
+    group = {"name": "any", "replicas": 8, "cpu": "4"}
+    world = waiting(elastic, 5, nodeGroups=[group])
+    world.lose_node(world.state.units["ev/1"].node)
+    world.settle()
+    while not world.notes(reasons.RESIZED):
+        world.tick()
+        world.settle()
+    assert [len(table) for table in (world.state.restarts, world.state.incidents)] == [0, 0]
+    world.end_role("t")
+    world.settle()
+    assert world.state.roles["ev"].ready == 1
+    assert world.state.phase is Phase.RUNNING

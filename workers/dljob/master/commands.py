@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dljob.master import ending
+from dljob.master import ending, starting
 from dljob.master.draft import Draft
 from dljob.master.events import Commanded
 from dljob.master.evolve import evolve
 from dljob.master.policy import lift
 from dljob.master.restart import Order, begin
-from dljob.master.starting import completed
 from dljob.master.state import Phase, Verdict
 from dljob.master.views import ENDS, Level
 from dljob.telemetry import reasons
@@ -51,7 +50,9 @@ def _refusal(d: Draft, event: Commanded) -> str:
         return _unscalable(d, event)
     if not d.seats:
         return "the job has not started yet"
-    return ""
+    role = event.target.partition("/")[0]
+    first = starting.ahead(d, role) if role in d.job.roles else ()
+    return f"{role} has not begun: it waits for {', '.join(first)}" if first else ""
 
 
 def _unscalable(d: Draft, event: Commanded) -> str:
@@ -60,7 +61,7 @@ def _unscalable(d: Draft, event: Commanded) -> str:
         able = ", ".join(sorted(d.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
     own = d.facts(event.target).plan
-    if completed(d, event.target):
+    if starting.completed(d, event.target):
         return f"all {own.replicas} ranks of {event.target} have ended; restart starts them again"
     if not own.min_replicas <= event.count <= own.max_replicas or event.count % own.group_size:
         groups = f" in whole groups of {own.group_size}" if own.group_size > 1 else ""

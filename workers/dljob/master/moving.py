@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dljob.master import ending, grants
+from dljob.master import ending, grants, starting
 from dljob.master.actions import Unreserve
 from dljob.master.assign import Assignment, assign
 from dljob.master.draft import Draft
@@ -30,8 +30,9 @@ def give_up(d: Draft, names: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _collect(d: Draft, host: HostId, lost: dict[str, list[int]]) -> None:
-    """Add the unfinished ranks of a host to what its role lost."""
-    ranks = d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ()
+    """Add the unfinished ranks of a host to what its role lost; one that has not begun loses none."""
+    has = host.index >= 0 and not starting.ahead(d, host.role)
+    ranks = d.facts(host.role).ranks_of(host.index) if has else ()
     for rank in ranks:
         if ending.unfinished(d.ranks[host.role, rank]):
             ending.process_gone(d, (host.role, rank))

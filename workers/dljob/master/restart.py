@@ -44,6 +44,8 @@ class Order:
 
 def begin(d: Draft, order: Order) -> None:
     """Take everybody concerned down, and start them again now or after the backoff."""
+    if order.level is not Level.JOB and starting.ahead(d, order.role):
+        return  # of another size now, it starts so when its turn comes
     members = _members(d, order)
     fresh = order.fresh or order.level is Level.JOB
     number = d.next_serial()

@@ -19,10 +19,23 @@ def completed(d: Draft, role: str) -> bool:
 
 def dependencies_met(d: Draft, role: str) -> bool:
     """Whether ranks of a role may start."""
-    return all(
-        completed(d, other) or (kind == "Ready" and d.roles[other].was_ready)
+    return not _unmet(d, role)
+
+
+def _unmet(d: Draft, role: str) -> tuple[str, ...]:
+    return tuple(
+        other
         for other, kind in d.facts(role).plan.depends_on
+        if not (completed(d, other) or (kind == "Ready" and d.roles[other].was_ready))
     )
+
+
+def ahead(d: Draft, role: str) -> tuple[str, ...]:
+    """The roles that have their turn before one that has not begun; none where it has, or waits for none to complete.
+
+    There is nothing to restart of it: what it lost is there again, or is not, when its turn comes.
+    """
+    return () if d.facts(role).first_wave or d.roles[role].spawned else _unmet(d, role)
 
 
 def _may_spawn(d: Draft, role: str) -> bool:
