@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.master import admission, departures, elastic, ending, failover, limits, nodes, restart
+from dljob.master import admission, departures, elastic, ending, failover, limits, nodes, restart, starting
 from dljob.master.draft import Draft
 from dljob.master.evolve import evolve
 from dljob.master.state import JobState, UnitPhase, Verdict
@@ -80,13 +80,26 @@ def _restarts(d: Draft) -> None:
 
 
 def _overdue(d: Draft, number: int) -> None:
-    """A restart took too long; while units look for room, the time for that counts instead."""
+    """A restart took too long; while units that it needs look for room, the time for that counts instead."""
     incident = d.incidents[number]
-    if d.held < d.job.unit_count:
+    if _looks_for_room(d, number):
         d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
         admission.look(d)
     else:
         failover.timed_out(d, incident)
+
+
+def _looks_for_room(d: Draft, number: int) -> bool:
+    """Whether a member of a restart has no place, or one of its world; or anybody, while its role waits for others."""
+    members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
+    roles = {role for role, _ in members}
+    if not all(starting.dependencies_met(d, role) for role in roles):
+        return admission.needed(d)
+    for role in roles:
+        if d.facts(role).world:
+            members.update((role, rank) for rank in range(d.facts(role).plan.replicas))
+    homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}
+    return any(d.units[name].phase is not UnitPhase.HELD for name in homes)
 
 
 def _search(d: Draft) -> None:
