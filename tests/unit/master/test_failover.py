@@ -377,6 +377,27 @@ def test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up(
     assert restarts(world) == {"Process": 1, "Role": 1}
 
 
+@pytest.mark.parametrize(
+    ("action", "role", "expected"),
+    [
+        ("RestartProcess", {}, {"Role": 1, "Job": 1}),
+        ("RestartProcess", {"replicasPerGroup": 2}, {"RoleGroup": 1, "Job": 1}),
+        ("RestartRoleGroup", {"replicasPerGroup": 2}, {"RoleGroup": 1, "Job": 1}),
+        ("RestartInProcess", {}, {"InProcess": 1, "Role": 1}),
+    ],
+)
+def test_what_a_rule_of_a_world_escalates_to_restarts_more_than_its_action_did(action, role, expected):
+    tolerance = rules({"action": action, "maxAttempts": 1})
+    made = job({"name": "t", "type": "Elastic", "replicas": 2, **role}, faultTolerance=tolerance)
+    world = World(made).boot()
+    for code in (1, 2):
+        hit(world, "t", 0, exited(code))
+        while world.state.phase is not Phase.RUNNING:
+            world.tick()
+            world.settle()
+    assert restarts(world) == expected
+
+
 @pytest.mark.parametrize("action", ["RestartJob", "Ignore"])
 def test_a_rule_that_nothing_is_above_ends_the_job_when_its_attempts_are_used_up(action):
     world = World(job({"name": "w", "replicas": 3}, faultTolerance=rules({"action": action, "maxAttempts": 1}))).boot()

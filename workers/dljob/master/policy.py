@@ -166,10 +166,17 @@ def _by_rule(d: Draft, rule: Rule, role: str) -> Restart | Replace | Fail | Igno
     if rule.escalate_to is not None:
         return _act(rule, rule.escalate_to, why)
     level = _ACTIONS.get(rule.action)
-    larger = next_level(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
+    larger = _beyond(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
     if larger is None:
         return Fail(reasons.BUDGET_EXHAUSTED, why)
     return Restart(larger, rule.counts_towards_limit, why)
+
+
+def _beyond(facts: RoleFacts, level: Level) -> Level | None:
+    """The next level that restarts more than an action of this level did: that may have been more than it says."""
+    done = lift(facts, level, host_lost=False)
+    whole = done is Level.ROLE_GROUP and facts.plan.groups == 1
+    return next_level(facts, Level.ROLE if whole else done)
 
 
 def own_level(facts: RoleFacts) -> Level:
