@@ -15,6 +15,8 @@ from dljob.master.state import Incident, RankKey, RankPhase
 from dljob.master.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 
+_GONE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
+
 
 def failed(
     d: Draft,
@@ -78,15 +80,14 @@ def _ignore(d: Draft, role: str, ranks: tuple[int, ...], why: str) -> None:
 
 def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
     """Charge a budget, climb while there is none, and begin."""
-    role, first, outcome = heard.role, heard.rank, heard.outcome
-    node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
+    role, outcome = heard.role, heard.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(who, outcome)
-    wait, level = 0.0, decision.level
-    # Processes of one node that die together are one failure: without this a lost node would eat the whole budget.
-    since = max(d.ranks[role, first].since, d.hosts[d.facts(role).host_of(first)].since)
-    if not budget.joined(d, role, node, since):
-        wait = budget.backoff(d, budget.add(d, f"fail:{role}", node))
+    level = decision.level
+    if _joined(d, heard):
+        wait = _left_of_backoff(d, role, ranks)
+    else:
+        wait = budget.backoff(d, budget.add(d, f"fail:{role}", heard.node))
         if decision.counts:
             charged = charge(d, role, level, cause)
             if charged is None:
@@ -99,6 +100,31 @@ def _restart(d: Draft, heard: Heard, ranks: tuple[int, ...], decision: Restart, 
     begin(d, Order(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
     if level is not Level.JOB:
         memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, heard.name)
+
+
+def _joined(d: Draft, heard: Heard) -> bool:
+    """Whether a failure is one that is counted already: without this a lost node would eat the whole budget.
+
+    Processes of one node that die together are one. That a node is gone may be heard after its processes, and what was
+    started there since went with it; or after peers, whose errors only tell of it; or after another node, of one rack.
+    """
+    role, host = heard.role, d.facts(heard.role).host_of(heard.rank)
+    since = max(d.ranks[role, heard.rank].since, d.hosts[host].since)
+    if budget.joined(d, role, heard.node, since):
+        return True
+    return heard.outcome.reason in _GONE and any(
+        fault.node == heard.node
+        or (fault.secondary and not fault.root)
+        or (fault.reason == heard.outcome.reason and since < fault.detected)
+        for fault in d.faults
+        if fault.rank.startswith(f"{role}/") and d.now - fault.detected <= limits.JOIN_S
+    )
+
+
+def _left_of_backoff(d: Draft, role: str, ranks: Iterable[int]) -> float:
+    """Seconds that ranks have to wait yet for the restart that they are in."""
+    under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
+    return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
 
 
 def charge(d: Draft, role: str, level: Level, cause: str) -> Level | None:
