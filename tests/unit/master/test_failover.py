@@ -266,6 +266,17 @@ def test_a_store_that_is_lost_after_its_world_ended_is_not_missed():
     assert world.state.hosts[host("t", -1)].phase is HostPhase.DOWN
 
 
+def test_a_store_that_is_lost_after_a_rank_was_left_failed_is_not_missed():
+    left = {"rules": [{"name": "leave", "onExitCodes": [7], "action": "Ignore"}]}
+    world = World(job({**PAIR, "driver": False}, {"name": "w"}, faultTolerance=left)).boot()
+    world.end("t", 0)
+    hit(world, "t", 1, exited(7))
+    world.kill_host(host("t", -1))
+    world.settle()
+    assert restarts(world) == {}
+    assert [world.state.ranks["t", rank].phase for rank in range(2)] == [RankPhase.SUCCEEDED, RankPhase.FAILED]
+
+
 def test_a_host_of_a_world_that_has_not_met_is_made_again_alone():
     world = World(job({"name": "t", "type": "Elastic", "replicas": 3}))
     world.send(ev.NodesSeen(world.views))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from master_kit import KILLED, World, error, job, nodes
 
 from dljob.master import events as ev
-from dljob.master.state import HostPhase, UnitPhase
+from dljob.master.state import HostPhase, Phase, UnitPhase
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
 from dljob.master.views import Outcome
 
@@ -31,6 +31,15 @@ def test_a_pending_job_says_what_it_waits_for():
     world.send(ev.NodesSeen(busy))
     assert show(world)["reason"] == "NoRoom"
     assert show(world)["message"] == world.state.search.why
+
+
+def test_a_job_that_starts_with_fewer_ranks_counts_those_that_it_has():
+    elastic = {"name": "e", "type": "Elastic", "replicas": 3, "minReplicas": 1}
+    world = World(job(elastic, nodeGroups=[{"name": "any", "replicas": 8, "cpu": "4"}]), views=nodes(2, cpus=1))
+    world.send(ev.NodesSeen(world.seen()))
+    while world.state.phase is Phase.PENDING:
+        world.tick()
+    assert show(world)["message"] == "0 of 2 units held, 0 of 2 ranks ready"
 
 
 def test_a_running_job_shows_roles_ranks_units_and_progress():

@@ -202,7 +202,7 @@ def _keep_spares(d: Draft, members: Iterable[RankKey]) -> None:
 
 def store_lost(d: Draft, role: str, outcome: Outcome) -> None:
     """The host of a torch store, or of a SubMaster, is gone: the world meets again on a new one."""
-    unfinished = [r for r in range(d.facts(role).plan.replicas) if d.ranks[role, r].phase is not RankPhase.SUCCEEDED]
+    unfinished = [r for r in range(d.facts(role).plan.replicas) if ending.unfinished(d.ranks[role, r])]
     if unfinished:
         store = str(HostId(role, STORE))
         failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)

@@ -219,14 +219,14 @@ def _message(state: JobState) -> str:
     if state.search.why:
         return state.search.why + _least(state)
     if state.incidents:
-        return "; ".join(
-            f"{i.target}: {i.reason}, level {i.level.value}" for _, i in sorted(state.incidents.items())[:3]
-        )
+        first = (own for _, own in sorted(state.incidents.items())[:3])
+        return "; ".join(f"{own.target}: {own.reason}, level {own.level.value}" for own in first)
     if state.groups:
         return "; ".join(why for _, (_, why) in sorted(state.groups.items())[:3])
     if state.phase in (Phase.PENDING, Phase.SCHEDULING):
         ready = sum(role.ready + role.succeeded for role in state.roles.values())
-        return f"{state.held} of {state.job.unit_count} units held, {ready} of {len(state.ranks)} ranks ready"
+        ranks = sum(role.plan.replicas for role in state.job.roles.values())
+        return f"{state.held} of {state.job.unit_count} units held, {ready} of {ranks} ranks ready"
     return ""
 
 
