@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from dljob import RemoteError, RoleGroup, UsageError, rpc, whole
+from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, whole
 from dljob.runtime import wire
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext, current_worker, install
-from dljob.runtime.messages import Call, Reply
+from dljob.runtime.messages import PULL, Call, Reply
 from dljob.runtime.serve import Callee
 
 
@@ -374,6 +374,23 @@ class TestStreams:
         assert next(stream) == 1
         with pytest.raises(RemoteError, match=r"talker/0.breaks raised ValueError: out of words"):
             next(stream)
+        assert list(stream) == []
+
+    def test_stream_whose_items_are_not_there_in_time_is_closed_where_it_runs(self, group, calls, monkeypatch):
+        send = calls.send
+
+        def late(call: Outgoing) -> Future[Reply]:
+            if call.method != PULL:
+                return send(call)
+            failed: Future[Reply] = Future()
+            failed.set_exception(CallTimeoutError("no answer within 1 s", role="talker", rank=call.rank))
+            return failed
+
+        monkeypatch.setattr(calls, "send", late)
+        stream = group.count(1000)
+        with pytest.raises(CallTimeoutError):
+            next(stream)
+        assert calls.objects[0].closed.wait(10)
         assert list(stream) == []
 
     def test_stream_and_call_are_not_mixed_up(self, group):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from dljob.errors import RemoteError
 from dljob.runtime import sending, wire
 from dljob.runtime.arrivals import Arrivals
 from dljob.runtime.context import Outgoing
@@ -112,8 +113,9 @@ class Stream:
             return
         try:
             said = started.read(number, answer.result())
-        except BaseException:
-            self._ids.pop(number, None)
+        except BaseException as error:
+            if isinstance(error, RemoteError):  # else its generator may be there still, and is to be closed
+                self._ids.pop(number, None)
             self.close()
             raise
         if number not in self._ids:
