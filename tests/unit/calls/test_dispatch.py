@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,8 +135,13 @@ def test_one_of_ones_own_is_taken_and_its_mistakes_are_named(monkeypatch):
     monkeypatch.setattr("dljob.calls.dispatch._registered", dict(_registered))
     register_dispatch("odd", lambda view, args, kwargs: [(r, args, kwargs) for r in range(1, view.ranks, 2)])
     register_dispatch("far", lambda view, args, kwargs: [(view.ranks, args, kwargs)])
+    register_dispatch("numpy's", lambda view, args, kwargs: [(np.int64(2), args, kwargs)])
+    register_dispatch("halves", lambda view, args, kwargs: [(1.0, args, kwargs)])
     register_dispatch("none of them", lambda view, args, kwargs: [])
     assert ranks(ROLE, dispatch="odd") == [1, 3]
+    assert [type(rank) for rank in ranks(ROLE, dispatch="numpy's")] == [int]
+    with pytest.raises(UsageError, match="chose rank 1.0; r has ranks 0 to 3"):
+        ranks(ROLE, dispatch="halves")
     with pytest.raises(UsageError, match="chose rank 4; r has ranks 0 to 3"):
         ranks(ROLE, dispatch="far")
     with pytest.raises(UsageError, match="chose no rank"):
@@ -156,11 +164,33 @@ class TestOptions:
             ({"pad": "auto"}, r"pad='auto' with collect='list'"),
             ({"timeout": 0}, "seconds above 0"),
             ({"timeout": "5"}, "seconds above 0"),
+            ({"timeout": [5]}, r"timeout=\[5\]: wanted seconds above 0"),
+            ({"timeout": float("nan")}, "timeout=nan: wanted seconds above 0"),
+            ({"dispatch": None}, "dispatch=None: wanted a name\n  there are: all"),
+            ({"mesh": ("dp", "cp")}, "wanted names of axes in one text, as in 'dp,cp'"),
+            ({"idempotent": "no"}, "idempotent='no': wanted True or False"),
+            ({"stream": "yes"}, "stream='yes': wanted a whole number from 1, or True"),
+            ({"stream": -3}, "stream=-3: wanted a whole number from 1, or True"),
+            ({"stream": 1.5}, "stream=1.5: wanted a whole number from 1, or True"),
+            ({"concurrency": 2.5}, "concurrency=2.5: wanted a whole number from 1, or None"),
+            ({"concurrency": "4"}, "concurrency='4': wanted a whole number from 1, or None"),
+            ({"concurrency": True}, "concurrency=True: wanted a whole number from 1, or None"),
         ],
     )
     def test_wrong_ones_are_refused_in_words(self, options, words):
         with pytest.raises(UsageError, match=words):
             changed(RpcMark(), options, (), ())
+
+    def test_numbers_become_those_that_travel(self):
+        given = {"timeout": np.float64(2), "stream": np.int64(4), "concurrency": np.int32(2)}
+        mark = changed(RpcMark(), given, (), ())
+        assert [type(value) for value in (mark.timeout_s, mark.stream, mark.concurrency)] == [float, int, int]
+        plain = changed(RpcMark(), {"timeout": 60, "stream": True, "concurrency": None, "mesh": None}, (), ())
+        assert plain == RpcMark(timeout_s=60.0, stream=True)
+
+    @pytest.mark.parametrize("timeout", [None, math.inf, 1e300])
+    def test_what_is_longer_than_anything_lasts_is_no_deadline(self, timeout):
+        assert changed(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
 
     def test_right_ones_are_laid_over(self):
         mark = changed(RpcMark(idempotent=True), {"timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ())

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
@@ -377,6 +378,17 @@ def test_what_does_not_come_in_time_takes_nothing(line):
         queue.put(3, timeout=1)
     with pytest.raises(TimeoutError, match="no answer"):
         queue.get(1)
+
+
+def test_numbers_of_numpy_and_waits_of_any_length_are_taken(line):
+    queue = DataQueue("q", max_items=np.int64(8), max_bytes=np.int64(1000))
+    for number in range(3):
+        queue.put(number, timeout=float("inf"))
+    assert queue.get_batch(np.int64(2), timeout=np.float32(60)) == [0, 1]
+    line.kill("q")
+    assert queue.get(timeout=float("inf")) == 2
+    with pytest.raises(UsageError, match="timeout='1': wanted seconds"):
+        queue.get(timeout="1")
 
 
 def test_bounds_by_bytes(line):

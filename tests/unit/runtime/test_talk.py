@@ -8,12 +8,13 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, whole
 from dljob.runtime import wire
 from dljob.runtime.context import Outgoing, Stopping, WorkerContext, current_worker, install
-from dljob.runtime.messages import PULL, Call, Reply
+from dljob.runtime.messages import CARD, PULL, Call, Reply
 from dljob.runtime.serve import Callee
 
 
@@ -216,6 +217,32 @@ def test_options_of_the_caller_come_before_those_of_the_method(group):
         group.options(dispatch="every")
     with pytest.raises(UsageError, match=r"options\(dispatch=...\): unknown option"):
         group[0].options(dispatch="all")
+
+
+def test_options_are_checked_with_what_the_method_says(group):
+    assert group.options(pad="auto").double([1, 2, 3]) == [2, 4, 6]
+    assert group.options(collect="none").twice([1, 2, 3]) is None
+    with pytest.raises(UsageError, match=r"talker.rows: pad='auto' with collect='list'"):
+        group.options(pad="auto").rows([1])
+    with pytest.raises(UsageError, match=r"options: pad='auto' with collect='sum'"):
+        group.options(pad="auto", collect="sum")
+
+
+def test_numbers_of_numpy_are_plain_ones_on_the_wire(group, calls):
+    one = group.options(timeout=np.float64(60))[np.int64(1)]
+    assert one.double([1]) == [2]
+    assert one.rank == 1
+    assert [call.method for call in calls.sent] == [CARD, "double"]
+    for call in calls.sent:
+        assert [type(call.rank), type(call.timeout_s)] == [int, float]
+    assert len(group.call_batch("rows", np.int64(2), [1, 2]).result(10)) == 2
+
+
+def test_a_wait_of_any_length_is_one(group):
+    assert group.call("double", [1]).result(float("inf")) == [2]
+    assert group.options(timeout=float("inf")).double([1]) == [2]
+    with pytest.raises(UsageError, match="timeout='5': wanted seconds, or None"):
+        group.call("double", [1]).result("5")
 
 
 def test_each_owner_turns_and_keys(group):

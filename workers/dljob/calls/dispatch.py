@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,9 +209,9 @@ def _own(view: View, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             hint="register_dispatch it where callers import it too, as in a module that both import",
         )
     chosen = list(choose(view, args, kwargs))
-    wrong = [rank for rank, _, _ in chosen if rank not in range(view.ranks)]
+    wrong = [rank for rank, _, _ in chosen if not hasattr(rank, "__index__") or rank not in range(view.ranks)]
     if wrong or not chosen:
         said = f"rank {wrong[0]}" if wrong else "no rank"
         raise UsageError(f"dispatch={name!r} chose {said}; {view.role} has ranks 0 to {view.ranks - 1}")
-    sends = tuple(Send(rank, number) for number, (rank, _, _) in enumerate(chosen))
+    sends = tuple(Send(operator.index(rank), number) for number, (rank, _, _) in enumerate(chosen))
     return Dispatched(sends, tuple((tuple(own), dict(named)) for _, own, named in chosen))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +14,8 @@ from dljob.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 1800.0
 """A call's deadline unless the method or the caller says otherwise; as long as torch's for collectives."""
+FOR_EVER_S = 1e9
+"""Seconds from which there is no deadline, as with None: a lock cannot wait for much longer."""
 DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "owner", "hash:<parameter>")
 COLLECTS = ("list", "first", "concat", "sum", "mean", "max", "as_completed", "none")
 UNPADDED = ("concat", "none")
@@ -53,9 +57,8 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
     Raises:
         UsageError: an option is unknown, or its value wrong; it says which.
     """
-    made = replace(mark, **{_FIELD.get(name, name): value for name, value in changes.items()})
-    if (isinstance(made.timeout_s, (int, float)) and not made.timeout_s > 0) or isinstance(made.timeout_s, (bool, str)):
-        raise UsageError(f"timeout={made.timeout_s!r}: wanted seconds above 0, or None for no deadline")
+    plain = {name: _PLAIN[name](value) if name in _PLAIN else value for name, value in changes.items()}
+    made = replace(mark, **{_FIELD.get(name, name): value for name, value in plain.items()})
     if not made.dispatch.startswith("hash:"):
         _one_of("dispatch", made.dispatch, (*DISPATCHES, *dispatches))
     elif not made.dispatch[5:].isidentifier():
@@ -70,7 +73,73 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
     return made
 
 
+def seconds(value: Any, wanted: str = "seconds") -> float | None:
+    """Seconds that a user gave as a number of any kind; None for None and for what is longer than anything lasts.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    if value is None:
+        return None
+    try:
+        made = float("nan" if isinstance(value, (bool, str, bytes)) else value)
+    except (TypeError, ValueError, OverflowError):
+        made = math.nan
+    if math.isnan(made):
+        raise UsageError(f"timeout={value!r}: wanted {wanted}, or None for no deadline")
+    return None if made >= FOR_EVER_S else made
+
+
+def _deadline(value: Any) -> float | None:
+    wanted = "seconds above 0"
+    made = seconds(value, wanted)
+    if made is not None and made <= 0:
+        raise UsageError(f"timeout={value!r}: wanted {wanted}, or None for no deadline")
+    return made
+
+
+def _dispatch(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"dispatch={value!r}: wanted a name", hint=f"there are: {', '.join(DISPATCHES)}")
+    return value
+
+
+def _count(option: str, value: Any, also: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise UsageError(f"{option}={value!r}: wanted a whole number from 1, or {also}")
+    return operator.index(value)
+
+
+def _concurrency(value: Any) -> int | None:
+    return None if value is None else _count("concurrency", value, "None")
+
+
+def _stream(value: Any) -> bool | int:
+    return value if isinstance(value, bool) else _count("stream", value, "True")
+
+
+def _mesh(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"mesh={value!r}: wanted names of axes in one text, as in 'dp,cp'")
+    return value
+
+
+def _idempotent(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"idempotent={value!r}: wanted True or False")
+    return value
+
+
 _FIELD = {"timeout": "timeout_s"}
+_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "timeout": _deadline,
+    "concurrency": _concurrency,
+    "stream": _stream,
+    "dispatch": _dispatch,
+    "mesh": _mesh,
+    "idempotent": _idempotent,
+}
+"""Options as plain values of Python, checked: they go on the wire, which knows no number of NumPy."""
 
 
 def _one_of(option: str, value: object, known: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dljob.calls.backlog import Who
+from dljob.calls.mark import seconds
 from dljob.errors import CallError, RemoteError, UsageError
 from dljob.runtime import wire
 from dljob.runtime.context import Outgoing, WorkerContext, current_worker
@@ -24,7 +25,8 @@ class Deadline:
     """Seconds that a user gave for something; None: as long as it takes."""
 
     def __init__(self, timeout: float | None) -> None:
-        self._end = None if timeout is None else time.monotonic() + timeout
+        left = seconds(timeout)
+        self._end = None if left is None else time.monotonic() + left
 
     @property
     def left(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +39,7 @@ class DataQueue:
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
                 raise UsageError(f"DataQueue({name!r}, {key}={value!r}): wanted a whole number from 1")
         self.name = name
-        self._bounds = (max_items, max_bytes)
+        self._bounds = (operator.index(max_items), operator.index(max_bytes))  # numbers of NumPy are no JSON
         self._keeper = Asker("queue", name, "DataQueue")
         self._token = ""
 
@@ -90,6 +91,7 @@ class DataQueue:
         if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= self._bounds[0]:
             hint = "a batch larger than max_items would never be there"
             raise UsageError(f"DataQueue({self.name!r}).get_batch({size!r}): wanted 1 to {self._bounds[0]}", hint=hint)
+        size = operator.index(size)
         deadline, line = Deadline(timeout), line_of(self, self.name)
         with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
             while True:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar, overload
 
+from dljob.calls.mark import seconds
 from dljob.errors import UsageError
 from dljob.runtime.arrivals import Arrivals
 from dljob.runtime.started import Started
@@ -132,7 +133,8 @@ class _Left:
     """Seconds of a timeout that are left."""
 
     def __init__(self, timeout: float | None) -> None:
-        self._end = None if timeout is None else time.monotonic() + timeout
+        left = seconds(timeout)
+        self._end = None if left is None else time.monotonic() + left
 
     def __call__(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())

@@ -6,6 +6,7 @@ A call is sent at most once, unless it is declared idempotent; it waits while th
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -20,6 +21,8 @@ from dljob.runtime.sending import Request, Target, begin
 from dljob.runtime.streams import Stream
 
 _MARK = "__dljob_rpc__"
+_ANY = RpcMark(collect="concat")
+"""Stands for a method that is not known yet: it takes each value of each option."""
 _OPTIONS = ("timeout", "idempotent", "dispatch", "collect", "mesh", "pad")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,8 +60,6 @@ def rpc(method: Any = None, **options: Any) -> Any:
             many as come. Of all methods of a rank together 64 calls run or wait for their turn; more are begun later.
     """
     mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "concurrency"))
-    if mark.concurrency is not None and (isinstance(mark.concurrency, bool) or mark.concurrency < 1):
-        raise UsageError(f"@rpc(concurrency={mark.concurrency!r}): wanted a whole number from 1")
 
     def write(function: Any) -> Any:
         if not callable(function):
@@ -173,6 +174,7 @@ class RoleGroup(_Handle):
     def __getitem__(self, index: int | slice) -> Rank | Sequence[Rank]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        index = operator.index(index)  # a number of NumPy would go on the wire as something else
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
         own = {name: value for name, value in self._target.options.items() if name in _OPTIONS[:2]}
@@ -197,6 +199,7 @@ class RoleGroup(_Handle):
         """
         if isinstance(size, bool) or not hasattr(size, "__index__") or size < 0:
             raise UsageError(f"call_batch({method!r}, size={size!r}): wanted a whole number from 0")
+        size = operator.index(size)
         target = self.options(dispatch="shard", collect="list", pad="uneven")._target
         started = begin(target, Request(method, args, kwargs, rows=size))
         return FutureSequence(started, size, f"{self.role}.{method}")
@@ -207,6 +210,7 @@ class RoleGroup(_Handle):
 
 
 def _laid_over(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Checked by themselves: what goes with what a method says is known when it is called."""
     made = {**options, **changes}
-    _read("options", RpcMark(), made, known)
-    return made
+    mark = _read("options", _ANY, made, known)
+    return {**made, "timeout": mark.timeout_s} if "timeout" in made else made
