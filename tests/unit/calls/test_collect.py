@@ -46,6 +46,12 @@ def test_arrays_are_added_and_compared_row_by_row():
     assert merge("max", MANY, [np.float32(1), np.float32(2)], "r.f") == 2
 
 
+@pytest.mark.parametrize("answers", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [1, 2, np.float32("nan")]])
+def test_largest_of_what_is_no_number_is_none_in_whatever_order(answers):
+    assert math.isnan(merge("max", MANY, answers, "r.f"))
+    assert math.isnan(merge("max", MANY, [{"loss": answer} for answer in answers], "r.f")["loss"])
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 6))
 def test_mean_of_shards_is_the_mean_of_all_rows(values, shards):
     shares = batch.shares(len(values), shards, "uneven")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum, StrEnum
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob import UsageError, register_dispatch
+from dljob import UsageError, register_dispatch, whole
 from dljob.calls.dispatch import View, _registered, plan_call, registered, sticky
 from dljob.calls.mark import RpcMark, changed
 
@@ -55,6 +56,18 @@ def test_each_gets_its_own():
         (2, "b", True),
         (3, "b", False),
     ]
+
+
+@pytest.mark.parametrize("name", ["all", "rank0", "round_robin", "least_loaded", "owner", "hash:key", "mine"])
+def test_what_is_whole_is_itself_where_nothing_is_cut(name, monkeypatch):
+    monkeypatch.setattr("dljob.calls.dispatch._registered", {"mine": lambda view, args, kwargs: [(0, args, kwargs)]})
+    for _, args, kwargs, _ in sent(ROLE, (whole([1]), 2), {"key": whole("k"), "n": 3}, dispatch=name):
+        assert (args, kwargs) == (([1], 2), {"key": "k", "n": 3})
+
+
+def test_what_is_whole_goes_to_each_as_it_is():
+    found = sent(View("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
+    assert [one[1:3] for one in found] == [(("a", [1, 2]), {"n": 3}), (("b", [1, 2]), {"n": 3})]
 
 
 @pytest.mark.parametrize(("value", "words"), [([1], "list of 4, one for each, got 1 items"), ("abcd", "got str")])
@@ -104,6 +117,21 @@ def test_key_stays_where_it_is_and_moves_only_to_a_rank_that_came(key, size):
     before, after = sticky(key, size), sticky(key, size + 1)
     assert before == sticky(key, size)
     assert after in (before, size)
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("key", "same"), [(np.str_("red"), "red"), (Color.RED, "red"), (np.bytes_(b"r"), b"r"), (np.int64(1), 1), (Number.ONE, 1)]
+)
+def test_key_is_its_text_or_number_whatever_its_type(key, same):
+    assert [sticky(key, 2**n) for n in range(8)] == [sticky(same, 2**n) for n in range(8)]
 
 
 def test_keys_spread():

@@ -219,6 +219,11 @@ def test_options_of_the_caller_come_before_those_of_the_method(group):
         group[0].options(dispatch="all")
 
 
+def test_what_is_whole_reaches_one_rank_as_it_is(group):
+    assert group[1].double(whole([1, 2])) == [2, 4]
+    assert group.options(dispatch="rank0").double([1, 2], factor=whole(3)) == [3, 6]
+
+
 def test_options_are_checked_with_what_the_method_says(group):
     assert group.options(pad="auto").double([1, 2, 3]) == [2, 4, 6]
     assert group.options(collect="none").twice([1, 2, 3]) is None

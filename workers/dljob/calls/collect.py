@@ -142,7 +142,8 @@ def _plus(a: Any, b: Any, what: str) -> Any:
 def _larger(a: Any, b: Any, what: str) -> Any:
     _check(a, b, what)
     if isinstance(a, numbers.Real):
-        return max(a, b)
+        no_number = isinstance(b, numbers.Real) and b != b  # noqa: PLR0124 - `max` keeps one in the first place alone
+        return b if no_number else max(a, b)
     kind = rows.kind_of(a)
     if kind is None or kind.maximum is None:
         raise UsageError(f"collect='max': {what} answered {type(a).__name__}, of which no larger one is known")

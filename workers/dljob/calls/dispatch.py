@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dljob.calls import batch, mesh
+from dljob.calls import batch, mesh, rows
 from dljob.calls.batch import Arguments, Shares
 from dljob.calls.mark import DISPATCHES, RpcMark
 from dljob.errors import UsageError
@@ -84,6 +84,8 @@ def plan_call(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[
     Raises:
         UsageError: the arguments do not fit the dispatch, or the mesh does not fit the role.
     """
+    if mark.dispatch not in ("shard", "each"):  # the others cut nothing
+        args, kwargs = rows.bare(args, kwargs)
     match mark.dispatch:
         case "all":
             return _to_all(view, mark, (args, kwargs))
@@ -126,13 +128,27 @@ def sticky(key: object, ranks: int) -> int:
     Raises:
         UsageError: a key of this type is not the same in every process.
     """
-    if not isinstance(key, (str, int, bytes, type(None))):
-        raise UsageError(
-            f"dispatch='hash:': a key is a text, a whole number or bytes, got {type(key).__name__}",
-            hint="pass the text or the number by which it is to be found",
-        )
-    text = pickle.dumps(key, protocol=4)
+    text = pickle.dumps(_plain(key), protocol=4)
     return max(range(ranks), key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
+
+
+def _plain(key: Any) -> object:
+    """A key without the type that it has beside: texts of NumPy and members of an enum are the same text."""
+    match key:
+        case None:
+            return None
+        case str():
+            return str.__str__(key)
+        case bytes():
+            return bytes(key)
+        case _:
+            try:
+                return int(operator.index(key))
+            except TypeError:
+                raise UsageError(
+                    f"dispatch='hash:': a key is a text, a whole number or bytes, got {type(key).__name__}",
+                    hint="pass the text or the number by which it is to be found",
+                ) from None
 
 
 def shards_of(view: View, mark: RpcMark, *, default: str | None = None) -> mesh.Layout:
@@ -174,14 +190,20 @@ def _each(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str,
     layout = shards_of(view, mark, default="dp")
     named = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
     for name, value in named:
+        if isinstance(value, rows.Whole):
+            continue
         if not isinstance(value, (list, tuple)) or len(value) != layout.shards:
             got = f"{len(value)} items" if isinstance(value, (list, tuple)) else type(value).__name__
             raise UsageError(f"dispatch='each': {name} is to be a list of {layout.shards}, one for each, got {got}")
     arguments = [
-        (tuple(value[n] for value in args), {name: value[n] for name, value in kwargs.items()})
+        (tuple(_nth(value, n) for value in args), {name: _nth(value, n) for name, value in kwargs.items()})
         for n in range(layout.shards)
     ]
     return _by_shard(layout, arguments)
+
+
+def _nth(value: Any, n: int) -> Any:
+    return value.value if isinstance(value, rows.Whole) else value[n]
 
 
 def _shard(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:

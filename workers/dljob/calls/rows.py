@@ -5,7 +5,7 @@ A dict and a tuple hold such values and are cut value by value; anything else go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -37,6 +37,12 @@ _known: dict[str, Rows] = {"builtins.list": _LIST}
 def whole(value: Any) -> Any:
     """What goes as it is to every shard, though it could be cut; around an argument of a call."""
     return Whole(value)
+
+
+def bare(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments without `whole` around them, where nothing is cut."""
+    plain = tuple(value.value if isinstance(value, Whole) else value for value in args)
+    return plain, {name: value.value if isinstance(value, Whole) else value for name, value in kwargs.items()}
 
 
 def register_rows(

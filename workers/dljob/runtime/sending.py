@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dljob.calls import batch, collect, dispatch
+from dljob.calls import batch, collect, dispatch, rows
 from dljob.calls.dispatch import Dispatched, Send, View
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, Card, RpcMark, changed
 from dljob.errors import RemoteError, UsageError
@@ -137,7 +137,7 @@ def plan(target: Target, card: Card, mark: RpcMark, request: Request) -> Dispatc
     """Who gets what."""
     args, kwargs = request.args, request.kwargs
     if target.rank is not None:
-        return Dispatched((Send(target.rank, 0),), ((args, kwargs),), single=True)
+        return Dispatched((Send(target.rank, 0),), (rows.bare(args, kwargs),), single=True)
     if request.rows is not None and (found := batch.count_rows(args, kwargs, mark.parameters)) != request.rows:
         raise UsageError(f"call_batch says size={request.rows}, but the arguments have {found} rows")
     context, role = target.context, target.role
