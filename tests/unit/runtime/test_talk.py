@@ -106,6 +106,14 @@ class Talker:
         yield 1
         raise ValueError("out of words")
 
+    @rpc(dispatch="shard", collect="as_completed")
+    def breaks_beside(self, xs, bad, gate=None):
+        if self.rank == bad:
+            raise ValueError("not me")
+        if self.rank == 2 and gate:
+            GATES[gate].wait(10)
+        return xs
+
     @rpc
     def rows(self, xs, ys=(), name="", table=None):
         return [(x, y, name, table) for x, y in zip(xs, ys or xs, strict=True)]
@@ -298,6 +306,17 @@ async def test_answers_come_as_they_are_completed(group):
     assert len([pair async for pair in await group.call("finish", 2)]) == 4
 
 
+async def test_answers_that_are_not_wanted_are_errors_all_the_same(group):
+    """Rank 1 does its part of the shard for which rank 0 answers."""
+    for came in (list(group.breaks_beside([1, 2], None)), [p async for p in group.breaks_beside([1, 2], None)]):
+        assert sorted(came) == [(0, [1]), (2, [2])]
+    words = "talker/1.breaks_beside raised ValueError: not me"
+    with pytest.raises(RemoteError, match=words):
+        list(group.breaks_beside([1, 2], 1))
+    with pytest.raises(RemoteError, match=words):
+        [pair async for pair in group.breaks_beside([1, 2], 1)]
+
+
 def test_nobody_waits_where_no_answer_is_wanted(group, calls, caplog):
     assert group.note("word") is None
     assert group.note("bad") is None
@@ -362,6 +381,19 @@ class TestBatches:
             group.call_batch("rows", 3, [1, 2]).result(10)
         with pytest.raises(UsageError, match="wanted a whole number from 0"):
             group.call_batch("rows", -1, [1, 2])
+
+    def test_items_of_a_rank_that_answered_are_taken_while_others_work(self, group):
+        items = iter(group.call_batch("breaks_beside", 2, [1, 2], None, gate="slow"))
+        assert next(items) == 1
+        GATES["slow"].set()
+        assert list(items) == [2]
+
+    @pytest.mark.parametrize("bad", [1, 3])
+    def test_error_of_a_rank_that_answers_nothing_is_raised_before_the_items_that_are_not_there(self, group, bad):
+        batch = group.call_batch("breaks_beside", 2, [1, 2], bad, gate="slow")
+        with pytest.raises(RemoteError, match=f"talker/{bad}.breaks_beside raised ValueError: not me"):
+            list(batch)
+        assert not GATES["slow"].is_set()
 
     def test_answer_of_another_length_is_named(self, group):
         with pytest.raises(UsageError, match="was given 1 items and answered 0 items"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar, overload
@@ -97,6 +97,17 @@ class FutureSequence(Sequence[T]):
                 return self._chunk(started, number, chunk)[at]
             at -= chunk
         raise AssertionError("shares do not add up")
+
+    def __iter__(self) -> Iterator[T]:
+        """The items, those of a rank once it has answered; the first error of any rank as soon as it is there."""
+        started = self._started.result()
+        coming = Arrivals(started.futures)
+        for number, chunk in zip(started.wanted, started.shares, strict=True):
+            while not started.futures[number].done():
+                coming.wait()
+                started.check()
+            yield from self._chunk(started, number, chunk)
+        self._call.answered()
 
     def result(self, timeout: float | None = None) -> list[T]:
         """All items, once all are there; raises what a rank raised, TimeoutError after `timeout` seconds."""

@@ -67,6 +67,10 @@ class Started:
         self._check(number, reply)
         return wire.load(reply.payload)
 
+    def ended(self, number: int) -> None:
+        """Wait for a rank whose answer is not wanted; raises what it raised."""
+        self._check(number, self.futures[number].result())
+
     def check(self) -> None:
         """Raise the first error, in the order of the sends, among the answers that are there."""
         for number, future in enumerate(self.futures):
@@ -99,39 +103,41 @@ class Started:
 class AsCompleted:
     """The answers of a call as they come: (rank, answer), the fastest first; `for`, or `async for`.
 
-    An error of a rank is raised in its turn; the others can be taken after it.
+    An error of a rank is raised in its turn, also of one whose answer is not wanted; the others can be taken after it.
     """
 
     def __init__(self, started: Started) -> None:
         self._started = started
-        self._left = len(started.wanted)
-        self._coming = Arrivals()
-        for number in started.wanted:
-            self._coming.add(number, started.futures[number])
+        self._left = len(started.futures)
+        self._coming = Arrivals(started.futures)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        self._begin(StopIteration())
-        try:
-            number = self._coming.wait()
-        except BaseException:
-            self._left += 1
-            raise
-        return self._pair(number)
+        while True:
+            self._begin(StopIteration())
+            try:
+                number = self._coming.wait()
+            except BaseException:
+                self._left += 1
+                raise
+            if pair := self._pair(number):
+                return pair
 
     def __aiter__(self) -> AsCompleted:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        self._begin(StopAsyncIteration())
-        try:
-            number = await self._coming.coming()
-        except BaseException:
-            self._left += 1
-            raise
-        return self._pair(number)
+        while True:
+            self._begin(StopAsyncIteration())
+            try:
+                number = await self._coming.coming()
+            except BaseException:
+                self._left += 1
+                raise
+            if pair := self._pair(number):
+                return pair
 
     def _begin(self, end: Exception) -> None:
         """One less is left for others, unless who waits for it is called away."""
@@ -139,5 +145,10 @@ class AsCompleted:
             raise end
         self._left -= 1
 
-    def _pair(self, number: int) -> tuple[int, Any]:
-        return self._started.sent.sends[number].rank, self._started.answer(number)
+    def _pair(self, number: int) -> tuple[int, Any] | None:
+        """None of a rank that has done its part and answers nothing."""
+        send = self._started.sent.sends[number]
+        if send.quiet:
+            self._started.ended(number)
+            return None
+        return send.rank, self._started.answer(number)
