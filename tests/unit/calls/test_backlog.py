@@ -100,6 +100,17 @@ def test_an_answer_that_is_asked_for_again_is_the_same_and_one_never_seen_goes_b
     assert made.heard(B, 1, 0) is None
 
 
+def test_what_could_not_be_read_is_done_with_alone_and_the_rest_goes_back():
+    made = queue(filled=4)
+    made.heard(B, 1, 0)
+    assert made.take(B, 3) == (1, 2, 3)
+    assert made.heard(B, 2, 1, (1,)) == (2,)
+    assert (sorted(made.waiting), made.bytes, made.sizes) == ([1, 3, 4], 30, {1: 10, 3: 10, 4: 10})
+    made.take(B, 3)
+    assert made.heard(B, 3, 1, (1,)) == (), "an answer that did not arrive was not read"
+    assert made.take(B, 4) == (1, 3, 4)
+
+
 def test_a_get_that_was_overtaken_is_not_current_any_more():
     made = queue()
     made.heard(B, 1, 0)

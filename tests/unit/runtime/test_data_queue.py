@@ -391,6 +391,51 @@ def test_numbers_of_numpy_and_waits_of_any_length_are_taken(line):
         queue.get(timeout="1")
 
 
+def not_here() -> None:
+    raise ImportError("No module named 'only_where_it_was_put'")
+
+
+class Poison:
+    """Pickles everywhere, and comes back nowhere."""
+
+    def __reduce__(self) -> Any:
+        return not_here, ()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_cannot_be_unpickled_is_told_and_left_out_and_takes_nothing_along(line, dies):
+    queue = DataQueue("q")
+    for item in (1, Poison(), 3, Poison(), 5, Poison()):
+        queue.put(item)
+    words = r"'q'\).get: item 2 of 4 cannot be unpickled here: ImportError: No module .*, and 1 more\n.*; the others"
+    with pytest.raises(CallError, match=words):
+        queue.get_batch(4)
+    if dies:
+        line.kill("q")
+    line.lost = ["get"]
+    assert queue.get_batch(2, 0) == [1, 3]
+    if dies:
+        line.kill("q")
+    assert queue.get(0) == 5
+    with pytest.raises(CallError, match=r"get: the item cannot be unpickled here: ImportError"):
+        queue.get(0)
+    with pytest.raises(TimeoutError, match="1 items were not there"):
+        queue.get(0)
+    queue.put(7)
+    assert queue.get(0) == 7
+    assert queue.stats() == {"items": 0, "bytes": 0, "closed": False}
+
+
+def test_who_dies_before_it_asks_again_leaves_what_it_could_not_read_to_the_next(line):
+    DataQueue("q").put(Poison())
+    DataQueue("q").put(2)
+    for life in (1, 2):
+        become(line, incarnation=life)
+        with pytest.raises(CallError, match="item 1 of 2"):
+            DataQueue("q").get_batch(2, 0)
+    assert DataQueue("q").get(0) == 2
+
+
 def test_bounds_by_bytes(line):
     queue = DataQueue("q", max_bytes=1000)
     queue.put(b"x" * 5000, 0)

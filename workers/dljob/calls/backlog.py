@@ -7,7 +7,7 @@ with, and what was not goes back to the front. So an answer that is lost on its 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -112,17 +112,18 @@ class Backlog:
 
     # -- getting
 
-    def heard(self, who: Who, turn: int, seen: int) -> tuple[int, ...] | None:
+    def heard(self, who: Who, turn: int, seen: int, bad: Collection[int] = ()) -> tuple[int, ...] | None:
         """Begin a get: the items that are done with now; None for a get that a later one has overtaken.
 
-        `seen` is the last get whose answer has arrived.
+        `seen` is the last get whose answer has arrived; `bad`: which of its items could not be read, counted from 0.
+        Where there are such, they alone are done with, and the others go back.
         """
         line = self.lines[who.line]
         if turn <= line.turn:
             return () if turn == line.turn else None
-        done = line.ids if seen == line.turn else ()
-        if not done:
-            self._give_back(line.ids)
+        held = line.ids if seen == line.turn else ()
+        done = tuple(held[at] for at in bad if at < len(held)) if bad else held
+        self._give_back(set(line.ids).difference(done))
         for number in done:
             del self.sizes[number]
         line.turn, line.ids, line.answered = turn, (), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dljob.calls.backlog import Verdict, Who
@@ -79,7 +79,8 @@ class DataQueue:
         Raises:
             TimeoutError: none came in time; nothing was taken.
             QueueClosedError: it is closed, and all was got.
-            CallError: a later process of this rank has begun, or what was in the queue is lost.
+            CallError: a later process of this rank has begun; what was in the queue is lost; an item cannot be
+                unpickled in this process: the next get leaves it out, and has those that came with it.
         """
         return self.get_batch(1, timeout)[0]
 
@@ -96,13 +97,16 @@ class DataQueue:
         with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
             while True:
                 line.turn += 1
-                turn, seen = line.turn, line.seen
-                items = self._ask(line, "get", (turn, seen), size, deadline.slice_s, deadline=deadline)
+                turn, turns = line.turn, (line.turn, line.seen, line.bad)
+                items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline)
                 if items is not None:
-                    line.seen = turn
+                    made, faults = _read(items)
+                    line.seen, line.bad = turn, tuple(faults)
+                    if faults:
+                        raise self._unreadable(faults, len(items))
                     if not items:
                         raise QueueClosedError(f"DataQueue({self.name!r}).get: it is closed, and all was got")
-                    return [wire.load(item) for item in items]
+                    return made
                 if deadline.left == 0:
                     raise TimeoutError(f"DataQueue({self.name!r}).get: {size} items were not there in {timeout:g} s")
 
@@ -127,6 +131,18 @@ class DataQueue:
         """How many items wait."""
         return self.stats()["items"]
 
+    def _unreadable(self, faults: Mapping[int, Exception], count: int) -> CallError:
+        me, (at, error) = current_worker(), next(iter(faults.items()))
+        which = f"item {at + 1} of {count}" if count > 1 else "the item"
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        rest = "; the others come with it" if count > len(faults) else ""
+        return CallError(
+            f"DataQueue({self.name!r}).get: {which} cannot be unpickled here: {type(error).__name__}: {error}{more}",
+            role=me.role,
+            rank=me.rank,
+            hint=f"the next get leaves out what cannot be read{rest}; what was put must be importable here too",
+        )
+
     def _ask(self, line: QueueLine, method: str, *args: Any, deadline: Deadline, doubt: bool = False) -> Any:
         """Ask its keeper, and see that the queue is still the one that it was."""
         left, who = deadline.left, Who(*line.life, line.name)  # whoever waits since an earlier life stays of that one
@@ -147,6 +163,17 @@ class DataQueue:
                 hint="put again what is still to be done, or restart the job from its checkpoint",
             )
         return said
+
+
+def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:
+    """The items that can be unpickled, and which of them cannot, counted from 0, and why."""
+    made, faults = list[Any](), dict[int, Exception]()
+    for at, body in enumerate(bodies):
+        try:
+            made.append(wire.load(body))
+        except Exception as error:  # noqa: BLE001 - unpickling runs whatever the item's class does
+            faults[at] = error
+    return made, faults
 
 
 class _held:  # noqa: N801 - used as a function

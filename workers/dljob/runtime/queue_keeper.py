@@ -48,14 +48,14 @@ class QueueKeeper(Keeper):
         return store.token, found[0] if found else Verdict.FULL
 
     async def on_get(
-        self, who: Who, bounds: tuple[int, int], turns: tuple[int, int], count: int, wait_s: float
+        self, who: Who, bounds: tuple[int, int], turns: tuple[int, int, tuple[int, ...]], count: int, wait_s: float
     ) -> tuple[str, list[bytes] | None]:
         """The items of a get: None while there are not so many, fewer only once the queue is closed.
 
-        `turns`: which get of its line it is, and the last one whose answer has arrived.
+        `turns`: which get of its line it is, the last one whose answer has arrived, and what of that cannot be read.
         """
-        store, (turn, seen) = await self._met(who, bounds), turns
-        if not store.heard(who, turn, seen):
+        store, (turn, seen, bad) = await self._met(who, bounds), turns
+        if not store.heard(who, turn, seen, bad):
             return store.token, None
 
         def found() -> list[bytes] | None:

@@ -38,6 +38,8 @@ class QueueLine:
     """The last get that was asked."""
     seen: int = 0
     """The last get whose answer has arrived."""
+    bad: tuple[int, ...] = ()
+    """Which items of it could not be read, counted from 0: they alone are done with then."""
     putting: threading.Lock = field(default_factory=threading.Lock)
     getting: threading.Lock = field(default_factory=threading.Lock)
     owner: weakref.ref[_Thread] | None = None

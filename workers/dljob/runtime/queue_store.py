@@ -47,13 +47,13 @@ class QueueStore:
             self._places[self.backlog.put(who, put, len(body))] = place
         return why
 
-    def heard(self, who: Who, turn: int, seen: int) -> bool:
+    def heard(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
         """Begin a get; whether it is the last one of its line."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
             if line.ids:
-                self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen})
-            self._done(self.backlog.heard(who, turn, seen) or ())
+                self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen, "bad": bad})
+            self._done(self.backlog.heard(who, turn, seen, bad) or ())
         return turn == line.turn
 
     def take(self, who: Who, count: int) -> list[bytes] | None:
@@ -131,7 +131,7 @@ class QueueStore:
             case "put":
                 self._places[backlog.put(who, record["put"], record["size"])] = place
             case "heard":
-                for number in backlog.heard(who, record["turn"], record["seen"]) or ():
+                for number in backlog.heard(who, record["turn"], record["seen"], record.get("bad", ())) or ():
                     self._places.pop(number, None)  # its segment may be gone already
             case "take":
                 if backlog.lines[who.line].turn < record["turn"]:  # a get that gave nothing back is not written down
