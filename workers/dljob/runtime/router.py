@@ -23,15 +23,13 @@ from dljob.runtime import keepers
 from dljob.runtime.context import Outgoing
 from dljob.runtime.direct import DirectCall, Unasked, invoked, known_dead, unpacked
 from dljob.runtime.messages import CLOSE, KEEPER, PULL, Call, JobInfo, Peer, Refusal, Reply
+from dljob.runtime.parcels import Parcels, Payload
 from dljob.runtime.under_way import LOSSES, LateError, Sending
-from dljob.runtime.wire import LARGE
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 
 T = TypeVar("T")
-_Payload = tuple[Any, ...]
-"""What goes beside a call: its arguments, and those that are the same for several ranks; none where they are in it."""
 
 
 class RayCalls:
@@ -49,14 +47,14 @@ class RayCalls:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
         self._process = secrets.token_hex(4)
-        self._large: dict[str, tuple[bytes, Any]] = {}
+        self._parcels = Parcels()
         self._master: Any = None
         self._unasked = Unasked()
 
     def send(self, call: Outgoing) -> Future[Reply]:
         """Start a call: straight to a process that is known, else by the loop."""
         sending = Sending(call, f"{self._caller}:{self._process}:{next(self._ids)}")
-        payload = self._parcels(call)
+        payload = self._parcels.of(sending)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
         if peer is None or handle is None or known_dead(handle):
@@ -79,7 +77,7 @@ class RayCalls:
     def _learn(self, call: Outgoing, reply: Reply) -> None:
         self._idempotent[call.role, call.method] = reply.idempotent
 
-    def _take_over(self, future: DirectCall, sending: Sending, peer: Peer, payload: _Payload) -> None:
+    def _take_over(self, future: DirectCall, sending: Sending, peer: Peer, payload: Payload) -> None:
         """The loop goes on with a call that a thread sent."""
         work = asyncio.run_coroutine_threadsafe(self._run(sending, payload, peer, future.ref), self._running_loop())
 
@@ -112,20 +110,6 @@ class RayCalls:
                 break
         raise UnreachableError(f"PrimeMaster of job {self._job.name} gave no answer within {timeout_s:g} s: {why}")
 
-    def _parcels(self, call: Outgoing) -> _Payload:
-        """Large arguments in the object store: the same bytes are put once, however many ranks they go to."""
-        if len(call.payload) < LARGE and not call.common:
-            return ()
-        return self._stored("payload", call.payload), self._stored("common", call.common)
-
-    def _stored(self, kind: str, data: bytes) -> Any:
-        if len(data) < LARGE:
-            return data
-        with self._lock:
-            if self._large.get(kind, (b"",))[0] is not data:
-                self._large[kind] = (data, ray.put(data))
-            return self._large[kind][1]
-
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
@@ -136,7 +120,7 @@ class RayCalls:
     # -- one call
 
     async def _run(
-        self, sending: Sending, payload: _Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
+        self, sending: Sending, payload: Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
     ) -> Reply:
         """Bring a call to its end; it may be on its way to a process already."""
         call = sending.call
@@ -163,7 +147,7 @@ class RayCalls:
                 hint=f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does",
             ) from None
 
-    async def _sent(self, sending: Sending, peer: Peer, payload: _Payload) -> Awaitable[Any] | None:
+    async def _sent(self, sending: Sending, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
         """Send it to one incarnation; None when that is over."""
         handle = await self._in_time(self._handle(peer), sending)
         if handle is None or known_dead(handle):
@@ -172,7 +156,7 @@ class RayCalls:
         sending.waiting_for = "its answer"
         return invoked(handle, sending.call.method, self._message(sending, peer, payload), payload)
 
-    def _message(self, sending: Sending, peer: Peer, payload: _Payload) -> bytes:
+    def _message(self, sending: Sending, peer: Peer, payload: Payload) -> bytes:
         call = sending.call
         return Call(
             sending.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from ray import exceptions as rx
 
@@ -32,6 +33,8 @@ class Sending:
     after: int = 0
     again: bool = False
     waiting_for: str = "its answer"
+    stored: list[Any] = field(default_factory=list[Any])
+    """Its large arguments, which are in the object store for as long as this is here."""
     lost: str = ""
     """Why its answer was lost, where the callee's process did not die with it."""
 
