@@ -21,6 +21,8 @@ AFTER = 5.0
 """Seconds that a pod may take before its Events are read: most need less."""
 EVERY = 10.0
 """Seconds to the second look; twice as long each time."""
+DOUBLINGS = 8
+"""More are not counted: it is LONGEST long before."""
 LONGEST = 60.0
 OF_CONTAINERS = ("Failed", "BackOff")
 """Reasons of Events that say nothing by themselves; the container's status has a better one in a moment."""
@@ -56,7 +58,7 @@ async def told(kube: Kube, namespace: str, seen: Seen, known: dict[str, Hang], n
     for uid in hanging:
         hang = known.setdefault(uid, Hang(now + AFTER))
         if now >= hang.due:
-            hang.due = now + min(LONGEST, EVERY * 2.0**hang.looks)
+            hang.due = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
             hang.looks += 1
             await _look(kube, namespace, uid, hang)
     wait = min((hang.due for hang in known.values()), default=None)

@@ -77,6 +77,12 @@ async def test_a_pod_is_given_seconds_and_then_asked_less_and_less() -> None:
     assert asked == [5, 15, 35, 75, 135, 195, 255, 315, 375]
 
 
+async def test_a_pod_that_hangs_for_days_is_looked_at_all_the_same() -> None:
+    known = {"u": Hang(0.0, looks=2000)}
+    (found,), wait = await look(with_events(MOUNT), [pod("u")], known, 1.0)
+    assert (found.trouble_reason, wait) == ("FailedMount", hangs.LONGEST)
+
+
 async def test_one_pod_of_a_group_is_asked_and_none_that_gets_on() -> None:
     fake, known = with_events(MOUNT), {uid: Hang(0.0) for uid in ("h", "u", "v", "gone")}
     others = [
