@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dljob.control.model import Object, Observed, Outcome, Settings, Submit, Trouble
+from dljob.control.model import Object, Observed, Outcome, Settings, Submit, Trouble, label
 from dljob.control.reconcile import reconcile
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
 from dljob_operator.events import Recorder
-from dljob_operator.execute import Hands, StaleError, TakenError, label
+from dljob_operator.execute import Hands, StaleError, TakenError
 from dljob_operator.lease import NotLeadingError
 from dljob_operator.metrics import Metrics
 from dljob_operator.observe import Memory, Observer

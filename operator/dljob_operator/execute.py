@@ -55,15 +55,6 @@ class StaleError(UnreachableError):
     """What was decided rests on an old view of the DLJob; a newer one is in the cache now."""
 
 
-def label(action: Action) -> str:
-    """What an action is called where its failure is told."""
-    match action:
-        case Create() | Delete() | Annotate():
-            return f"{type(action).__name__}{action.kind}"
-        case CreateToken() | PatchCluster() | Finalize() | Submit() | Command() | SaveLogs():
-            return type(action).__name__
-
-
 class Hands:
     """Performs actions, and keeps the caches up with what the answers say."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from control_kit import World
 
 from dljob.control import names
-from dljob.control.model import Command, Trouble
+from dljob.control.model import Command, Trouble, label
+from dljob.runtime.gateway_app import ID
 
 AT = "2027-01-15T08:02:00.123456Z"
 
@@ -76,7 +78,7 @@ def test_an_operator_that_died_after_sending_sends_it_again_under_the_same_id():
 def test_a_target_that_is_not_there_is_refused_in_the_gateways_words():
     world = ordered(World().running(), "critic")
     words = "the job has no 'critic'; targets are job, a role (worker), or a rank as worker/0"
-    world.troubles = (Trouble("Command", 400, words, 1),)
+    world.troubles = (Trouble(f"Command restart/critic/{AT}", 400, words, 1),)
     world.step()
     assert states(world) == [("critic", "Refused")]
     assert world.status["lastCommands"][0]["message"] == words
@@ -85,9 +87,40 @@ def test_a_target_that_is_not_there_is_refused_in_the_gateways_words():
     assert states(world) == [("critic", "Refused"), ("worker", "Sent")]
 
 
+@pytest.mark.parametrize("words", ["the id of a command is 1 to 253 letters", "the job has no 'worker'", ""])
+def test_whatever_words_it_is_refused_in_it_is_not_sent_again(words: str):
+    world = ordered(World().running(), "worker")
+    world.troubles = (Trouble(label(world.look().actions[0]), 400, words, 1),)
+    world.settle()
+    assert (states(world), world.commands) == ([("worker", "Refused")], [])
+
+
+def test_the_refusal_of_another_is_none_of_this_one():
+    world = ordered(World().running(), "worker")
+    world.troubles = (Trouble("Command restart/worker/before", 400, "the job has no 'worker'", 1),)
+    assert states(world.settle()) == [("worker", "Sent")]
+
+
+@pytest.mark.parametrize("at", ["Mon Jan  5 12:00:00 UTC 2026", "lundi à midi", "x" * 65, "\ud800"])
+def test_any_words_for_when_make_an_id_that_the_gateway_takes(at: str):
+    world = ordered(World().running(), at=at).settle()
+    ordered(world, at=f"{at}!").settle()
+    first, second = (command.id for command in world.commands)
+    assert first != second
+    assert all(ID.fullmatch(id_) for id_ in (first, second))
+    assert states(world) == [("job", "Sent"), ("job", "Sent")]
+
+
+@pytest.mark.parametrize("target", ["worker 1", "Ärger", "w" * 65])
+def test_any_target_makes_an_id_that_the_gateway_takes(target: str):
+    (command,) = ordered(World().running(), target).look().actions
+    assert isinstance(command, Command)
+    assert ID.fullmatch(command.id)
+
+
 def test_a_gateway_that_is_away_is_no_refusal():
     world = ordered(World().running())
-    world.troubles = (Trouble("Command", 503, "PrimeMaster is not there now", 1),)
+    world.troubles = (Trouble(f"Command restart/job/{AT}", 503, "PrimeMaster is not there now", 1),)
     assert [type(action) for action in world.look().actions] == [Command]
 
 

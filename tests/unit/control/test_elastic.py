@@ -10,7 +10,7 @@ from control_kit import World, dljob
 from dljob.control import elastic, reasons
 from dljob.control.case import Case
 from dljob.control.edits import edits
-from dljob.control.model import Command, MasterView, PatchCluster, Scale, Trouble
+from dljob.control.model import Command, MasterView, PatchCluster, Scale, Trouble, label
 from dljob.control.patches import operations, scaled
 
 ROLE: dict[str, Any] = {
@@ -68,12 +68,14 @@ def test_an_edit_is_an_order_and_no_other_attempt():
 def test_an_order_that_makes_no_sense_is_not_given_again_and_again():
     world = elastic_job().edit(roles=[{**ROLE, "replicas": 3}], nodeGroups=[{**GROUP, "replicas": 3}])
     observed = world.observed()
-    for code, message, again in (
-        (400, "'worker=3' cannot be scaled", False),
-        (500, "'worker=3'", True),
-        (400, "", True),
+    step = elastic.scale(case(world))
+    assert step is not None
+    for code, action, again in (
+        (400, label(step.actions[0]), False),
+        (500, label(step.actions[0]), True),
+        (400, "Command restart/worker=3/1", True),
     ):
-        seen = replace(observed, troubles=(Trouble("Command", code, message, 1),))
+        seen = replace(observed, troubles=(Trouble(action, code, "'worker=3' cannot be scaled", 1),))
         assert (elastic.scale(Case(seen, world.settings, world.now)) is not None) is again
 
 

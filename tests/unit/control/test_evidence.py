@@ -8,7 +8,7 @@ import pytest
 from control_kit import World, dljob
 
 from dljob.control import evidence, names
-from dljob.control.model import Annotate, Command, Trouble
+from dljob.control.model import Annotate, Command, Trouble, label
 
 GROUPS = [{"name": "cpu", "cpu": "2", "replicas": 3}]
 OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled)"
@@ -76,8 +76,15 @@ def test_the_heads_end_is_not_told():
 
 def test_an_older_gateway_knows_no_such_command_and_the_job_goes_on():
     made = world(OOM)
-    made.troubles = (Trouble("Command", 400, "there is no command 'cause'; there are restart and stop", 1),)
+    command = made.look().actions[0]
+    made.troubles = (Trouble(label(command), 400, "there is no command 'cause'; there are restart and stop", 1),)
     assert [type(action) for action in made.look().actions] == [Annotate]
+
+
+def test_a_restart_of_that_name_that_was_refused_keeps_nothing_from_being_told():
+    made = world(OOM)
+    made.troubles = (Trouble("Command restart/cause/1", 400, "the job has no 'cause'; targets are job", 1),)
+    assert [type(action) for action in made.look().actions] == [Command, Annotate]
 
 
 def test_many_ends_are_told_a_part_at_a_time(monkeypatch):

@@ -10,7 +10,7 @@ from control_kit import NOW, World, dljob
 
 from dljob.control import exclusions, machines, names, patches
 from dljob.control.case import stamp
-from dljob.control.model import Command, Delete, PatchCluster, Pod
+from dljob.control.model import Command, Delete, PatchCluster, Pod, Trouble, label
 
 GROUPS = [{"name": "cpu", "cpu": "2", "replicas": 3}]
 
@@ -218,6 +218,16 @@ def test_prime_master_knows_why_before_the_pod_is_deleted():
     made.restarted()
     assert made.look().actions == (), "an operator that comes back asks PrimeMaster first"
     assert made.settle().master().settle().log[-2:] == ["Command cause", f"Delete Pod {made.name}-w1"]
+
+
+def test_a_prime_master_of_an_older_version_need_not_know_why():
+    made = world()
+    made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
+    made.step()
+    made.step()
+    told, delete = made.look().actions
+    made.troubles = (Trouble(label(told), 400, "there is no command 'cause'", 1),)
+    assert made.look().actions == (delete,)
 
 
 def test_nobody_waits_for_a_prime_master_that_does_not_answer():

@@ -288,7 +288,7 @@ def test_one_whose_head_does_not_answer_an_operator_that_is_back_goes_after_a_mi
 def test_one_that_cannot_be_asked_when_the_operator_is_back_goes(why: str) -> None:
     it = running().restarted()
     if why == "refused":
-        it.troubles = (Trouble("Command", 500, "the gateway is broken", 1),)
+        it.troubles = (Trouble("Command delete/1", 500, "the gateway is broken", 1),)
     else:
         it.clusters["shared"]["status"]["head"] = {}
     assert deleted(it, ago=3600).job is None

@@ -163,12 +163,21 @@ def test_a_master_of_an_older_version_is_not_asked_again():
     world = World().running().edit(suspend=True)
     world.step()
     said = "there is no command 'suspend'; there are restart, stop and cause"
-    world.troubles = (Trouble("Command", 400, said, 1),)
+    world.troubles = (Trouble("Command suspend/1", 400, said, 1),)
     world.settle()
     halted(uncounted(world))
     world = World().running()
-    world.troubles = (Trouble("Command", 503, said, 1),)
+    world.troubles = (Trouble("Command suspend/1", 503, said, 1),)
     assert world.edit(suspend=True).settle().phase == "Suspending"
+
+
+def test_a_restart_that_was_refused_keeps_nothing_from_being_saved():
+    world = World().running()
+    said = "the job has no 'suspend'; targets are job, a role (worker), or a rank as worker/0"
+    world.troubles = tuple(Trouble(f"Command {id_}", 400, said, 1) for id_ in ("restart/suspend/1", "suspend/11"))
+    world.edit(suspend=True).settle()
+    assert [command.kind for command in world.commands] == ["suspend"]
+    assert (world.phase, len(world.clusters)) == ("Suspending", 1)
 
 
 def test_an_operator_that_comes_back_asks_again_under_the_same_id():

@@ -15,7 +15,7 @@ from dljob.control import names
 from dljob.control.model import Action, Annotate, Command, Create, CreateToken, Delete, PatchCluster, SaveLogs, Submit
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
-from dljob_operator.execute import StaleError, TakenError, difference, label
+from dljob_operator.execute import StaleError, TakenError, difference
 from dljob_operator.workqueue import Key
 
 LABELS = {"dljob.io/name": "hello"}
@@ -386,12 +386,3 @@ def test_the_patch_turns_one_status_into_the_other(old: dict[str, Any], new: dic
     _merge(merged, patch)
     assert merged == new
     assert (patch == {}) == (old == new)
-
-
-def test_troubles_are_named_after_what_failed() -> None:
-    assert label(Create("RayCluster", {})) == "CreateRayCluster"
-    assert label(CreateToken("a", "b", {}, {})) == "CreateToken"
-    assert label(Delete("DLJob", "a", "b")) == "DeleteDLJob"
-    assert label(Annotate("Pod", "a", {})) == "AnnotatePod"
-    assert label(PatchCluster("c", "u")) == "PatchCluster"
-    assert label(Submit("i", "c", "a", (), {}, {})) == "Submit"

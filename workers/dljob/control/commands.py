@@ -1,20 +1,26 @@
 """Restarts by annotation: `dljob.io/restart: <when>` with `dljob.io/restart-target: <target>`.
 
 The value and the target together are the command's id, so that a command happens once: PrimeMaster knows the ids that
-it took, and the status those that are settled.
+it took, and the status those that are settled. Of texts that the gateway takes in no id, such as what `date` prints,
+the digest is.
 """
 
 from __future__ import annotations
+
+import hashlib
+import re
 
 from dljob.control import names, reasons
 from dljob.control.accept import GRACE_SECONDS, Refused
 from dljob.control.case import PATIENCE_SECONDS, START_SECONDS, Case, stamp
 from dljob.control.fields import bounded, items
-from dljob.control.model import Command, Event, Object
+from dljob.control.model import Command, Event, Object, Trouble
 from dljob.control.steps import Noted, Step
 from dljob.control.submit import watch
 
 SIZE = 64
+PLAIN = re.compile(r"[\x21-\x7e]{1,64}")
+"""The gateway takes ids of these signs, 253 at most."""
 STOP_SECONDS = 60.0
 """PrimeMaster may take so long to end the job's processes, beside what saving takes."""
 SAVES = 2
@@ -32,7 +38,7 @@ def restart(case: Case) -> Step | None:
     id_ = command_id("restart", target, when)
     if any(known.get("id") == id_ for known in items(case.old, "lastCommands")):
         return None
-    settled = _settled(case, id_, target)
+    settled = _settled(case, id_)
     if settled is not None:
         state, reason, message = settled
         noted = Noted((entry(case, "restart", target, when, state, message),))
@@ -47,7 +53,9 @@ def restart(case: Case) -> Step | None:
 
 def command_id(kind: str, target: str, when: str) -> str:
     """What PrimeMaster and the status know a command by."""
-    return f"{kind}/{target}/{bounded(when, SIZE)}"
+    if PLAIN.fullmatch(target) and PLAIN.fullmatch(when):
+        return f"{kind}/{target}/{when}"
+    return f"{kind}/{hashlib.sha256(repr((target, when)).encode()).hexdigest()[:32]}"
 
 
 def limit(case: Case) -> float:
@@ -70,8 +78,18 @@ def asked(case: Case, id_: str, seconds: float) -> bool:
     """
     master = case.observed.master
     in_vain = master is not None and bool(master.error) and master.age >= seconds
-    refused = case.trouble("Command") is not None
-    return id_ in case.observed.commands or refused or in_vain or watch(case) is None
+    failed = _failed(case, id_) is not None
+    return id_ in case.observed.commands or failed or in_vain or watch(case) is None
+
+
+def refusal(case: Case, id_: str) -> Trouble | None:
+    """The gateway's word that a command makes no sense; None: it has not said so of this one."""
+    trouble = _failed(case, id_)
+    return trouble if trouble is not None and trouble.code == REFUSED else None
+
+
+def _failed(case: Case, id_: str) -> Trouble | None:
+    return next((trouble for trouble in case.observed.troubles if trouble.action == f"Command {id_}"), None)
 
 
 def entry(case: Case, kind: str, target: str, when: str, state: str, message: str) -> Object:  # noqa: PLR0917
@@ -87,14 +105,11 @@ def entry(case: Case, kind: str, target: str, when: str, state: str, message: st
     }
 
 
-def _settled(case: Case, id_: str, target: str) -> tuple[str, str, str] | None:
+def _settled(case: Case, id_: str) -> tuple[str, str, str] | None:
     """(state, reason, message) of a command that needs no more doing."""
     if not case.submitted:
         return "Ignored", reasons.COMMAND_IGNORED, "nothing of the job runs yet"
     if id_ in case.observed.commands:
         return "Sent", reasons.COMMAND_SENT, "PrimeMaster took it"
-    trouble = case.trouble("Command")
-    # A trouble stays until a command goes well; only one that names this target is about this command.
-    if trouble is not None and trouble.code == REFUSED and repr(target) in trouble.message:
-        return "Refused", reasons.COMMAND_REFUSED, trouble.message
-    return None
+    refused = refusal(case, id_)
+    return None if refused is None else ("Refused", reasons.COMMAND_REFUSED, refused.message)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dljob.control.accept import Refused
 from dljob.control.case import Case
-from dljob.control.commands import REFUSED
+from dljob.control.commands import refusal
 from dljob.control.fields import items, number, part, text
 from dljob.control.model import Command, Object, PatchCluster, Scale
 from dljob.control.steps import Step
@@ -25,16 +25,10 @@ def scale(case: Case) -> Step | None:
         if role in wanted and wanted[role] != count:
             target = f"{role}={count}"
             id_ = f"scale/{target}/{case.generation}"
-            if id_ not in case.observed.commands and not _refused(case, target):
+            if id_ not in case.observed.commands and refusal(case, id_) is None:
                 action = Command(id_, case.cluster_name, case.address, "scale", target, "spec")
                 return Step(f"{role} is to have {count} ranks instead of {wanted[role]}", (action,))
     return None
-
-
-def _refused(case: Case, target: str) -> bool:
-    """Whether the gateway said that it makes no sense; it stays said until a command goes well."""
-    trouble = case.trouble("Command")
-    return trouble is not None and trouble.code == REFUSED and repr(target) in trouble.message
 
 
 def machines(case: Case) -> Step | None:

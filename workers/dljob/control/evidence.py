@@ -18,6 +18,7 @@ from dljob.control.steps import Step
 SIZE = 240
 """Letters of what is told; the gateway takes 253."""
 PODS_A_PASS = 20
+CAUSES = ("Command cause/", "Command leave/")
 
 
 def tell(case: Case) -> Step | None:
@@ -35,7 +36,7 @@ def tell(case: Case) -> Step | None:
 def announce(case: Case, pod: Pod, why: str) -> tuple[Action, ...]:
     """Tell PrimeMaster that a pod will be deleted, and why: once it is, it may be gone before anybody looks again."""
     node, id_ = _held(case, pod), f"leave/{pod.uid}"
-    if not node or not case.reachable or id_ in case.observed.commands:
+    if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
         return ()
     words = bounded(f"{why} (pod {pod.name})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
@@ -44,13 +45,15 @@ def announce(case: Case, pod: Pod, why: str) -> tuple[Action, ...]:
 def _told(case: Case, pod: Pod, node: str) -> tuple[Action, ...]:
     noted = Annotate("Pod", pod.name, {names.TOLD: _digest(pod)})
     id_ = f"cause/{pod.uid}/{_digest(pod)}"
-    trouble = case.trouble("Command")
-    # A gateway of an older version knows no such command: PrimeMaster goes on without.
-    refused = trouble is not None and trouble.code == REFUSED and "'cause'" in trouble.message
-    if refused or id_ in case.observed.commands:
+    if _unheard(case) or id_ in case.observed.commands:
         return (noted,)
     words = bounded(f"{pod.end} (pod {pod.name})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words), noted)
+
+
+def _unheard(case: Case) -> bool:
+    """Whether the gateway is of an older version and knows no such command: PrimeMaster goes on without."""
+    return any(one.code == REFUSED and one.action.startswith(CAUSES) for one in case.observed.troubles)
 
 
 def _node(case: Case, pod: Pod) -> str:

@@ -111,7 +111,7 @@ class Trouble:
     """The last failure of an action, until it succeeds."""
 
     action: str
-    """The action's class, such as CreateCluster."""
+    """What `label` calls it, such as CreateRayCluster."""
     code: int
     """HTTP status; 0 when nothing answered."""
     message: str
@@ -261,6 +261,22 @@ class SaveLogs:
 
 
 Action: TypeAlias = Create | CreateToken | Delete | PatchCluster | Annotate | Finalize | Submit | Command | SaveLogs
+
+
+def label(action: Action) -> str:
+    """What an action is called where its failure is told.
+
+    With a name where another one of the kind may follow, and the first is not made again: its failure is none of that.
+    """
+    match action:
+        case Create() | Annotate():
+            return f"{type(action).__name__}{action.kind}"
+        case Delete():
+            return f"Delete{action.kind} {action.name}"
+        case Command():
+            return f"Command {action.id}"
+        case _:
+            return type(action).__name__
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,19 +70,14 @@ def _ask(case: Case, until: float) -> Step | None:
     nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.told
     id_, left = f"suspend/{case.attempt}", until - case.now
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
-    if nowhere or late or _unknown(case):
+    unknown = commands.refusal(case, id_) is not None  # by a PrimeMaster of a version that cannot be suspended
+    if nowhere or late or unknown:
         return None
     left = left if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "suspend", "job", "spec.suspend")
         return Step("PrimeMaster is asked to save and to stop", (action,), requeue=left)
     return Step("PrimeMaster saves and stops", requeue=left)
-
-
-def _unknown(case: Case) -> bool:
-    """Whether PrimeMaster is of a version that cannot be suspended."""
-    trouble = case.trouble("Command")
-    return trouble is not None and trouble.code == commands.REFUSED and "'suspend'" in trouble.message
 
 
 def words(case: Case) -> str:

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from dljob.sim.operator_process import Memory, Operator
 
 
-def label(action: Action) -> str:
-    """What an action is called where its failure is told."""
-    match action:
-        case Create() | Delete() | Annotate():
-            return f"{type(action).__name__}{action.kind}"
-        case _:
-            return type(action).__name__
-
-
 def perform(op: Operator, memory: Memory, action: Action) -> Generator[float, None, None]:
     """Make one action come true. Raises RefusedError."""
     match action:

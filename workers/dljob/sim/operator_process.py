@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from dljob.control import reconcile
 from dljob.control.fields import part
-from dljob.control.model import Object, Observed, Outcome, Submit, Trouble
+from dljob.control.model import Object, Observed, Outcome, Submit, Trouble, label
 from dljob.sim import operator_calls as calls
 from dljob.sim import operator_look
 from dljob.sim.operator_poll import Poll
@@ -228,7 +228,7 @@ class Operator:
     def _act(self, memory: Memory, outcome: Outcome) -> Steps[bool]:
         """Make the actions come true until one fails; returns whether one did."""
         for action in outcome.actions:
-            what = calls.label(action)
+            what = label(action)
             try:
                 yield from calls.perform(self, memory, action)
             except RefusedError as error:
