@@ -172,6 +172,13 @@ def test_a_submission_that_is_refused_too_often():
     lost(world, "SubmissionFailed")
 
 
+def test_a_submission_that_ray_has_taken_was_not_refused_though_its_answer_was_lost():
+    world = World().settle().head_ready().settle()
+    world.troubles = (Trouble("Submit", 500, "Request timed out", 20),)
+    world.settle()
+    assert (world.status["attempt"], world.cond("MasterReady")) == (1, ("False", "Submitted"))
+
+
 def test_a_trouble_of_old_is_no_matter_when_primemaster_speaks():
     world = World().running()
     world.troubles = (Trouble("Submit", 500, "No available agent", 99),)

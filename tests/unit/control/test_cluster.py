@@ -167,20 +167,60 @@ def test_somebody_suspends_the_cluster_by_hand():
     assert (world.phase, world.status["reason"]) == ("Queued", "ClusterSuspended")
 
 
-def test_a_deletion_that_the_server_refuses():
-    words = 'rayclusters.ray.io "x" is forbidden: User cannot delete resource'
-    refused = (Trouble("DeleteRayCluster", 403, words, 2),)
-    over = World().running().master("Succeeded")
-    over.step()
-    over.step()
-    lost = World().running().new_session()
-    lost.step()
-    for world in (over, lost):
-        world.troubles = refused
-        world.job["status"] = dict(world.look().status or world.status)
-        assert world.cond("ClusterReady") == ("False", "DeletionRefused")
-        assert world.message("ClusterReady") == words
-    assert World(troubles=refused).settle().cond("ClusterReady") == ("False", "HeadPending")
+FORBIDDEN = 'rayclusters.ray.io "x" is forbidden: User cannot delete resource'
+
+
+def undeletable(world: World, steps: int) -> World:
+    """Its RayCluster is to go, and the server refuses that."""
+    for _ in range(steps):
+        world.step()
+    world.troubles = (Trouble(f"DeleteRayCluster {world.name}", 403, FORBIDDEN, 2),)
+    return seen(world)
+
+
+def seen(world: World) -> World:
+    """A pass whose actions come to nothing."""
+    world.job["status"] = dict(world.look().status or world.status)
+    return world
+
+
+@pytest.mark.parametrize("why", ["over", "lost"])
+def test_a_deletion_that_the_server_refuses(why: str):
+    over, lost = World().running().master("Succeeded"), World().running().new_session()
+    world = undeletable(over, 2) if why == "over" else undeletable(lost, 1)
+    assert world.cond("ClusterReady") == ("False", "DeletionRefused")
+    assert world.message("ClusterReady") == FORBIDDEN
+    world.troubles = ()
+    assert seen(world).message("ClusterReady") == FORBIDDEN, "an operator that comes back has not tried yet"
+
+
+@pytest.mark.parametrize("why", ["over", "lost"])
+def test_a_deletion_whose_answer_was_lost(why: str):
+    over, lost = World().running().master("Succeeded"), World().running().new_session()
+    world = undeletable(over, 2) if why == "over" else undeletable(lost, 1)
+    name = world.name
+    world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:01:00Z"
+    assert seen(world).cond("ClusterReady") == ("False", "ClusterLeaving")
+    assert world.message("ClusterReady") == f"RayCluster {name} is being deleted"
+    world.delete_cluster()
+    world.settle()
+    assert world.cond("ClusterReady")[1] == ("ClusterDeleted" if why == "over" else "HeadPending")
+
+
+def test_a_deletion_whose_answer_was_lost_and_that_is_done():
+    world = undeletable(World().running().master("Succeeded"), 2).delete_cluster().settle()
+    assert world.cond("ClusterReady") == ("False", "ClusterDeleted")
+    world = undeletable(World().running().new_session(), 1)
+    pods, name = world.pods[world.name], world.name
+    world.delete_cluster().pods[name] = pods
+    assert seen(world).cond("ClusterReady") == ("False", "ClusterLeaving")
+    assert World(troubles=world.troubles).settle().cond("ClusterReady") == ("False", "HeadPending")
+
+
+def test_a_deletion_that_was_refused_says_nothing_of_another_cluster():
+    kept = World(dljob(cleanupPolicy="Retain"))
+    kept.troubles = (Trouble("DeleteRayCluster hello-00000", 504, "timed out", 1),)
+    assert kept.running().master("Succeeded").settle().cond("ClusterReady") == ("True", "ClusterKept")
 
 
 def test_a_kept_cluster_stays_ready():

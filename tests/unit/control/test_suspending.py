@@ -297,7 +297,7 @@ def test_pods_are_waited_for_as_long_as_the_job_is_to_be_suspended():
 
 def test_a_cluster_that_may_not_be_deleted_is_told_of():
     world = World().running().edit(suspend=True).settle().master("Suspended")
-    world.troubles = (Trouble("DeleteRayCluster", 403, "rayclusters is forbidden", 1),)
+    world.troubles = (Trouble(f"DeleteRayCluster {world.name}", 403, "rayclusters is forbidden", 1),)
     while world.status["attempt"] == 1:
         world.step()
     outcome = world.look()

@@ -193,7 +193,7 @@ def _resumed(case: Case) -> NewAttempt | None:
 
 def _submission_lost(case: Case) -> NewAttempt | None:
     trouble, view = case.trouble("Submit"), case.ray_job
-    if trouble is not None and trouble.count >= TOO_OFTEN and not case.told:
+    if trouble is not None and trouble.count >= TOO_OFTEN and not case.told and not case.taken:
         return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
     if view is None or (case.kept and (case.head is None or case.moved or not case.head_ready)):
         return None  # what is known of it is of a head that is gone, and the job may well live

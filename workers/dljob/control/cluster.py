@@ -30,17 +30,12 @@ SILENT_SECONDS = 30.0
 
 def ready(case: Case) -> list[Said]:
     """ClusterReady; nothing while an earlier attempt's RayCluster goes, which says why already."""
-    refused = case.trouble("DeleteRayCluster")
-    if refused is not None and (case.finished or case.replaced):
-        return [Said(PREFIX, "False", reasons.DELETION_REFUSED, refused.message)]
-    if case.finished:
-        return _finished(case)
-    if case.replaced:
-        return []
+    if case.finished or case.replaced:
+        return _refused_to_go(case) or (_finished(case) if case.finished else [])
     if case.cluster is None:
         return [Said(PREFIX, "False", *_absent(case))]
     if case.leaving:
-        return [Said(PREFIX, "False", reasons.CLUSTER_LEAVING, f"RayCluster {case.cluster_name} is being deleted")]
+        return [_leaving(case.cluster_name)]
     back = _held_back(case)
     if back:
         return [Said(PREFIX, "False", *back)]
@@ -55,6 +50,24 @@ def ready(case: Case) -> list[Said]:
         return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, left)]
     workers = number(case.cluster, "status", "readyWorkerReplicas")
     return [Said(PREFIX, "True", reasons.PODS_READY, f"the head and {workers} worker pods are ready")]
+
+
+def _refused_to_go(case: Case) -> list[Said]:
+    """That the RayCluster must go and cannot, or that it goes after all; nothing when nobody refused that.
+
+    Its answer may be lost, and what is on its way is not deleted again: then the last word is no longer true.
+    """
+    there, told = case.cluster or case.leftover, case.conditions.get(PREFIX)
+    if there is not None and not text(there, "metadata", "deletionTimestamp"):
+        refused = case.trouble(f"DeleteRayCluster {text(there, 'metadata', 'name')}")
+        return [] if refused is None else [Said(PREFIX, "False", reasons.DELETION_REFUSED, refused.message)]
+    if told is None or told.reason != reasons.DELETION_REFUSED or (case.finished and there is None):
+        return []
+    return [_leaving(case.recorded.get("name", case.cluster_name))]
+
+
+def _leaving(name: str) -> Said:
+    return Said(PREFIX, "False", reasons.CLUSTER_LEAVING, f"RayCluster {name} is being deleted")
 
 
 def _finished(case: Case) -> list[Said]:

@@ -203,7 +203,7 @@ def _master(case: Case) -> list[Said]:
     if case.told:
         return []
     trouble = case.trouble("Submit")
-    if trouble is not None and (trouble.code or trouble.count > TRIES):
+    if trouble is not None and (trouble.code or trouble.count > TRIES) and not case.taken:
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, _advised(case, trouble.message))]
     waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "it is submitted as soon as the head is ready")
     return [_ordered(case) if case.submitted else waits]
