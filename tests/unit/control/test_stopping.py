@@ -79,6 +79,32 @@ def test_the_last_save_has_its_grace_twice(end: str):
     assert world.later(1).settle().phase == "Failed"
 
 
+@pytest.mark.parametrize("end", ["stop", "deadline"])
+@pytest.mark.parametrize("why", ["head", "suspended"])
+def test_machines_are_not_held_for_a_save_that_nobody_can_make(end: str, why: str):
+    spec = {"activeDeadlineSeconds": 1000} if end == "deadline" else {}
+    world = World(dljob(checkpoint={"path": "/ckpt", "gracePeriodSeconds": 1800}, **spec)).running()
+    world = annotated(world) if end == "stop" else world.later(1000)
+    world.settle().master("Stopping").settle()
+    if why == "head":
+        world.new_session()
+    else:
+        world.cluster["spec"]["suspend"] = True
+        world.silent(0.0)
+    world.settle().later(60).settle()  # its logs are waited for, for a minute at most
+    assert (world.phase, world.status["attempt"]) == ("Failed", 1)
+    assert world.status["reason"] == ("StoppedByUser" if end == "stop" else "DeadlineExceeded")
+    assert world.clusters == {}
+
+
+def test_a_head_that_comes_back_with_its_memory_is_waited_for():
+    kept = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
+    world = intended(annotated(World(dljob(**kept)).running()), "StoppedByUser").settle().kept_head("pod-2")
+    assert world.settle().phase == "Stopping"
+    world.master("Failed", reason="StoppedByUser").settle()
+    assert (world.phase, world.status["reason"]) == ("Failed", "StoppedByUser")
+
+
 def test_a_master_that_has_not_spoken_has_nothing_to_save():
     world = annotated(World().settle().head_ready().settle()).settle()
     assert (world.phase, world.look().requeue) == ("Stopping", 10)

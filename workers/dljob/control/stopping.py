@@ -1,7 +1,8 @@
 """Ending a job before its end: by the annotation `dljob.io/stop`, or by a deadline.
 
 The intent is written first, as the condition Failed=False with its reason. Then PrimeMaster is asked to stop, and when
-it has, or cannot, or takes too long, the job has failed for that reason; unless it ended well in the meantime.
+it has, or cannot, or takes too long, or is lost, the job has failed for that reason; unless it ended well in the
+meantime.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 from dljob.control import commands, names, reasons
 from dljob.control.accept import Refused
-from dljob.control.attempts import ENDED
+from dljob.control.attempts import ENDED, broken
 from dljob.control.case import PATIENCE_SECONDS, Case, seconds
 from dljob.control.fields import bounded, text
 from dljob.control.model import Command
@@ -95,13 +96,18 @@ def _carry_out(case: Case) -> Step:
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
     id_ = command_id(case)
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
-    if late or over or case.cluster is None:
+    if late or over or _gone(case):
         return Step(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
     left = left if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
         return Step("PrimeMaster is asked to stop the job", (action,), requeue=left)
     return Step("PrimeMaster is stopping the job", requeue=left)
+
+
+def _gone(case: Case) -> bool:
+    """Whether nobody is left who could stop the job, or save anything of it."""
+    return case.cluster is None or case.suspended or broken(case) is not None
 
 
 def _who(reason: str) -> str:
