@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from control_kit import World, dljob
 
 from dljob.control.model import Pod, Trouble
 
+NOTES = Path(__file__).parents[3] / "charts/dljob/templates/NOTES.txt"
 QUOTA = 'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4'
 
 
@@ -26,6 +28,12 @@ def test_kuberay_that_cannot_serve(kuberay: str, reason: str, fix: str):
     assert world.cond("ClusterReady") == ("False", reason)
     assert fix in world.message("ClusterReady")
     assert (world.phase, world.status["reason"]) == ("Pending", reason)
+
+
+def test_the_notes_of_the_chart_name_the_condition_that_tells_of_a_missing_kuberay():
+    world = World(kuberay="missing").settle()
+    (said,) = [one["type"] for one in world.status["conditions"] if one["reason"] == "KubeRayMissing"]
+    assert f"(condition {said})" in NOTES.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
