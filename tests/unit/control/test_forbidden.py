@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
-from control_kit import World, dljob
+from control_kit import SETTINGS, World, dljob
 
 GROUP = {"name": "cpu", "cpu": "4"}
 ACCOUNT = {"spec": {"serviceAccountName": "dljob-operator"}}
@@ -33,6 +36,29 @@ def test_the_operators_service_account_in_its_namespace():
 
 def test_an_account_of_that_name_elsewhere_is_another_one():
     assert refused(namespace="team", head={"template": ACCOUNT}) == ""
+
+
+TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+CODE = {"name": "code", "projected": {"sources": [{"configMap": {"name": "code"}}]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "wrong"),
+    [
+        ({}, False),
+        ({"volumes": [CODE]}, False),
+        ({"serviceAccountName": "mine", "automountServiceAccountToken": True}, False),
+        ({"serviceAccountName": "default"}, True),
+        ({"automountServiceAccountToken": True}, True),
+        ({"volumes": [CODE, TOKEN]}, True),
+    ],
+)
+def test_an_operator_whose_account_is_that_of_pods_that_name_none(pod: dict[str, Any], wrong: bool):
+    job = dljob(nodeGroups=[{**GROUP, "template": {"spec": pod}}])
+    job["metadata"]["namespace"] = "dljob-system"
+    world = World(job, replace(SETTINGS, service_account="dljob-system/default"))
+    world.step()
+    assert world.cond("Accepted") == (("False", "ForbiddenPod") if wrong else ("True", "SpecAccepted"))
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
