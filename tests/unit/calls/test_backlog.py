@@ -155,6 +155,7 @@ class Traffic(RuleBasedStateMachine):
         self.seen = {"a": 0, "b": 0}
         self.puts = 0
         self.got: dict[str, tuple[int, ...]] = {"a": (), "b": ()}
+        self.bad: dict[str, tuple[int, ...]] = {"a": (), "b": ()}
         self.done: list[int] = []
 
     def who(self, name: str) -> Who:
@@ -169,24 +170,26 @@ class Traffic(RuleBasedStateMachine):
         if self.queue.refused(who, self.puts, 1) is None:
             self.queue.put(who, self.puts, 1)
 
-    @rule(name=st.sampled_from("ab"), count=st.integers(1, 3), lost=st.booleans())
-    def gets(self, name: str, count: int, lost: bool) -> None:
+    @rule(name=st.sampled_from("ab"), count=st.integers(1, 3), lost=st.booleans(), bad=st.sets(st.integers(0, 2)))
+    def gets(self, name: str, count: int, lost: bool, bad: set[int]) -> None:
         who = self.who(name)
         self.turns[name] += 1
-        done = self.queue.heard(who, self.turns[name], self.seen[name])
-        assert done == self.got[name]
+        done = self.queue.heard(who, self.turns[name], self.seen[name], self.bad[name])
+        got, unread = self.got[name], self.bad[name]
+        assert done == (tuple(got[at] for at in unread if got) if unread else got)
         self.done += done
         self.got[name] = ()
         if self.queue.ready(count):
             found = self.queue.take(who, count)
             if not lost:
                 self.got[name], self.seen[name] = found, self.turns[name]
+                self.bad[name] = tuple(at for at in sorted(bad) if at < len(found))
 
     @rule(name=st.sampled_from("ab"))
     def dies(self, name: str) -> None:
         self.lives[name] += 1
         self.turns[name] = self.seen[name] = 0
-        self.got[name] = ()
+        self.got[name] = self.bad[name] = ()
         self.who(name)
 
     @precondition(lambda self: self.puts > 10)

@@ -112,7 +112,7 @@ def test_of_several_least_loaded_the_next_in_turn_is_taken():
     ]
 
 
-@given(st.one_of(st.text(), st.integers(), st.binary()), st.integers(1, 16))
+@given(st.one_of(st.text(), st.integers(), st.binary(), st.none()), st.integers(1, 16))
 def test_key_stays_where_it_is_and_moves_only_to_a_rank_that_came(key, size):
     before, after = sticky(key, size), sticky(key, size + 1)
     assert before == sticky(key, size)
@@ -194,6 +194,7 @@ class TestOptions:
             ({"timeout": 0}, "seconds above 0"),
             ({"timeout": "5"}, "seconds above 0"),
             ({"timeout": [5]}, r"timeout=\[5\]: wanted seconds above 0"),
+            ({"timeout": -1}, "timeout=-1: wanted seconds above 0"),
             ({"timeout": float("nan")}, "timeout=nan: wanted seconds above 0"),
             ({"dispatch": None}, "dispatch=None: wanted a name\n  there are: all"),
             ({"mesh": ("dp", "cp")}, "wanted names of axes in one text, as in 'dp,cp'"),
@@ -222,7 +223,9 @@ class TestOptions:
         assert changed(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
 
     def test_right_ones_are_laid_over(self):
-        mark = changed(RpcMark(idempotent=True), {"timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ())
+        mark = changed(
+            RpcMark(), {"idempotent": True, "timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ()
+        )
         assert mark == RpcMark(idempotent=True, timeout_s=None, dispatch="odd", mesh="dp, cp")
         assert mark.axes == ("dp", "cp")
         assert RpcMark().axes == ()
