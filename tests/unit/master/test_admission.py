@@ -284,7 +284,6 @@ def test_units_of_ended_ranks_need_no_room_until_somebody_restarts_them():
     world.settle()
     world.lose_node(world.state.units["a/0"].node)
     world.settle()
-    world.tick()
     assert world.state.phase is Phase.RUNNING
     assert world.state.wake is None
     world.send(ev.Commanded("c", "restart", "a"))

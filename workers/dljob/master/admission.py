@@ -14,7 +14,7 @@ from dljob.master.holding import reserve, taken, unit_hosts
 from dljob.master.policy import Restart, own_level
 from dljob.master.seats import seats_of
 from dljob.master.spares import forget_node
-from dljob.master.starting import ensure_host, start_roles
+from dljob.master.starting import completed, ensure_host, start_roles
 from dljob.master.state import Phase, Search, UnitPhase, UnitState
 from dljob.master.views import Level, Outcome, Reason
 from dljob.plan.quota import quota_units
@@ -40,6 +40,8 @@ def nodes_seen(d: Draft, event: NodesSeen) -> None:
 def look(d: Draft, *, last: bool = False) -> None:
     """Try to place what has no place, unless a wait for that is under way.
 
+    Units whose ranks have all ended come last: they take what nobody else wants, for a restart to find it.
+
     `last`: it is the last time, so that a node that was excluded is better than none, whoever else may be coming.
     """
     if not d.nodes_seen or d.ending:
@@ -48,11 +50,33 @@ def look(d: Draft, *, last: bool = False) -> None:
         return
     if d.search.retry_at is not None:
         d.search = evolve(d.search, retry_at=None)
-    wanted = (UnitPhase.UNPLACED,) if d.phase is Phase.PENDING else (UnitPhase.LOST,)
-    names = tuple(name for name, unit in d.units.items() if unit.phase in wanted)
-    if not names:
-        return
     excluded = frozenset(d.exclusions).union(d.departures)
+    first = d.phase is Phase.PENDING
+    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost(d)
+    if names:
+        _place(d, names, excluded, last=last)
+    if not first and d.held < d.job.unit_count:
+        _leftover(d, excluded)
+
+
+def lost(d: Draft) -> tuple[str, ...]:
+    """The units that lost their nodes and that a rank lives in which has yet to end."""
+    return tuple(n for n, own in d.units.items() if own.phase is UnitPhase.LOST and ending.inhabited(d, n))
+
+
+def _leftover(d: Draft, excluded: frozenset[str]) -> None:
+    """Units of ranks that have ended take room where all others have theirs, and no role is to have more ranks."""
+    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.LOST)
+    short = any(own.size < own.want and not completed(d, role) for role, own in d.sizes.items())
+    if not names or short or any(ending.inhabited(d, name) for name in names):
+        return
+    found = _room(d, names, excluded)
+    if isinstance(found, Assignment):
+        reserve(d, {name: found.nodes[name] for name in sorted(names)})
+
+
+def _place(d: Draft, names: tuple[str, ...], excluded: frozenset[str], *, last: bool) -> None:
+    """Reserve a place for units, or wait for one."""
     found = _fitting(d, names, excluded)
     if isinstance(found, Refusal) and (last or not d.job.own_nodes):
         unfit = frozenset(
@@ -258,9 +282,17 @@ def leave(d: Draft, gone: frozenset[str], outcome: Outcome, *, counts: bool | No
 def needed(d: Draft) -> bool:
     """Whether a rank that has yet to end lives in a unit that has no place."""
     homeless = (name for name, unit in d.units.items() if unit.phase not in (UnitPhase.HELD, UnitPhase.ABSENT))
-    return any(
-        ending.unfinished(d.ranks[role, rank])
-        for name in homeless
-        for role, group in d.job.plan.units[name].members
-        for rank in d.facts(role).group_ranks(group)
-    )
+    return any(ending.inhabited(d, name) for name in homeless)
+
+
+def follow(d: Draft) -> None:
+    """After an event: a search ends when nobody waits for a place any more, and begins when ended ranks start anew."""
+    if not d.seats or d.ending or (d.units is d.base.units and d.incidents is d.base.incidents):
+        return
+    if d.search.deadline is None and lost(d):
+        look(d)
+    elif not needed(d):
+        own = d.search
+        rest = Search() if d.held == d.job.unit_count else Search(attempt=own.attempt, retry_at=own.retry_at)
+        if own != rest:
+            d.search = rest

@@ -160,13 +160,7 @@ def _inhabited(d: Draft, name: str) -> frozenset[str]:
     units = frozenset(
         unit for unit, own in d.units.items() if own.node == name and own.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )
-    members = (
-        (role, rank)
-        for unit in units
-        for role, group in d.job.plan.units[unit].members
-        for rank in d.facts(role).group_ranks(group)
-    )
-    return units if any(ending.unfinished(d.ranks[key]) for key in members) else frozenset()
+    return units if any(ending.inhabited(d, unit) for unit in units) else frozenset()
 
 
 def _clock(at: float) -> str:

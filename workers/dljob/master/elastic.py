@@ -18,7 +18,7 @@ from dljob.master.actions import SaveCopies
 from dljob.master.assign import Refusal
 from dljob.master.departures import GRACE_S
 from dljob.master.draft import Draft
-from dljob.master.ending import unfinished
+from dljob.master.ending import inhabited
 from dljob.master.evolve import evolve
 from dljob.master.resizing import Resize
 from dljob.master.sizing import Sizing
@@ -113,26 +113,17 @@ def _watch_losses(d: Draft, role: str, own: Sizing) -> None:
     if d.held == d.job.unit_count and own.shrink_at is None:
         return
     phases = _phases(d, role)
-    if own.shrink_at is None and UnitPhase.LOST in phases and _needed(d, role):
+    if own.shrink_at is None and UnitPhase.LOST in phases:
         _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
     elif own.shrink_at is not None and phases <= {UnitPhase.HELD}:
         _put(d, role, evolve(own, shrink_at=None))
 
 
 def _phases(d: Draft, role: str) -> frozenset[UnitPhase]:
+    """Where the units stand that ranks of a role live in who have yet to end."""
     facts = d.facts(role)
-    return frozenset(d.units[f"{facts.series}/{group}"].phase for group in range(facts.plan.groups))
-
-
-def _needed(d: Draft, role: str) -> bool:
-    """Whether a rank that has yet to end lives in a unit that is lost."""
-    facts = d.facts(role)
-    return any(
-        unfinished(d.ranks[role, rank])
-        for group in range(facts.plan.groups)
-        if d.units[f"{facts.series}/{group}"].phase is UnitPhase.LOST
-        for rank in facts.group_ranks(group)
-    )
+    names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
+    return frozenset(d.units[name].phase for name in names if inhabited(d, name))
 
 
 def _patience(d: Draft) -> float:

@@ -17,6 +17,15 @@ def unfinished(rank: RankState) -> bool:
     return rank.phase is RankPhase.WAITING or rank.phase.live
 
 
+def inhabited(d: Draft, unit: str) -> bool:
+    """Whether a rank that has yet to end lives in a unit."""
+    return any(
+        unfinished(d.ranks[role, rank])
+        for role, group in d.job.plan.units[unit].members
+        for rank in d.facts(role).group_ranks(group)
+    )
+
+
 def process_gone(d: Draft, key: RankKey) -> None:
     """A rank has no process any more, and shall have one."""
     d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, pid=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dljob.master import grants, ledger
+from dljob.master import ending, grants, ledger
 from dljob.master.actions import Unreserve
 from dljob.master.assign import Assignment, Held, Refusal, assign, spare_nodes
 from dljob.master.draft import Draft
@@ -68,14 +68,15 @@ def more(d: Draft, role: str, upto: int) -> Resize:
 
 
 def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
-    """Where all units that have no node go when roles have these numbers of ranks. `spares`: those nodes stay free.
+    """Where all units that lack a node go when roles have these numbers of ranks. `spares`: those nodes stay free.
 
-    A job that is to start leaves what its quotas want, as at admission.
+    A job that is to start leaves what its quotas want, as at admission. A lost unit of another role whose ranks have
+    all ended lacks none.
     """
     plan = d.job.sized(sizes).plan
     quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
     gone = frozenset(name for role in sizes for name in _units(d.facts(role), sizes[role]))
-    lacking = [name for name in plan.units if name not in d.units or d.units[name].phase in _NOWHERE]
+    lacking = [name for name in plan.units if _lacks(d, name, sizes)]
     barred = frozenset(d.exclusions).union(d.departures)
     nodes = {node.id: node for node in d.nodes}
     for name in gone:
@@ -91,6 +92,14 @@ def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assig
         reserve_nodes=spare_nodes(plan) if spares else None,
     )
     return found if isinstance(found, Refusal) else replace(found, nodes={name: found.nodes[name] for name in lacking})
+
+
+def _lacks(d: Draft, name: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a unit is to have a node when these roles are resized: all their ranks start anew, ended ones too."""
+    phase = d.units[name].phase if name in d.units else UnitPhase.ABSENT
+    if phase is not UnitPhase.LOST:
+        return phase in _NOWHERE
+    return ending.inhabited(d, name) or any(role in sizes for role, _ in d.job.plan.units[name].members)
 
 
 def _leaves_quotas(d: Draft, sizes: Mapping[str, int], found: Assignment) -> bool:

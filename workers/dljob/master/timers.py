@@ -108,8 +108,7 @@ def _search(d: Draft) -> None:
         # All ranks of these units ended: nobody waits for them, until somebody restarts one.
         d.search = evolve(d.search, deadline=None)
     elif late and not _found_at_last(d):
-        lost = d.job.unit_count - d.held
-        message = f"{lost} units of lost nodes found no room in time: {d.search.why}"
+        message = f"{len(admission.lost(d))} units of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
         admission.look(d)
@@ -118,7 +117,7 @@ def _search(d: Draft) -> None:
 def _found_at_last(d: Draft) -> bool:
     """Whether units of lost nodes have a place after all, if only on a node that was excluded."""
     admission.look(d, last=True)
-    if any(unit.phase is UnitPhase.LOST for unit in d.units.values()):
+    if admission.lost(d):
         return False
     d.search = evolve(d.search, deadline=None)
     return True

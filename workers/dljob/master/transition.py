@@ -118,6 +118,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     _HANDLERS[type(event)](d, event)
     nodes.leave_by_rule(d)
     memory.learned(d)
+    admission.follow(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
