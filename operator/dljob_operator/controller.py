@@ -103,13 +103,22 @@ class Controller:
         # Told before it is done: who dies in between tells it once more, and not never.
         for event in outcome.events:
             await parts.recorder.tell(key, seen.job, event)
+        written: Object | None = seen.job
+        if outcome.written_first:
+            written = await self._write(key, seen, outcome.status)
+            if written is None:
+                return self._again(key, memory, outcome, failed=False, news=True)
         failed = await self._act(key, memory, outcome)
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
-        written = None if outcome.status is None else await self._write(key, seen, outcome.status)
+        if not outcome.written_first:
+            written = await self._write(key, seen, outcome.status)
         if not failed:
             parts.startup.passed(key, seen.cluster, outcome)
-        return self._again(key, memory, outcome, failed=failed, news=written or bool(outcome.actions))
+        # There is no news when the API server drops what is written, since its CRD lacks the field: it answers with
+        # what it had, and whoever tried again at once would try for ever.
+        news = written is None or written.get("status") != seen.job.get("status")
+        return self._again(key, memory, outcome, failed=failed, news=news or bool(outcome.actions))
 
     async def _act(self, key: Key, memory: Memory, outcome: Outcome) -> bool:
         """Make the actions come true until one fails; returns whether one did."""
@@ -129,20 +138,17 @@ class Controller:
             memory.troubles.pop(what, None)
         return False
 
-    async def _write(self, key: Key, seen: Observed, status: Object) -> bool:
-        """Write the status; returns whether there is anything new to decide from.
-
-        There is not when the API server drops what is written, since its CRD lacks the field: it answers with what it
-        had, and whoever tried again at once would try for ever.
-        """
+    async def _write(self, key: Key, seen: Observed, status: Object | None) -> Object | None:
+        """Write the status, if it is to be; returns the DLJob as it is then. None: it had changed, and is read anew."""
+        if status is None:
+            return seen.job
         try:
-            made = await self._parts.hands.write_status(key, seen.job, status)
+            return await self._parts.hands.write_status(key, seen.job, status)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             await self._parts.hands.refresh(key)
-            return True
-        return made.get("status") != seen.job.get("status")
+            return None
 
     def _again(self, key: Key, memory: Memory, outcome: Outcome, *, failed: bool, news: bool) -> str:
         """When the key comes back."""

@@ -114,14 +114,22 @@ class Observer:
         where = Key(key.namespace, recorded)
         known = self._cache.clusters.entries.get(where)
         if known is None or known.uid != uid:
-            with contextlib.suppress(NotThereError):
-                self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
+            await self._look_for(where)
+
+    async def _look_for(self, where: Key) -> None:
+        """Look for a RayCluster live."""
+        with contextlib.suppress(NotThereError):
+            self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
 
     async def _not_left(self, key: Key, job: Object, attempt: int) -> None:
-        """Look live before the pods of the last attempt count as gone: their ranks may still write."""
+        """Look live before what is left of the last attempt counts as gone: its ranks may still write.
+
+        Its RayCluster, too, may have been made in vain, or by who died then, and no watch has told of it yet.
+        """
         recorded = text(job, "status", "rayCluster", "name")
         if not recorded or self._cluster(key, job, attempt)[0] == recorded:
             return
+        await self._look_for(Key(key.namespace, recorded))
         for body in await self._kube.list(PODS, key.namespace, labels=f"ray.io/cluster={recorded}"):
             self._cache.put_pod(body)
 

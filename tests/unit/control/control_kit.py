@@ -28,6 +28,7 @@ from dljob.control.model import (
     Event,
     Finalize,
     MasterView,
+    Object,
     Observed,
     Outcome,
     PatchCluster,
@@ -135,17 +136,24 @@ class World:
         json.dumps(outcome.status)
         once = [a for a in outcome.actions if isinstance(a, IRREVERSIBLE) and getattr(a, "kind", "") not in MANY]
         assert len(once) <= 1, outcome
+        if outcome.written_first:
+            self._write(outcome.status)
         for action in outcome.actions:
             self._burn()
             self.execute(action)
         self.events += outcome.events
-        if outcome.status is not None:
-            self._burn()
-            assert self.job is not None
-            self.job["status"] = json.loads(json.dumps(outcome.status))
-            self.log.append(f"status {outcome.status['phase']}/{outcome.status['reason']}")
+        if not outcome.written_first:
+            self._write(outcome.status)
         self._poll(outcome.watch)
         return outcome
+
+    def _write(self, status: Object | None) -> None:
+        if status is None:
+            return
+        self._burn()
+        assert self.job is not None
+        self.job["status"] = json.loads(json.dumps(status))
+        self.log.append(f"status {status['phase']}/{status['reason']}")
 
     def settle(self, passes: int = 50) -> World:
         """Passes until nothing is to be done."""

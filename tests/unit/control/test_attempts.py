@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_kit import UID, CrashError, World, dljob
+from control_kit import UID, World, dljob
 
 from dljob.control import attempts, names
 from dljob.control.model import Delete, RayJobView, Trouble
@@ -245,13 +245,12 @@ def test_the_old_cluster_goes_before_the_new_one_is_made():
 
 
 def _made_and_died() -> World:
-    """The next attempt's RayCluster was made by an operator that died before the status named it."""
+    """The next attempt's RayCluster was made by an operator that died before the status named it, as older ones did."""
     world = World().running().new_session()
     world.step()
     world.step()
-    world.fuse = len(world.look().actions)
-    with pytest.raises(CrashError):
-        world.step()
+    for action in world.look().actions:
+        world.execute(action)
     assert list(world.clusters) == [names.cluster_name("hello", UID, 2)]
     assert world.status["rayCluster"]["name"] == names.cluster_name("hello", UID, 1)
     return world.restarted()

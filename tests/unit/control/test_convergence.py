@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dljob.control import names
+from dljob.plan.pods import SPEC_KEY
 
 KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
 Happening = tuple[Callable[[World], bool], Callable[[World], object]]
@@ -77,6 +79,14 @@ def lawful(world: World) -> None:
     for submit in world.posted.values():
         digest = submit.metadata[names.SPEC_HASH]
         assert RUNS.setdefault(digest, submit.runtime_env) == submit.runtime_env, "an environment of another spec"
+        if not submit.packages:
+            env = mounted(world, submit.cluster).get("runtimeEnv", {})
+            assert env == submit.runtime_env, "a ConfigMap of another spec"
+
+
+def mounted(world: World, cluster: str) -> dict[str, object]:
+    """The spec that the pods of a RayCluster mount."""
+    return json.loads(world.maps[names.spec_map(cluster)]["data"][SPEC_KEY])["spec"]
 
 
 def grown(world: World, before: dict[str, int]) -> dict[str, int]:
@@ -233,6 +243,22 @@ def test_a_spec_that_changes_around_the_submission_runs_whole_and_is_told_of(kin
     assert world.cond("Accepted") == ("True", "SpecAccepted" if changed else "ChangeWaits")
     assert world.status.get("restarts", {}).get("cluster", 0) == 0
     assert world.calm().phase == "Succeeded"
+
+
+@pytest.mark.parametrize("fuse", range(6))
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_spec_that_changes_while_its_children_are_made_runs_whole(fuse: int, resumed: bool) -> None:
+    """Children of one attempt are of one spec, wherever the operator died among them."""
+    world = World(dljob(suspend=True)).settle().edit(suspend=False) if resumed else World()
+    world.fuse = fuse + resumed
+    with suppress(CrashError):
+        world.settle()
+    world.restarted().edit(runtimeEnv={"env_vars": {"A": "1"}}).settle()
+    assert mounted(world, world.name)["runtimeEnv"] == {"env_vars": {"A": "1"}}
+    assert world.cluster["metadata"]["annotations"][names.SPEC_HASH] == world.status["attemptSpecHash"]
+    assert world.calm().phase == "Succeeded"
+    lawful(world)
+    assert world.status.get("restarts", {}).get("cluster", 0) == 0
 
 
 KEPT_HEAD: tuple[Callable[[World], object], ...] = (

@@ -20,7 +20,11 @@ OPEN_PORTS = (dict(RAY_PORTS)["dashboard"], GATEWAY_PORT, dict(RAY_PORTS)["metri
 
 
 def missing(case: Case) -> Step | None:
-    """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount."""
+    """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount.
+
+    The digest of the spec is written before: all that has the names of one attempt is made of one spec, and whoever
+    finds some of it after a crash or a refusal sees whether the spec was edited since.
+    """
     if case.ref or case.cluster is not None or (case.observed.cluster is not None and not case.replaced):
         return None
     if case.observed.kuberay:
@@ -37,6 +41,7 @@ def missing(case: Case) -> Step | None:
             *network_policies(case, made),
             Create("RayCluster", cluster),
         ),
+        written_first=True,
     )
 
 

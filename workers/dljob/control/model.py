@@ -316,3 +316,5 @@ class Outcome:
     """Seconds until the next look when nothing else happens."""
     left: int = 0
     """Actions that wait for the next passes; as long as they grow fewer, passes in a row are work and no loop."""
+    written_first: bool = False
+    """Whether the status is written before the actions, which rest on it: nothing is done when it cannot be."""

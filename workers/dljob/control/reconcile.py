@@ -83,6 +83,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> Outcome:
         watch=None if case.finished else watch(case),
         requeue=min(waits) if waits else None,
         left=step.left,
+        written_first=step.written_first,
     )
 
 

@@ -87,3 +87,5 @@ class Step:
     """Seconds after which it wants to be asked again."""
     left: int = 0
     """Actions of the same kind that there was no room for in this pass."""
+    written_first: bool = False
+    """Whether the status is written before the actions."""

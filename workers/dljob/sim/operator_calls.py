@@ -151,6 +151,8 @@ def _annotate_pod(op: Operator, action: Annotate) -> None:
         before = op.world.unprovoked
         op.keep("Pod", op.world.server.put("Pod", {**body, "pod": replace(body["pod"], annotations=kept)}))
         op.world.unprovoked = before  # nothing happened but what the operator did itself
+    elif (known := op.cache.get(("Pod", action.name))) is not None:
+        op.forget("Pod", action.name, known["metadata"]["uid"])
 
 
 def _finalize(op: Operator, *, on: bool) -> Generator[float, None, None]:

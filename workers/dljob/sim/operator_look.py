@@ -69,10 +69,13 @@ def _not_lost(op: Operator, job: Body) -> Steps[None]:
 
 
 def _not_left(op: Operator, job: Body, attempt: int) -> Steps[None]:
-    """Look live before the pods of the last attempt count as gone."""
+    """Look live before what is left of the last attempt counts as gone."""
     name = text(job, "status", "rayCluster", "name")
     own = names.cluster_name(op.world.name, job["metadata"]["uid"], attempt)
     if name and name != own and ("RayCluster", name) not in op.cache and not _pods(op, name):
+        found = yield from op.call(lambda: op.world.server.find("RayCluster", name))
+        if found is not None:
+            op.keep("RayCluster", found)
         for body in (yield from op.call(lambda: list(op.world.server.each("Pod", name)))):
             op.keep("Pod", body)
 

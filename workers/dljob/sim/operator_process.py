@@ -201,13 +201,19 @@ class Operator:
         self.world.decided(self, seen, outcome)
         for _ in outcome.events:
             yield from self.call(lambda: None, writes=False)
+        written: Object | None = seen.job
+        if outcome.written_first:
+            written = yield from self._write(seen.job, outcome.status)
+            if written is None:
+                self._next(memory, outcome, failed=False, news=True)
+                return
         failed = yield from self._act(memory, outcome)
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         self.poll.follow(outcome.watch, memory.uid, submitted)
-        news = bool(outcome.actions)
-        if outcome.status is not None:
-            news = (yield from self._write(seen.job, outcome.status)) or news
-        self._next(memory, outcome, failed=failed, news=news)
+        if not outcome.written_first:
+            written = yield from self._write(seen.job, outcome.status)
+        news = written is None or written.get("status") != seen.job.get("status")
+        self._next(memory, outcome, failed=failed, news=news or bool(outcome.actions))
 
     def _decide(self, seen: Observed) -> Outcome:
         try:
@@ -239,8 +245,10 @@ class Operator:
             memory.troubles.pop(what, None)
         return False
 
-    def _write(self, seen: Object, status: Object) -> Steps[bool]:
-        """Write the status; returns whether there is anything new to decide from."""
+    def _write(self, seen: Object, status: Object | None) -> Steps[Object | None]:
+        """Write the status, if it is to be; returns the DLJob as it is then, None when it had changed."""
+        if status is None:
+            return seen
         name, server = self.world.name, self.world.server
         latest = self.cache.get(("DLJob", name))
         version: str = seen["metadata"]["resourceVersion"]
@@ -256,9 +264,9 @@ class Operator:
                 self.forget("DLJob", name, seen["metadata"]["uid"])
             else:
                 self.keep("DLJob", found)
-            return True
+            return None
         self.keep("DLJob", made)
-        return made["status"] != seen.get("status")
+        return made
 
     def _next(self, memory: Memory, outcome: Outcome, *, failed: bool, news: bool) -> None:
         if not 0 < memory.left > outcome.left:
