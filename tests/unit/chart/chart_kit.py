@@ -61,13 +61,13 @@ class Helm:
         """`helm lint --strict`."""
         return self.run("lint", "--strict", str(CHART), values=values)
 
-    def render(self, **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    def render(self, *, release_namespace: str = "here", **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
         """(kind, name, in namespaces other than the release's with `namespace/` before it) -> object."""
-        text = self.run("template", "dljob", str(CHART), "--namespace", "here", values=values)
+        text = self.run("template", "dljob", str(CHART), "--namespace", release_namespace, values=values)
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for item in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if item:
-                space = item["metadata"].get("namespace", "here")
+                space = item["metadata"].get("namespace", release_namespace)
                 name = item["metadata"]["name"]
-                found[item["kind"], name if space == "here" else f"{space}/{name}"] = item
+                found[item["kind"], name if space == release_namespace else f"{space}/{name}"] = item
         return found

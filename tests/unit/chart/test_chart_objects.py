@@ -206,8 +206,8 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
         ("RoleBinding", "b/dljob"),
         ("Role", "dljob-leader"),
         ("RoleBinding", "dljob-leader"),
-        ("ClusterRole", "dljob-view"),
-        ("ClusterRole", "dljob-edit"),
+        ("ClusterRole", "dljob-here-view"),
+        ("ClusterRole", "dljob-here-edit"),
     }
     subject = {"kind": "ServiceAccount", "name": "dljob", "namespace": "here"}
     assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
@@ -222,6 +222,17 @@ def test_the_namespaced_scope_without_names_serves_its_own(helm: Helm) -> None:
     objects = helm.render(rbac={"scope": "Namespaced"})
     assert ("Role", "dljob") in objects
     assert "--namespace=here" in container(objects)["args"]
+
+
+def test_releases_of_one_name_in_two_namespaces_share_nothing_but_the_crd(helm: Helm) -> None:
+    """Helm refuses what another release owns."""
+    values = {"rbac": {"scope": "Namespaced"}}
+    here, there = (helm.render(release_namespace=space, **values) for space in ("here", "there"))
+    of_all = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    assert {key for key in here if key in there and key[0] in of_all} == {
+        ("CustomResourceDefinition", "dljobs.dljob.io")
+    }
+    assert ("ClusterRole", "dljob-there-edit") in there
 
 
 def test_users_may_not_write_the_status(helm: Helm) -> None:
