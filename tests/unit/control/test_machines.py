@@ -255,6 +255,33 @@ def test_a_first_attempt_keeps_away_from_the_start():
     assert made.look().actions == ()
 
 
+def test_more_nodes_than_the_status_has_room_for_are_left_all_the_same():
+    made = said(world(), exclusion()).settle()
+    many = [f"x{at:02}" for at in range(60)]
+    made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = ",".join(["n1", *many])
+    made.settle()
+    assert patches.excluded(made.cluster) == ("n0", "n1", *many)
+    assert [one["name"] for one in kept(made)] == ["ray-0", "n1", *many[:48]]
+    assert f"{made.name}-w1" in deleted(made)
+    told = [event.message for event in made.events if event.reason in ("NodeExcluded", "NodeReadmitted")]
+    assert told[-1].endswith("has room for: the job's pods leave x48, x49, x50, x51, x52 and 7 others, too")
+    said(made, exclusion(), exclusion("ray-2")).settle()
+    assert [one["name"] for one in kept(made)][1:3] == ["ray-2", "n1"]
+    assert "NodeReadmitted" not in {event.reason for event in made.events}
+    made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
+    assert patches.excluded(made.settle().cluster) == ("n0", "n1", "n2")
+    assert "NodeReadmitted" in {event.reason for event in made.events}
+
+
+def test_a_first_attempt_keeps_away_from_more_than_the_status_has_room_for():
+    many = [f"x{at:02}" for at in range(52)]
+    made = World(dljob(annotations={names.EXCLUDE_NODES: ",".join(many)}, nodeGroups=GROUPS)).settle()
+    assert patches.excluded(made.cluster) == tuple(many)
+    (message,) = (event.message for event in made.events if "has room for" in event.message)
+    assert message.endswith("has room for: the job's pods leave x50, x51, too")
+    assert made.look().actions == ()
+
+
 def test_on_a_cluster_that_is_there_nothing_is_done():
     job = dljob(annotations={names.EXCLUDE_NODES: "n1"}, rayClusterRef={"name": "shared"})
     made = World(job)

@@ -41,6 +41,7 @@ def missing(case: Case) -> Step | None:
             *network_policies(case, made),
             Create("RayCluster", cluster),
         ),
+        events=exclusions.unlisted(case),
         written_first=True,
     )
 
@@ -109,7 +110,7 @@ def ray_cluster(case: Case, made: Blueprint, spec_hash: str) -> Object:
     )
     body = dressed(larger(made, handover.memory(case)), made.manifest, dress)
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
-    return patches.excluding(body, exclusions.avoided(exclusions.entries(case)))
+    return patches.excluding(body, exclusions.avoided(exclusions.every(case)))
 
 
 def made_hash(cluster: Object) -> str:

@@ -15,7 +15,7 @@ from dljob.control.accept import Refused
 from dljob.control.case import Case, seconds, stamp
 from dljob.control.fields import items, number, part, text
 from dljob.control.follow import MAX_EXCLUDED, exclusions
-from dljob.control.model import Object, Pod
+from dljob.control.model import Event, Object, Pod
 from dljob.telemetry import reasons as told
 
 Entry: TypeAlias = dict[str, Any]
@@ -32,18 +32,40 @@ OWN = ("kubernetesNode", "pod", "avoided", "attempt")
 NODE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """What can be the value of the label kubernetes.io/hostname."""
 DEFAULT_PATIENCE = 300
+SHOWN = 5
+"""So many nodes are named."""
 
 
 def entries(case: Case) -> list[Entry]:
-    """The excluded nodes as they are now, the newest last; where the RayCluster is not the job's, Ray's names alone."""
+    """The excluded nodes as the status has them: as many as it has room for, those that users name last."""
+    return every(case)[:MAX_EXCLUDED]
+
+
+def every(case: Case) -> list[Entry]:
+    """The excluded nodes as they are now: what PrimeMaster left, the newest last, then all that users name.
+
+    Where the RayCluster is not the job's, Ray's names alone.
+    """
     known = {text(one, "name"): one for one in items(case.old, "nodes", "excluded")}
     wanted = "" if case.ref else case.annotations.get(names.EXCLUDE_NODES, "")
     if not (known or wanted or items(case.snapshot, "nodes", "excluded")):
         return []
-    now = [*_of_master(case, known), *_of_user(case, known, wanted)]
-    names_now = {one["name"] for one in now}
-    every = [*(one for one in _of_before(case, known) if one["name"] not in names_now), *now]
-    return _lifted(case, every)[-MAX_EXCLUDED:]
+    named, left = list(_of_user(case, known, wanted)), list(_of_master(case, known))
+    names_now = {one["name"] for one in (*left, *named)}
+    before = [one for one in _of_before(case, known) if one["name"] not in names_now]
+    # The annotation says again what users name, and nothing but the status what PrimeMaster left.
+    return _lifted(case, [*[*before, *left][-MAX_EXCLUDED:], *named])
+
+
+def unlisted(case: Case) -> tuple[Event, ...]:
+    """An Event about the nodes that are excluded, and that the status has no room for."""
+    more = [one["name"] for one in every(case)[MAX_EXCLUDED:]]
+    if not more:
+        return ()
+    first = ", ".join(more[:SHOWN])
+    count = f"{first} and {len(more) - SHOWN} others" if len(more) > SHOWN else first
+    why = f"annotation {names.EXCLUDE_NODES} names more Kubernetes nodes than status.nodes.excluded has room for"
+    return (Event("Warning", reasons.NODE_EXCLUDED, f"{why}: the job's pods leave {count}, too", "ExcludeNode"),)
 
 
 def avoided(entries: list[Entry]) -> tuple[str, ...]:
@@ -138,13 +160,19 @@ def _lifted(case: Case, every: list[Entry]) -> list[Entry]:
 
 
 def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
-    """(type, reason, message) of an Event for each Kubernetes node that is excluded now, or no longer."""
+    """(type, reason, message) of an Event for each Kubernetes node that is excluded now, or no longer.
+
+    One that a user names, and that is not in a full list any more, may be excluded all the same.
+    """
+    full = len(items(new, "excluded")) >= MAX_EXCLUDED
     before = {text(one, "name"): one for one in items(old, "excluded") if text(one, "kubernetesNode")}
     after = {text(one, "name"): one for one in items(new, "excluded") if text(one, "kubernetesNode")}
     for name, one in after.items():
         if name not in before:
             yield "Warning", reasons.NODE_EXCLUDED, _words(one)
     for name, one in before.items():
+        if full and name not in after and text(one, "reason") == REQUESTED:
+            continue
         if one.get("avoided") and not part(after, name).get("avoided"):
             why = "no other takes them" if name in after else "it is excluded no longer"
             yield (

@@ -47,14 +47,15 @@ def exclude(case: Case) -> Step | None:
     """Keep new pods away from bad nodes, and let old ones leave them."""
     if case.ref or case.cluster is None or case.leaving:
         return None
-    entries = exclusions.entries(case)
-    if exclusions.state({"excluded": entries}) != exclusions.state(part(case.old, "nodes")):
+    entries = exclusions.every(case)
+    if exclusions.state({"excluded": exclusions.entries(case)}) != exclusions.state(part(case.old, "nodes")):
         # The pods that told which Kubernetes nodes these are may be gone in the next pass.
         return Step("nodes are excluded, or no longer: that is written first")
     nodes = exclusions.avoided(entries)
     if nodes != patches.excluded(case.cluster):
         action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
-        return Step(f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}", (action,))
+        why = f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}"
+        return Step(why, (action,), events=exclusions.unlisted(case))
     pods = tuple(_leave(case, entries))
     if not pods:
         return None
@@ -74,7 +75,7 @@ def _dues(case: Case) -> Iterator[float]:
     for pod in case.observed.pods:
         if pod.ends is not None:
             yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
-    entries = exclusions.entries(case)
+    entries = exclusions.every(case)
     for one in entries:
         until = seconds(text(one, "until"))
         if until is not None and one.get("attempt", case.attempt) != case.attempt:
