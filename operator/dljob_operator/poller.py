@@ -54,6 +54,8 @@ class Told:
     brought: float = 0.0
     """When its key was last brought up for something that could wait."""
     failures: int = 0
+    places_due: bool = False
+    """The placement was asked for, and not answered."""
 
 
 class Pollers:
@@ -132,20 +134,23 @@ class Pollers:
         weighty = back or significant(told.snapshot, snapshot)
         news = snapshot != told.snapshot
         told.snapshot, told.heard, told.error, told.failures = snapshot, time.monotonic(), "", 0
-        if weighty and part(snapshot, "placement"):
-            told.placement = await self._places(told, gateway)
-        if weighty:
+        found = (weighty or told.places_due) and bool(part(snapshot, "placement")) and await self._places(told, gateway)
+        if weighty or found:
             self._queue.add(key)
         elif news:
             self._remind(key, told, REMIND)
         return weighty
 
-    async def _places(self, told: Told, gateway: Gateway) -> tuple[Object, ...]:
+    async def _places(self, told: Told, gateway: Gateway) -> bool:
+        """Ask where the units are; returns whether that is known now, else the next snapshot asks again."""
+        told.places_due = True
         try:
-            return tuple((await gateway.placement(told.watch.job))["nodes"])
+            told.placement = tuple((await gateway.placement(told.watch.job))["nodes"])
         except HeadError as error:
             log.info("%s: placement: %s", told.watch.cluster, error)
-            return told.placement
+        else:
+            told.places_due = False
+        return not told.places_due
 
     def _missed(self, key: Key, told: Told, error: HeadError) -> float:
         """PrimeMaster did not answer; returns the pause before it is asked again."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 from shell_kit import JOB, Shell, shell, token
 
 from dljob.control.model import Watch
@@ -81,6 +82,33 @@ async def test_a_change_of_state_brings_the_job_up_at_once(it: Shell) -> None:
     master, _ = it.pollers.views(JOB)
     assert master is not None
     assert master.snapshot["phase"] == "Running"
+
+
+async def test_a_placement_that_was_not_told_is_asked_for_again(it: Shell) -> None:
+    """Which pod a Ray node is can be seen only while it lives: a node that freezes later could not be named."""
+    it.head.places[JOB_ID] = {"version": 1, "nodes": NODES}
+    path, asked = f"GET /v1/jobs/{JOB_ID}/placement", []
+
+    async def unanswered(_: web.Request) -> web.Response:
+        asked.append(1)
+        return web.json_response({"error": "PrimeMaster does not answer now"}, status=503)
+
+    it.head.handlers[path] = unanswered
+    it.head.say(JOB_ID, phase="Running", **PLACED)
+    it.pollers.follow(JOB, UID, WATCH)
+    await until(it, lambda master, _: master and master.snapshot)
+    it.head.say(JOB_ID, progress={"step": 1})
+    await until(it, lambda master, _: "progress" in master.snapshot)
+    async with asyncio.timeout(5):
+        while len(asked) < 2:
+            await it.head.polled.wait()
+            it.head.polled.clear()
+    while it.queue.take():
+        it.queue.done(JOB)
+    del it.head.handlers[path]
+    it.head.say(JOB_ID, progress={"step": 2})
+    master, _ = await until(it, lambda master, _: master.placement)
+    assert (list(master.placement), master.snapshot["progress"]) == (NODES, {"step": 2})
 
 
 async def test_progress_brings_it_up_later(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
