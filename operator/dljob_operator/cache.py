@@ -52,6 +52,8 @@ class Shelf(Generic[T]):
     entries: dict[Key, Entry[T]] = field(default_factory=dict[Key, Entry[T]])
     heard: int = 0
     """How often the watch has told of such objects."""
+    gone: list[set[str]] = field(default_factory=list[set[str]])
+    """For each list that is on its way, the uids of what was dropped meanwhile: it may yet tell of those."""
 
     def get(self, key: Key) -> T | None:
         """The object, or None."""
@@ -69,6 +71,8 @@ class Shelf(Generic[T]):
     def drop(self, key: Key, uid: str) -> bool:
         """Forget an object, unless another one has its name by now."""
         known = self.entries.get(key)
+        for uids in self.gone:
+            uids.add(uid or (known.uid if known else ""))
         if known is None or (uid and known.uid != uid):
             return False
         del self.entries[key]
@@ -121,12 +125,12 @@ class Cache:
     def drop_cluster(self, key: Key, uid: str = "") -> Key | None:
         """A RayCluster is gone."""
         known = self.clusters.entries.get(key)
-        return known.job if known and self.clusters.drop(key, uid) else None
+        return known.job if self.clusters.drop(key, uid) and known else None
 
     def drop_pod(self, key: Key, uid: str = "") -> Key | None:
         """A pod is gone."""
         known = self.pods.entries.get(key)
-        if known is None or not self.pods.drop(key, uid):
+        if not self.pods.drop(key, uid) or known is None:
             return None
         where = Key(key.namespace, known.value.cluster)
         siblings = self._pods_of.get(where, {})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from dljob.control import names
 from dljob.control.model import Event, Object
-from dljob.kube.api import DLJOBS, EVENTS, ApiError, Json, Kube
+from dljob.kube.api import DLJOBS, EVENTS, ApiError, Json, Kube, NotThereError
 from dljob_operator.workqueue import Key
 
 log = logging.getLogger(__name__)
@@ -49,13 +49,12 @@ class Recorder:
         which = (job["metadata"]["uid"], event)
         for stale in [each for each, series in told.items() if now - series.last > SAME_SECONDS]:
             del told[stale]
-        series = told.get(which)
         try:
-            if series is None:
-                made = await self._kube.create(EVENTS, self._body(key, job, event, now), key.namespace)
-                told[which] = _Series(made["metadata"]["name"], 1, now, now)
-            else:
-                await self._count(key, series, now)
+            if which in told and await self._counted(key, told[which], now):
+                return
+            told.pop(which, None)
+            made = await self._kube.create(EVENTS, self._body(key, job, event, now), key.namespace)
+            told[which] = _Series(made["metadata"]["name"], 1, now, now)
         except ApiError as error:
             log.warning("%s: cannot tell %s: %s", key, event.reason, error.message)
 
@@ -63,14 +62,19 @@ class Recorder:
         """The DLJob is gone."""
         self._series.pop(key, None)
 
-    async def _count(self, key: Key, series: _Series, now: float) -> None:
+    async def _counted(self, key: Key, series: _Series, now: float) -> bool:
+        """Count one more; returns whether the Event is there: the server drops them in time, and people do."""
         series.count += 1
         series.last = now
         if now - series.written < COUNT_SECONDS:
-            return
+            return True
         series.written = now
         patch = {"series": {"count": series.count, "lastObservedTime": _micro(now)}}
-        await self._kube.patch(EVENTS, series.name, key.namespace, patch)
+        try:
+            await self._kube.patch(EVENTS, series.name, key.namespace, patch)
+        except NotThereError:
+            return False
+        return True
 
     def _body(self, key: Key, job: Object, event: Event, now: float) -> Json:
         regarding = {

@@ -165,10 +165,16 @@ class Hands:
                 raise
 
     async def _delete(self, key: Key, action: Delete) -> None:
+        objects, only = self._kinds[action.kind], {"uid": action.uid, "version": action.version}
         try:
-            left = await self._kinds[action.kind].delete(action.name, key.namespace, uid=action.uid, grace=action.grace)
+            left = await objects.delete(action.name, key.namespace, **only, grace=action.grace)
         except NotThereError:
             left = {}
+        except ApiError as error:
+            if error.status != 409 or not action.version:
+                raise
+            await self.refresh(key)
+            raise StaleError(f"{action.kind} {action.name} has changed") from None
         if left.get("kind") == action.kind and _held(left):
             self._keep[action.kind](left)  # a finalizer holds it; now it is known to be leaving
         else:

@@ -110,11 +110,16 @@ class Relist:
         before = list(keys(sight.shelf))
         there: dict[Key, str] = {}
         concerned: list[Key | None] = []
-        for namespace in self._namespaces:
-            async for page in sight.objects.pages(namespace, sight.labels):
-                for item in page["items"]:
-                    there[key_of(item)] = item["metadata"]["uid"]
-                    concerned.append(sight.put(item))
+        gone: set[str] = set()  # a later page has what the watch told the end of since the first was asked for
+        sight.shelf.gone.append(gone)
+        try:
+            for namespace in self._namespaces:
+                async for page in sight.objects.pages(namespace, sight.labels):
+                    for item in page["items"]:
+                        there[key_of(item)] = uid = item["metadata"]["uid"]
+                        concerned.append(None if uid in gone else sight.put(item))
+        finally:
+            sight.shelf.gone = [each for each in sight.shelf.gone if each is not gone]
         concerned += [sight.drop(key, uid) for key, uid in before if there.get(key) != uid]
         news = [key for key in concerned if key is not None]
         for key in news:

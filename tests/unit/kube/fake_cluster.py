@@ -287,9 +287,11 @@ class FakeCluster:
         key = (matched["plural"], matched["ns"] or "", matched["name"])
         if key not in self.objects:
             return _not_found(matched)
-        wanted = body.get("preconditions", {}).get("uid")
-        if wanted and wanted != self.objects[key]["metadata"]["uid"]:
+        meta, wanted = self.objects[key]["metadata"], body.get("preconditions", {})
+        if wanted.get("uid", meta["uid"]) != meta["uid"]:
             return _refuse(409, "the UID in the precondition does not match the UID in record")
+        if wanted.get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]:
+            return _refuse(409, "the ResourceVersion in the precondition does not match the ResourceVersion in record")
         self._drop(key)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
 

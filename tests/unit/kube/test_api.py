@@ -59,7 +59,10 @@ async def test_a_deletion_meant_for_another_object_is_refused(fake: FakeCluster,
     with pytest.raises(ApiError, match="UID in the precondition") as caught:
         await kube.delete(CONFIG_MAPS, "one", uid="other")
     assert (caught.value.status, caught.value.reason) == (409, "Conflict")
+    with pytest.raises(ApiError, match="ResourceVersion in the precondition"):
+        await kube.delete(CONFIG_MAPS, "one", version="0")
     assert fake.names("configmaps") == ["one"]
+    await kube.delete(CONFIG_MAPS, "one", version=fake.one("configmaps", "one")["metadata"]["resourceVersion"])
 
 
 async def test_what_is_not_there_is_a_not_found_error(kube: Kube) -> None:

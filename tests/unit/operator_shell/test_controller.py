@@ -223,6 +223,40 @@ async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_befor
         assert it.fake.names("rayclusters") == [cluster_of(it.fake, attempt=2)]
 
 
+async def test_who_keeps_a_job_that_is_over_keeps_it_before_that_is_heard() -> None:
+    async with shell() as it:
+        over = {"completionTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Complete", "status": "True"}]}
+        job = it.fake.put("dljobs", {**dljob(ttlSecondsAfterFinished=2), "status": over})
+        await it.controller.step(JOB)
+        it.sync()
+        it.fake.put("dljobs", {**job, "spec": dljob()["spec"]})
+        assert await it.controller.step(JOB) == "error"
+        assert it.memory().troubles == {}
+        await it.controller.step(JOB)
+        assert it.fake.names("dljobs") == ["hello"]
+        it.fake.put("dljobs", job)
+        await it.settle()
+        assert it.fake.names("dljobs") == []
+
+
+async def test_an_event_that_the_server_dropped_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = Event("Warning", "Odd", "strange")
+    decide, _ = deciding(*[Outcome("go", (), (event,))] * 4)
+    monkeypatch.setattr("dljob_operator.events.COUNT_SECONDS", 0.0)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        await it.controller.step(JOB)
+        (name,) = it.fake.names("events")
+        it.fake.take("events", name)
+        it.fake.fail("POST", "events", 500)
+        for _ in range(3):
+            await it.controller.step(JOB)
+        (again,) = it.fake.names("events")
+        assert again != name
+        assert it.fake.one("events", again)["series"]["count"] == 2
+
+
 async def test_equal_events_are_one_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from dljob_operator import events
 

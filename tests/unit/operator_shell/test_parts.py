@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import kopf
@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shell_kit import JOB, dljob, shell
 
 from dljob.control.model import Create, Outcome, Submit
-from dljob.kube.api import DLJOBS
+from dljob.kube.api import DLJOBS, PODS
 from dljob.kube.connection import Way
 from dljob.kube.objects import Objects
 from dljob.spec.crd import crd
@@ -28,7 +28,7 @@ from dljob_operator.handlers import configure, connection
 from dljob_operator.metrics import Metrics
 from dljob_operator.relist import Relist, Sight
 from dljob_operator.startup import Startup
-from dljob_operator.workqueue import WorkQueue
+from dljob_operator.workqueue import Key, WorkQueue
 
 
 def served(metrics: Metrics) -> dict[str, Any]:
@@ -148,6 +148,31 @@ async def test_a_list_tells_what_no_watch_did() -> None:
         assert [key.name for key in it.cache.jobs.entries] == ["b"]
         assert missed == [("DLJob", 2), ("DLJob", 2)]
         assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
+
+
+async def test_what_goes_while_a_list_is_on_its_way_stays_gone() -> None:
+    """A watch tells of an end before the page comes that still has the object."""
+    cache, queue = Cache(), WorkQueue()
+
+    def pod(name: str) -> dict[str, Any]:
+        labels = {"dljob.io/name": "hello", "ray.io/cluster": "c"}
+        return {
+            "metadata": {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1", "labels": labels}
+        }
+
+    class Paged(Objects):
+        async def pages(self, namespace: str | None = None, labels: str = "") -> AsyncIterator[dict[str, Any]]:
+            yield {"items": [pod("a"), pod("b")]}
+            for name in ("b", "c", "d"):
+                cache.drop_pod(Key("default", name), name)
+            yield {"items": [pod("c"), pod("d"), pod("e")]}
+
+    async with shell() as it:
+        sight = Sight(Paged(it.kube, PODS), "", cache.pods, cache.put_pod, cache.drop_pod)
+        cache.put_pod(pod("c"))
+        await Relist(queue, (None,), lambda _kind, _count: None).once(sight)
+    assert [each.name for each in cache.pods_of(Key("default", "c"))] == ["a", "e"]
+    assert cache.pods.gone == []
 
 
 async def test_a_list_that_makes_no_sense_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,8 @@ def _ttl(case: Case) -> Step:
     left = ended(case) + ttl - case.now
     if left > 0:
         return Step("the job is over; it is deleted in time", requeue=left)
-    return Step("ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid),))
+    version = text(case.meta, "resourceVersion")  # whoever takes the field away to keep the job may not be heard yet
+    return Step("ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid, version=version),))
 
 
 def _learned(case: Case) -> float:

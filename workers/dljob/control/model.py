@@ -169,13 +169,15 @@ class CreateToken:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """DELETE a child, by name and uid, in the background; gone already is fine."""
+    """DELETE a child, or the DLJob, by name and uid, in the background; gone already is fine."""
 
     kind: Literal["RayCluster", "DLJob", "Pod"]
     name: str
     uid: str
     grace: int | None = None
     """Seconds that a pod's containers may take; 0: nobody is waited for. None: as the pod says."""
+    version: str = ""
+    """The resourceVersion that it was decided from: one that has changed since stays. Empty: whichever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,18 +182,20 @@ class Kube:
         namespace: str | None = None,
         *,
         uid: str = "",
+        version: str = "",
         grace: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
     ) -> Json:
         """DELETE an object; with `uid`, only that one (409 when it is another). Raises NotThereError when gone.
 
+        `version`: only while that is its resourceVersion (409 else).
         `grace`: seconds that a pod may take; 0 waits for no kubelet.
 
         Returns the object when something holds it back, which has a deletionTimestamp then; else a Status.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if uid or version:
+            options["preconditions"] = _some(uid=uid, resourceVersion=version)
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         return await self.call("DELETE", self._path(resource, namespace, name), options)

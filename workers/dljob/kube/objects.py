@@ -41,9 +41,11 @@ class Objects:
         """Change an object by a merge patch."""
         return await self.kube.patch(self.resource, name, namespace, patch)
 
-    async def delete(self, name: str, namespace: str | None = None, *, uid: str = "", grace: int | None = None) -> Json:
-        """DELETE an object; with `uid`, only that one. Returns as `Kube.delete` does."""
-        return await self.kube.delete(self.resource, name, namespace, uid=uid, grace=grace)
+    async def delete(
+        self, name: str, namespace: str | None = None, *, uid: str = "", version: str = "", grace: int | None = None
+    ) -> Json:
+        """DELETE an object; with `uid` and `version`, only that one as it was. Returns as `Kube.delete` does."""
+        return await self.kube.delete(self.resource, name, namespace, uid=uid, version=version, grace=grace)
 
     async def status_when(
         self,

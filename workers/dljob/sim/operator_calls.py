@@ -108,6 +108,8 @@ def _delete(op: Operator, action: Delete) -> Generator[float, None, None]:
     try:
         left = yield from op.call(lambda: _gone(op, action), writes=True)
     except RefusedError as error:
+        if error.status == 409 and action.version:
+            op.keep(action.kind, (yield from op.call(lambda: op.world.server.get(action.kind, action.name))))
         if error.status != 404:
             raise
         left = None
@@ -130,7 +132,10 @@ def _patch_cluster(op: Operator, action: PatchCluster) -> Generator[float, None,
 def _gone(op: Operator, action: Delete) -> Body | None:
     if action.kind == "Pod":
         return op.world.nature.delete_pod(action.name, action.uid, action.grace)
-    return op.world.server.delete(action.kind, action.name, action.uid)
+    server = op.world.server
+    if action.version:
+        server.unchanged(server.get(action.kind, action.name), action.version)
+    return server.delete(action.kind, action.name, action.uid)
 
 
 def _annotate(op: Operator, action: Annotate) -> Generator[float, None, None]:
