@@ -18,7 +18,7 @@ from memory_backend import MemoryHost
 
 from dljob.master import events as ev
 from dljob.master.state import Phase
-from dljob.master.views import Outcome
+from dljob.master.views import NodeView, Outcome
 from dljob.runtime import shell as shell_module
 from dljob.runtime import timeline as timeline_module
 from dljob.runtime.context import peers_of
@@ -248,6 +248,27 @@ async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: 
     status = await ended(world)
     assert (status["phase"], status["reason"]) == ("Failed", "MasterFailed")
     assert "ZeroDivisionError: a bug" in status["message"]
+
+
+async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(world: World) -> None:
+    role = {"name": "worker", "type": "Elastic", "entrypoint": {"class": "m.C"}, "maxReplicas": 2}
+    shell = world.master(roles=[role])
+    await until(running(shell))
+    there = world.backend.nodes
+
+    async def taken() -> tuple[NodeView, ...]:
+        return tuple(dataclasses.replace(node, free=()) for node in await there())
+
+    def target(ranks: int) -> bool:
+        shell._look.set()
+        return shell.state.sizes["worker"].target == ranks
+
+    world.backend.nodes = taken
+    await shell.offer(ev.Commanded("c", "scale", "worker", "me", 2))
+    assert target(2), "all that was free when it was placed"
+    await until(lambda: target(0))
+    world.backend.nodes = there
+    await until(lambda: target(2))
 
 
 @pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])

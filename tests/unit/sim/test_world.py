@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dljob.master.state import Phase
 from dljob.plan.plan import plan
 from dljob.sim import laws
 from dljob.sim.mishaps import FAULTS
-from dljob.sim.things import Arrive, Done, Fault, Happen
+from dljob.sim.things import Arrive, Done, Fault, Happen, Node, Wake
 from dljob.sim.world import World
 from dljob.spec.model import DLJobManifest
 
@@ -102,6 +103,41 @@ def test_events_that_arrive_in_one_batch_are_one_turn():
     assert not any(isinstance(p.item, Arrive) for p in w.pending.values())
     first(w, but=Done)
     assert w.violations() == []
+
+
+def shrunk():
+    """An elastic role that went on with one rank of two: what its lost node had is taken by somebody else."""
+    e = {**ROLES[0], "minReplicas": 1, "driver": True, "resources": {"cpu": "1"}}
+    group = {"name": "n", "replicas": 2, "cpu": "1"}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": [e], "nodeGroups": [group]}})
+    made = plan(manifest)
+    views = would_be_nodes(made)
+    w = World(made, manifest.spec, views)
+    w.nodes["other"] = Node(replace(views[1], id="other", free=()))
+    first(w, but=Done)
+    w.apply(Fault("node lost", 1))
+    first(w, but=Done)
+    while w.state.phase is not Phase.RUNNING:
+        w.apply(Wake())
+        first(w, but=Done)
+    assert w.state.sizes["t"].size == 1
+    w.look()
+    first(w, but=Done)
+    w.nodes["other"] = Node(replace(views[1], id="other"))
+    return w
+
+
+def test_room_that_somebody_else_frees_is_heard_of_while_the_job_runs():
+    w = shrunk()
+    w.look()
+    assert w.violations() == [], "it is about to look"
+    first(w, but=Done)
+    assert w.state.sizes["t"].target == 2
+    assert w.violations() == []
+
+
+def test_room_that_nobody_hears_of_is_told():
+    assert shrunk().violations() == ["elastic: t stays at 1 ranks, it could have 2 of 2"]
 
 
 def test_a_broken_replay_and_broken_counts_are_told():

@@ -15,7 +15,7 @@ from immutables import Map
 
 from dljob.master import limits, resizing, starting
 from dljob.master.actions import SaveCopies
-from dljob.master.assign import Refusal
+from dljob.master.assign import Refusal, roomy
 from dljob.master.departures import GRACE_S
 from dljob.master.draft import Draft
 from dljob.master.ending import inhabited
@@ -23,7 +23,7 @@ from dljob.master.evolve import evolve
 from dljob.master.resizing import Resize
 from dljob.master.sizing import Sizing
 from dljob.master.state import JobState, Phase, UnitPhase
-from dljob.master.views import Level
+from dljob.master.views import Level, NodeView
 from dljob.plan.model import JobPlan
 
 
@@ -177,6 +177,28 @@ def _target(d: Draft, role: str, own: Sizing) -> Resize:
     if starting.completed(d, role):
         return Resize({role: own.size}, {})
     return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
+
+
+def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
+    """What nodes that are as free as these change for roles that are to have more ranks, while the job runs.
+
+    1: one could have more, and is not about to; -1: there is no room for what one is about to take; 0: nothing. It is
+    asked once a second: where nothing has changed, or no node is free enough, it is quick.
+    """
+    if nodes == state.nodes:
+        return 0
+    d, change = Draft(state, state.started_at), 0
+    d.nodes = nodes
+    for role, own in state.sizes.items():
+        if own.size >= own.want or starting.completed(d, role):
+            continue
+        facts = d.facts(role)
+        if own.target > own.size:
+            if resizing.fits(d, role, own.target) is None:
+                return -1
+        elif roomy(nodes, [d.job.plan.units[f"{facts.series}/0"]]):
+            change = change or int(resizing.fits(d, role, own.size + facts.plan.group_size) is not None)
+    return change
 
 
 def _calm(d: Draft, role: str) -> None:

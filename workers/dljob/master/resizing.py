@@ -59,12 +59,18 @@ def more(d: Draft, role: str, upto: int) -> Resize:
     best = Resize({role: facts.plan.replicas}, {})
     while low < high:
         middle = (low + high + 1) // 2
-        tried = placed(d, {role: middle * group}, spares=True)
-        if isinstance(tried, Assignment) and _leaves_quotas(d, {role: middle * group}, tried):
+        tried = fits(d, role, middle * group)
+        if tried is not None:
             low, best = middle, Resize({role: middle * group}, tried.nodes)
         else:
             high = middle - 1
     return best
+
+
+def fits(d: Draft, role: str, size: int) -> Assignment | None:
+    """Where a role finds room that grows to so many ranks; None: there is none."""
+    tried = placed(d, {role: size}, spares=True)
+    return tried if isinstance(tried, Assignment) and _leaves_quotas(d, {role: size}, tried) else None
 
 
 def placed(d: Draft, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:

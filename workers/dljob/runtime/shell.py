@@ -35,6 +35,7 @@ from dljob.runtime.node_watch import NodeWatch
 from dljob.runtime.rebuild import change_record, rebuild
 from dljob.runtime.relauncher import Relaunching
 from dljob.runtime.setup import Setup
+from dljob.runtime.sightings import Sightings
 from dljob.runtime.stores import JournalStore
 from dljob.runtime.timeline import Timeline
 
@@ -290,16 +291,13 @@ class Shell:
     # -- nodes
 
     async def _watch_nodes(self) -> None:
-        """Tell the core when the nodes change; free amounts matter only while something is to be placed."""
-        seen: object = None
+        """Tell the core when the nodes change."""
+        sightings = Sightings()
         while True:
             with suppress(Exception):
                 nodes = await self.backend.nodes()
-                settled = self.state.phase is Phase.RUNNING
-                view = tuple((n.id, n.total, n.labels, n.leaving, () if settled else n.free) for n in nodes)
-                if view != seen:
+                if sightings.news(self.state, nodes):
                     await self.offer(ev.NodesSeen(nodes))
-                    seen = view
             self._look.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1 if self._amiss() else 1.0):

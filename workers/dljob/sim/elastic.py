@@ -9,8 +9,9 @@ from dljob.master import resizing
 from dljob.master.draft import Draft
 from dljob.master.ending import unfinished
 from dljob.master.events import Commanded
+from dljob.master.starting import completed
 from dljob.master.state import HostPhase, JobState, Phase, RankPhase
-from dljob.master.views import Level
+from dljob.master.views import Level, NodeView
 from dljob.sim.faults import Timed, chance
 from dljob.sim.jobs import CLASS, MODULE
 from dljob.sim.things import Arrive, Fault
@@ -127,10 +128,12 @@ def bounded(state: JobState) -> Iterator[str]:
             yield f"elastic: {name} has {there} ranks, not {state.job.roles[name].plan.replicas}"
 
 
-def at_rest(state: JobState, now: float) -> Iterator[str]:
+def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterator[str]:
     """While a job runs, a role that is to have other ranks has them, will have them, or has no room for them."""
+    d = Draft(state, now)
+    d.nodes = nodes
     for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
-        if own.want != own.size and own.move_at is None and own.save_by is None:
-            able = own.want if own.want < own.size else resizing.more(Draft(state, now), role, own.want).sizes[role]
+        if own.want != own.size and own.move_at is None and own.save_by is None and not completed(d, role):
+            able = own.want if own.want < own.size else resizing.more(d, role, own.want).sizes[role]
             if able != own.size:
                 yield f"elastic: {role} stays at {own.size} ranks, it could have {able} of {own.want}"

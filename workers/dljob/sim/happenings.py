@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dljob.master import elastic
 from dljob.master.events import HangFound, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.evolve import evolve
 from dljob.master.state import Phase, RankPhase
@@ -127,9 +128,10 @@ def _look(w: World, _i: Look) -> None:
     seen = w.seen()
     if w.state is None:
         return
-    # What is free matters only while something is to be placed.
-    view = tuple((v.id, v.leaving) for v in seen) if w.state.phase is Phase.RUNNING else seen
-    if view != w.told_nodes:
+    # As of `runtime.sightings`: what is free matters only to what is to be placed, and to roles that are to grow.
+    settled = w.state.phase is Phase.RUNNING and all(own.save_by is None for own in w.state.sizes.values())
+    view = tuple((v.id, v.leaving) for v in seen) if settled else seen
+    if view != w.told_nodes or (settled and elastic.room(w.state, seen)):
         w.told_nodes = view
         w.tell((Arrive(NodesSeen(seen)),))
 

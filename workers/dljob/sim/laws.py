@@ -143,7 +143,9 @@ def sweep(w: World) -> list[str]:
     found += domain_laws.kept(w.known)
     found += elastic.bounded(w.known)
     if w.state is not None:
-        found += elastic.at_rest(w.state, w.last)
+        # Of what is free PrimeMaster hears when it looks: nothing may be on its way that changes it, or tells it.
+        busy = w.looking or w.arriving or w.carrying
+        found += elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
     found += _granted(w)
     if w.state is not None:
         found += _orphans(w)
