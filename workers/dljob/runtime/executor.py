@@ -46,7 +46,7 @@ STORE_CLASS = "dljob.runtime.elastic_master.ElasticMaster"
 SUB_MASTER_CLASS = "dljob.runtime.sub_master_host.SubMasterHost"
 SPARE_DEADLINE_S = 120.0
 LEFT_S = 30.0
-SILENT = 3  # so often the end is put off as nobody can say where an actor is: a cluster that never can ends with its job
+SILENT = 3  # so often the end is put off as nobody can say where an actor is; a cluster may never be able to
 LOOK_S = 0.02
 ENDINGS = (ac.KillHost, ac.KillSpare, ac.Unreserve)
 
