@@ -232,7 +232,7 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("--numa-binding node --accelerator none train.py", False, "no accelerator available"),
         ("--no-python -m x", True, "do not go together"),
         ("trian.py", True, "there is no trian.py in"),
-        ("../other.py", False, "not below"),
+        ("--to kubernetes ../other.py", False, "not below"),
         ("--rdzv-conf join_timeout=soon train.py", True, "'soon' is no number of seconds"),
         ("--rdzv-conf join_timeout train.py", True, "'join_timeout' is no pair"),
         ("--nnodes=2 --accelerator GPU=many train.py", False, '--accelerator GPU=many: "many" devices cannot be'),
@@ -246,6 +246,30 @@ def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local:
     assert refused.value.hint or "below 0" in told or "together" in told or "many" in told
 
 
-def test_a_script_elsewhere_on_this_machine_is_named_by_its_path(here: Path) -> None:
+@pytest.mark.parametrize(("to", "local"), [("local", True), ("ray-head:6379", False)])
+def test_a_script_elsewhere_is_named_by_its_path_where_nothing_is_uploaded(here: Path, to: str, local: bool) -> None:
     (here.parent / "other.py").write_text("")
-    assert role(meant("../other.py", site(here)))["entrypoint"] == {"module": str(here.parent / "other.py")}
+    found = role(meant(f"--to {to} ../other.py", site(here, local=local)))
+    assert found["entrypoint"] == {"module": str(here.parent / "other.py")}
+
+
+def test_a_script_of_the_image_is_taken_as_it_is_named(here: Path) -> None:
+    def run(script: str) -> dict[str, Any]:
+        return role(meant(f"--to kubernetes --no-upload --image x {script}", site(here, local=False)))["entrypoint"]
+
+    assert run("/app/train.py") == {"module": "/app/train.py"}
+    assert run("not_here.py") == {"module": "not_here.py"}
+    assert run("/app") == {"command": ["python", "-u", "/app"]}
+
+
+def test_a_folder_is_run_as_python_runs_it(here: Path) -> None:
+    (here / "__main__.py").write_text("")
+    assert role(meant("--to kubernetes .", site(here, local=False)))["entrypoint"] == {"command": ["python", "-u", "."]}
+    assert role(meant(f"{here}/", site(here)))["entrypoint"]["command"][1:] == ["-u", "."]
+    assert role(meant("sub", site(here)))["entrypoint"]["command"][1:] == ["-u", "sub"]
+
+
+@pytest.mark.parametrize("words", [[""], ["-m", ""], ["--no-python", "", "x"], ["--no-upload", ""]])
+def test_an_empty_script_is_refused(here: Path, words: list[str]) -> None:
+    with pytest.raises(UsageError, match="SCRIPT is empty"):
+        torchrun.job(torchrun_line.read(words, {}), site(here))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import posixpath
 import re
 import sys
 from collections.abc import Mapping
@@ -103,6 +102,8 @@ def job(line: argparse.Namespace, site: Site) -> Job:
 
 
 def _refuse(line: argparse.Namespace) -> None:
+    if not line.training_script:
+        raise UsageError("SCRIPT is empty", hint="name a script, a module with -m, or a program with --no-python")
     if line.node_rank:
         raise UsageError(
             f"--node-rank={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
@@ -186,24 +187,28 @@ def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
     chosen = site.python if not line.run_path else ""
     if line.module and not line.run_path:
         return {"command": [chosen, "-u", "-m", script]} if chosen else {"module": script}
-    path = _inside(script, site)
+    path = _path(line, site)
     if path.endswith(".py") and not chosen:
         return {"module": path}
     return {"command": [chosen or (sys.executable if site.local else "python"), "-u", path]}
 
 
-def _inside(script: str, site: Site) -> str:
-    """The script from the folder of the code, as every machine has it."""
-    path = (site.folder / script).resolve()
+def _path(line: argparse.Namespace, site: Site) -> str:
+    """The script as every machine finds it: from the folder of the code where it is in there."""
+    script = str(line.training_script)
+    if line.no_upload:  # it is in the image, and nobody here can look
+        return script
+    folder = site.folder.resolve()
+    path = (folder / script).resolve()
     if not path.exists():
         raise UsageError(f"there is no {script} in {site.folder}", hint="-m for a module, --no-python for a program")
-    if path.is_relative_to(site.folder.resolve()):
-        return posixpath.join(*path.relative_to(site.folder.resolve()).parts)
-    if site.local:
+    if path.is_relative_to(folder):
+        return str(path.relative_to(folder))
+    if line.to != "kubernetes":
         return str(path)
     raise UsageError(
         f"{script} is not below {site.folder}, which is the folder that the machines get",
-        hint="go to a folder above it, or write -m for a module of the image",
+        hint="go to a folder above it, or give --no-upload for a script of the image",
     )
 
 
