@@ -46,7 +46,7 @@ def role(job: torchrun.Job) -> dict[str, Any]:
         ("--nproc-per-node=2 train.py", True, (2, 2, None), None),
         ("--nproc-per-node=auto train.py", True, (4, 4, None), None),
         ("--nproc-per-node=cpu train.py", True, (4, 4, None), None),
-        ("--standalone --nnodes=3 --nproc-per-node=2 train.py", True, (2, 2, None), None),
+        ("--standalone --nnodes=1:3 --nproc-per-node=2 train.py", True, (2, 2, None), None),
         ("--nnodes=3 --nproc-per-node=2 train.py", True, (6, 2, None), (3, None, None)),
         ("--nnodes=2:4 --nproc-per-node=2 train.py", True, (4, 2, (4, 8)), (2, 2, 4)),
         ("--nnodes=2:4 --nproc-per-node=2 train.py", False, (8, 2, (4, 8)), (4, 2, 4)),
@@ -68,6 +68,9 @@ def test_machines_and_ranks(here: Path, words: str, local: bool, ranks: Any, mac
 @pytest.mark.parametrize(
     ("words", "devices", "found"),
     [
+        ("--nproc-per-node=xpu train.py", {"GPU": 2}, (2, {"type": "GPU", "count": "1"})),
+        ("--nproc-per-node=npu train.py", {"GPU": 2, "NPU": 8}, (8, {"type": "NPU", "count": "1"})),
+        ("--nproc-per-node=hpu train.py", {"HPU": 4}, (4, {"type": "HPU", "count": "1"})),
         ("--nproc-per-node=gpu train.py", {"GPU": 2}, (2, {"type": "GPU", "count": "1"})),
         ("--nproc-per-node=auto train.py", {"GPU": 0, "NPU": 8}, (8, {"type": "NPU", "count": "1"})),
         ("--nproc-per-node=cpu train.py", {"GPU": 8}, (4, {"type": "GPU", "count": "1"})),
@@ -222,7 +225,13 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("--nnodes=0 train.py", True, "--nnodes=0 is no number of machines"),
         ("--nnodes=3:2 train.py", True, "--nnodes=3:2"),
         ("--nnodes=1:2:3 train.py", True, "--nnodes=1:2:3"),
-        ("--nproc-per-node=xpu train.py", True, "--nproc-per-node=xpu is no number of ranks"),
+        ("--standalone --nnodes=3 train.py", True, "--nnodes=3: --standalone is one machine"),
+        ("--standalone --nnodes=2:3 train.py", True, "--nnodes=2:3: --standalone is one machine"),
+        ("--standalone --nnodes=many train.py", True, "--nnodes=many is no number of machines"),
+        ("--nproc-per-node=tpu train.py", True, "--nproc-per-node=tpu is no number of ranks"),
+        ("--nproc-per-node=² train.py", True, "--nproc-per-node=² is no number of ranks"),
+        ("--nproc-per-node=npu train.py", True, "--nproc-per-node=npu: this machine has no NPU"),
+        ("--nproc-per-node=xpu train.py", True, "--nproc-per-node=xpu: this machine has no GPU"),
         ("--nproc-per-node=0 train.py", True, "--nproc-per-node=0"),
         ("--nproc-per-node=gpu train.py", True, "this machine has no GPU"),
         ("--nproc-per-node=auto train.py", False, "counted on this machine"),
@@ -234,6 +243,7 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("trian.py", True, "there is no trian.py in"),
         ("--to kubernetes ../other.py", False, "not below"),
         ("--rdzv-conf join_timeout=soon train.py", True, "'soon' is no number of seconds"),
+        ("--rdzv-conf timeout=² train.py", True, "'²' is no number of seconds"),
         ("--rdzv-conf join_timeout train.py", True, "'join_timeout' is no pair"),
         ("--nnodes=2 --accelerator GPU=many train.py", False, '--accelerator GPU=many: "many" devices cannot be'),
     ],
@@ -244,6 +254,50 @@ def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local:
         meant(words, site(here, local=local))
     assert told in refused.value.message
     assert refused.value.hint or "below 0" in told or "together" in told or "many" in told
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"PET_NNODES": "0"}, "PET_NNODES=0 is no number of machines"),
+        ({"PET_NNODES": "3", "PET_STANDALONE": "1"}, "PET_NNODES=3: PET_STANDALONE is one machine"),
+        ({"PET_NPROC_PER_NODE": "foo"}, "PET_NPROC_PER_NODE=foo is no number of ranks"),
+        ({"PET_NPROC_PER_NODE": "gpu"}, "PET_NPROC_PER_NODE=gpu: this machine has no GPU"),
+        ({"PET_NODE_RANK": "1"}, "PET_NODE_RANK=1: dljob torchrun is given once"),
+        ({"PET_MAX_RESTARTS": "-1"}, "PET_MAX_RESTARTS=-1 is below 0"),
+        ({"PET_RDZV_CONF": "a"}, "PET_RDZV_CONF: 'a' is no pair"),
+        ({"PET_RDZV_CONF": "timeout=a"}, "PET_RDZV_CONF: 'a' is no number of seconds"),
+    ],
+)
+def test_who_wrote_no_argument_is_told_of_the_variable(here: Path, said: dict[str, str], told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        torchrun.job(torchrun_line.read(["train.py"], said), site(here))
+    assert refused.value.message.startswith(told)
+    assert "--node-rank" not in refused.value.hint
+
+
+def test_what_changes_nothing_is_told_as_it_was_said(here: Path) -> None:
+    said = {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_CONF": "a=1", "PET_NNODES": "1:4"}
+    (told,) = torchrun.job(torchrun_line.read(["--standalone", "train.py"], said), site(here)).notes
+    assert told.startswith("not used: PET_RDZV_BACKEND, PET_NNODES, PET_RDZV_CONF a; ")
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("job", "role-job"),
+        ("Master", "role-master"),
+        ("NODE", "role-node"),
+        ("", "role"),
+        ("日本", "role"),
+        ("1st", "role-1st"),
+        ("x" * 30, "x" * 24),
+    ],
+)
+def test_any_role_of_torchruns_has_a_name_here(here: Path, said: str, named: str) -> None:
+    job = torchrun.job(torchrun_line.read(["--role", said, "--nproc-per-node=2", "train.py"], {}), site(here))
+    (planned,) = plan(parse(job.document)).roles.values()
+    assert (planned.name, dict(planned.env)["ROLE_NAME"]) == (named, said)
 
 
 @pytest.mark.parametrize(("to", "local"), [("local", True), ("ray-head:6379", False)])

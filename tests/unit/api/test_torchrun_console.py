@@ -30,12 +30,33 @@ def test_lines_of_four_ranks_on_two_machines(words: str, shown: list[str | None]
     assert [of(f"--role W {words}").shown("w", rank, "a") for rank in range(4)] == shown
 
 
+def test_a_role_without_a_name_has_none_before_its_lines() -> None:
+    line = torchrun_line.read(["--role=", "--tee=3", "x.py"], {})
+    assert console(line, 2, hostname="h0").shown("role", 1, "a") == "[1]:a"
+
+
 @pytest.mark.parametrize("macro", ["$hostname", "${hostname}"])
 def test_a_machine_that_is_not_known_is_not_made_up(macro: str) -> None:
     line = torchrun_line.read(["--log-line-prefix-template", f"{macro}:", "x.py"], {})
     with pytest.raises(UsageError, match="which machine a line is from is not known here"):
         console(line, 2, hostname="")
     assert console(torchrun_line.read(["--log-line-prefix-template=$hostnames", "x.py"], {}), 2, hostname="")
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("PET_TEE", "a"),
+        ("PET_REDIRECTS", "4"),
+        ("PET_LOCAL_RANKS_FILTER", "a"),
+        ("PET_LOG_LINE_PREFIX_TEMPLATE", "$hostname"),
+        ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "$hostname"),
+    ],
+)
+def test_who_wrote_no_argument_is_told_of_the_variable(variable: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        console(torchrun_line.read(["x.py"], {variable: said}), 2, hostname="")
+    assert refused.value.message.startswith(f"{variable}={said}")
 
 
 @pytest.mark.parametrize("words", ["-r 4", "--tee=a", "-t 0:3,", "--local-ranks-filter=a,1"])

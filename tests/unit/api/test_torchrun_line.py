@@ -31,7 +31,7 @@ def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def test_every_argument_of_torchrun_is_there_with_its_default_type_and_choices() -> None:
-    theirs, mine = actions(run.get_args_parser()), actions(ours.parser({}))
+    theirs, mine = actions(run.get_args_parser()), actions(ours.parser())
     own = {each.dest for each in ours.OURS}
     assert set(theirs) - {"print_completion"} == set(mine) - own
     for dest, action in theirs.items():
@@ -104,6 +104,26 @@ def test_the_variable_of_a_flag_is_a_number(value: str, monkeypatch: pytest.Monk
             ours.read(["x.py"], {"PET_STANDALONE": value})
     else:
         assert ours.read(["x.py"], {"PET_STANDALONE": value}).standalone == theirs
+
+
+@pytest.mark.parametrize("variable", ["PET_MAX_RESTARTS", "PET_NODE_RANK", "PET_MONITOR_INTERVAL"])
+def test_a_variable_that_is_no_number_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "x")
+    with pytest.raises(SystemExit):
+        run.get_args_parser().parse_args(["x.py"])
+    with pytest.raises(UsageError, match=f"{variable}=x is no number"):
+        ours.read(["x.py"], {variable: "x"})
+    dest = variable.removeprefix("PET_").lower()
+    words = [f"--{dest}=3", "x.py"]
+    theirs = run.get_args_parser().parse_args(words)
+    assert getattr(ours.read(words, {variable: "x"}), dest) == getattr(theirs, dest), "the variable is not asked then"
+
+
+def test_an_argument_is_spelled_as_it_was_said() -> None:
+    line = ours.read(["--nnodes=2", "x.py"], {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "8"})
+    assert [ours.spelled(line, name) for name in ("nnodes", "nproc-per-node", "role")] == (
+        ["--nnodes", "PET_NPROC_PER_NODE", "--role"]
+    )
 
 
 def test_the_prefix_of_lines_may_come_from_torchs_own_variable() -> None:

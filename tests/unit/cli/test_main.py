@@ -197,16 +197,34 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "train.py"
 
 
-def test_the_words_of_a_script_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "left", "debug"),
+    [
+        ("torchrun train.py --debug", "torchrun train.py --debug", False),
+        ("--debug torchrun train.py --debug", "torchrun train.py --debug", True),
+        ("torchrun --debug --to kubernetes train.py", "torchrun --to kubernetes train.py", True),
+        ("torchrun --nnodes 2 -r 3 --debug -m a.b --debug", "torchrun --nnodes 2 -r 3 -m a.b --debug", True),
+        ("torchrun --nnodes 2 -m a.b c --debug", "torchrun --nnodes 2 -m a.b c --debug", False),
+        ("torchrun --help --debug", "torchrun --help", True),
+        ("torchrun --nosuch --debug train.py", "torchrun --nosuch train.py", True),
+        ("status torchrun --debug", "status torchrun", True),
+        ("--debug", "", True),
+    ],
+)
+def test_the_words_of_a_script_are_not_ours(
+    words: str, left: str, debug: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(main, "run", lambda words, *, debug: seen.append((list(words), debug)) or 0)
-    for words in (["torchrun", "train.py", "--debug"], ["--debug", "torchrun", "train.py", "--debug"]):
-        with pytest.raises(SystemExit):
-            main.main(words)
-    assert seen == [(["torchrun", "train.py", "--debug"], False), (["torchrun", "train.py", "--debug"], True)]
-    assert main.on_kubernetes(["torchrun", "--nnodes", "2", "x.py"]) == (
-        ["torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
-    )
+    with pytest.raises(SystemExit):
+        main.main(words.split())
+    assert seen == [(left.split(), debug)]
+
+
+@pytest.mark.parametrize("before", [[], ["--debug"]])
+def test_a_torchrun_line_of_kubectl_is_about_the_cluster(before: list[str]) -> None:
+    said = [*before, "torchrun", "--nnodes", "2", "x.py"]
+    assert main.on_kubernetes(said) == [*before, "torchrun", "--to", "kubernetes", "--nnodes", "2", "x.py"]
 
 
 def test_a_torchrun_line_is_shown_as_a_job(

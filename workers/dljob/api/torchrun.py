@@ -10,13 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dljob.api.torchrun_line import given
+from dljob.api.torchrun_line import given, spelled
 from dljob.errors import UsageError
 from dljob.spec.machines import devices_per_group
 from dljob.spec.quantity import parse_devices
+from dljob.spec.rules import RESERVED_ROLES
 
 AUTO = ("GPU", "NPU", "HPU")
 """What `--nproc-per-node=auto` counts, the first that the machine has; else its CPUs."""
+COUNTED: Mapping[str, tuple[str, ...]] = {
+    "auto": AUTO,
+    "gpu": ("GPU",),
+    "npu": ("NPU",),
+    "hpu": ("HPU",),
+    "xpu": ("GPU",),
+    "cpu": (),
+}
+"""What `--nproc-per-node` may count: `xpu` are GPUs of Intel, `npu` and `hpu` the backends that plug into torch."""
 FOR_EVER = 2592000
 """torchrun counts restarts from the start of the job; this is the longest window there is, a month."""
 AGAIN = {"name": "torchrun", "onReasons": ["UserError", "ImportError"], "action": "RestartRole"}
@@ -94,7 +104,7 @@ def job(line: argparse.Namespace, site: Site) -> Job:
         **({"nodeGroups": [_machines(least, most, now, each, device)]} if most > 1 else {}),
         "roles": [role],
         "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "rules": [AGAIN]},
-        **_patience(line.rdzv_conf),
+        **_patience(line),
     }
     meta = {"name": name(line), **({"namespace": line.namespace} if line.namespace else {})}
     document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": meta, "spec": spec}
@@ -105,41 +115,50 @@ def _refuse(line: argparse.Namespace) -> None:
     if not line.training_script:
         raise UsageError("SCRIPT is empty", hint="name a script, a module with -m, or a program with --no-python")
     if line.node_rank:
+        said = spelled(line, "node-rank")
         raise UsageError(
-            f"--node-rank={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
-            hint="give it once, with --node-rank left out",
+            f"{said}={line.node_rank}: dljob torchrun is given once, and starts the ranks of all machines",
+            hint=f"give it once, with {said} left out",
         )
     if line.max_restarts < 0:
-        raise UsageError(f"--max-restarts={line.max_restarts} is below 0")
+        raise UsageError(f"{spelled(line, 'max-restarts')}={line.max_restarts} is below 0")
 
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:
-    """The fewest and the most machines: `N` or `MIN:MAX`."""
-    if line.standalone:
-        return 1, 1
+    """The fewest and the most machines: `N` or `MIN:MAX`.
+
+    Under torchrun a standalone node meets no other one: it waits for them in vain, or goes on alone where MIN is 1.
+    """
     found = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    said = f"{spelled(line, 'nnodes')}={line.nnodes}"
     if not 0 < least <= most:
-        raise UsageError(f"--nnodes={line.nnodes} is no number of machines", hint="write --nnodes=4 or --nnodes=2:8")
-    return least, most
+        raise UsageError(f"{said} is no number of machines", hint="write --nnodes=4 or --nnodes=2:8")
+    if not line.standalone:
+        return least, most
+    if least > 1:
+        alone = spelled(line, "standalone")
+        raise UsageError(f"{said}: {alone} is one machine", hint=f"leave {alone} out, or write --nnodes=1")
+    return 1, 1
 
 
 def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
     """Ranks on each machine; and of which device each has one, if the words say so."""
-    said = line.nproc_per_node
-    if said.isdigit() and int(said) > 0:
+    said, here = line.nproc_per_node, f"{spelled(line, 'nproc-per-node')}={line.nproc_per_node}"
+    if said.isdecimal() and int(said) > 0:
         return int(said), ""
-    if said not in ("auto", "gpu", "cpu"):
-        raise UsageError(f"--nproc-per-node={said} is no number of ranks", hint="write a number, or auto, gpu or cpu")
+    if said not in COUNTED:
+        words = "write a number, or auto, gpu, npu, hpu, xpu or cpu"
+        raise UsageError(f"{here} is no number of ranks", hint=words)
+    kinds = COUNTED[said]
     if not site.local:
         raise UsageError(
-            f"--nproc-per-node={said} is counted on this machine, and the job runs on others",
-            hint="say how many: --nproc-per-node=8 --accelerator GPU",
+            f"{here} is counted on this machine, and the job runs on others",
+            hint=f"say how many: --nproc-per-node=8 --accelerator {(kinds or AUTO)[0]}",
         )
-    kinds = {"auto": AUTO, "gpu": ("GPU",), "cpu": ()}[said]
     kind = next((kind for kind in kinds if site.devices.get(kind)), "")
-    if said == "gpu" and not kind:
-        raise UsageError("--nproc-per-node=gpu: this machine has no GPU", hint="--nproc-per-node=cpu, or a number")
+    if said not in ("auto", "cpu") and not kind:
+        raise UsageError(f"{here}: this machine has no {kinds[0]}", hint="--nproc-per-node=cpu, or a number")
     return (site.devices[kind], kind) if kind else (site.cpus, "")
 
 
@@ -259,32 +278,36 @@ def name(line: argparse.Namespace) -> str:
     return _named(script.rpartition(".")[2] if line.module else Path(script).stem, LONGEST_NAME)
 
 
-def _named(text: str, longest: int) -> str:
-    """A text as names of Kubernetes are written."""
+def _named(text: str, longest: int, kind: str = "job") -> str:
+    """A text as names of Kubernetes are written; what it is of begins that of one that has no letter to begin with."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    return (plain if plain[:1].isalpha() else f"job-{plain}")[:longest].strip("-")
+    return (plain if plain[:1].isalpha() else f"{kind}-{plain}")[:longest].strip("-")
 
 
 def _role(said: str) -> str:
-    return _named(said, LONGEST_ROLE)
+    """The role's name here: torchrun knows no words that are taken."""
+    named = _named(said, LONGEST_ROLE, "role")
+    return f"role-{named}" if named in RESERVED_ROLES else named
 
 
-def _conf(conf: str) -> dict[str, str]:
+def _conf(line: argparse.Namespace) -> dict[str, str]:
     """--rdzv-conf: `k1=v1,k2=v2`."""
-    pairs = [pair.partition("=") for pair in conf.split(",") if pair.strip()]
+    pairs = [pair.partition("=") for pair in line.rdzv_conf.split(",") if pair.strip()]
     if wrong := [key for key, sign, _ in pairs if not (key.strip() and sign)]:
-        raise UsageError(f"--rdzv-conf: {wrong[0]!r} is no pair", hint="write --rdzv-conf join_timeout=600,timeout=60")
+        said = spelled(line, "rdzv-conf")
+        raise UsageError(f"{said}: {wrong[0]!r} is no pair", hint="write --rdzv-conf join_timeout=600,timeout=60")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _patience(conf: str) -> dict[str, Any]:
+def _patience(line: argparse.Namespace) -> dict[str, Any]:
     """`join_timeout` (or `timeout`) of --rdzv-conf: how long the ranks are waited for at the start."""
-    said = _conf(conf)
-    seconds = said.get("join_timeout") or said.get("timeout", "")
+    conf = _conf(line)
+    seconds = conf.get("join_timeout") or conf.get("timeout", "")
     if not seconds:
         return {}
-    if not seconds.isdigit() or not int(seconds):
-        raise UsageError(f"--rdzv-conf: {seconds!r} is no number of seconds", hint="write --rdzv-conf join_timeout=600")
+    if not seconds.isdecimal() or not int(seconds):
+        said = spelled(line, "rdzv-conf")
+        raise UsageError(f"{said}: {seconds!r} is no number of seconds", hint="write --rdzv-conf join_timeout=600")
     return {"preRunningDeadlineSeconds": int(seconds)}
 
 
@@ -293,8 +316,9 @@ def _notes(line: argparse.Namespace) -> tuple[str, ...]:
     said = set(given(line))
     idle = sorted(NOT_USED & said)
     idle += sorted({*CONSOLE, "log-dir"} & said) if line.to == "kubernetes" else []
-    flags = [f"--{argument}" for argument in idle]
-    flags += [f"--rdzv-conf {key}" for key in sorted(_conf(line.rdzv_conf).keys() - {"join_timeout", "timeout"})]
+    idle += ["nnodes"] if line.standalone and ":" in line.nnodes and "nnodes" in said else []
+    flags = [spelled(line, argument) for argument in idle]
+    flags += [f"{spelled(line, 'rdzv-conf')} {key}" for key in sorted(_conf(line).keys() - {"join_timeout", "timeout"})]
     words = [f"not used: {', '.join(flags)}; dljob torchrun --help says what is instead"] if flags else []
     if line.to not in ("local", "kubernetes"):
         words.append("lines are shown of ranks whose log can be read here: of all where DLJOB_HOME is on a shared disk")

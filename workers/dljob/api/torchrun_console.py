@@ -8,6 +8,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dljob.api.torchrun_line import spelled
 from dljob.errors import UsageError
 
 PREFIX = "[${role_name}${local_rank}]:"
@@ -28,13 +29,15 @@ class Chosen:
 def chosen(argument: str, said: str) -> Chosen:
     """`3`, or `0:3,1:0` by local rank; 1 is stdout, 2 stderr, 3 both: a rank's log has both, so each means both.
 
+    `argument` is what it was said with.
+
     Raises:
         UsageError: it is neither.
     """
     if re.fullmatch("[0-3]", said):
         return Chosen(everyone=said != "0")
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", said):
-        raise UsageError(f"--{argument}={said} is neither 0 to 3 nor RANK:0 to 3", hint=f"write --{argument}=0:3,1:3")
+        raise UsageError(f"{argument}={said} is neither 0 to 3 nor RANK:0 to 3", hint=f"write {argument}=0:3,1:3")
     pairs = (pair.split(":") for pair in said.split(","))
     return Chosen(some={int(rank): std != "0" for rank, std in pairs})
 
@@ -49,8 +52,8 @@ class Console:
     template: str = PREFIX
     only: frozenset[int] = frozenset()
     """Local ranks; empty: all."""
-    role: str = ""
-    """As the line has it: the role's name is written in small letters."""
+    role: str | None = None
+    """As the line has it: the role's own name is written in small letters, and is never empty."""
     hostname: str = ""
 
     def shown(self, role: str, rank: int, text: str) -> str | None:
@@ -62,7 +65,7 @@ class Console:
         if not tee:
             return text
         known = {
-            "role_name": self.role or role,
+            "role_name": role if self.role is None else self.role,
             "rank": str(rank),
             "local_rank": str(local),
             "hostname": self.hostname,
@@ -79,18 +82,19 @@ def console(line: argparse.Namespace, ranks_per_node: int, hostname: str) -> Con
     only = str(line.local_ranks_filter)
     if only and not re.fullmatch(r"\d+(,\d+)*", only):
         raise UsageError(
-            f"--local-ranks-filter={only} is no list of local ranks", hint="write --local-ranks-filter=0,1"
+            f"{spelled(line, 'local-ranks-filter')}={only} is no list of local ranks",
+            hint="write --local-ranks-filter=0,1",
         )
     template = str(line.log_line_prefix_template or PREFIX)
     if not hostname and re.search(r"\$(hostname\b|{hostname})", template):
         raise UsageError(
-            f"--log-line-prefix-template={template}: which machine a line is from is not known here",
+            f"{spelled(line, 'log-line-prefix-template')}={template}: which machine a line is from is not known here",
             hint="leave ${hostname} out; dljob status says where each rank is",
         )
     return Console(
         ranks_per_node,
-        chosen("redirects", line.redirects),
-        chosen("tee", line.tee),
+        chosen(spelled(line, "redirects"), line.redirects),
+        chosen(spelled(line, "tee"), line.tee),
         template,
         frozenset(int(rank) for rank in only.split(",") if rank),
         str(line.role),

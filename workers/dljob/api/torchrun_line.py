@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -48,7 +48,7 @@ class Argument:
 
 ARGUMENTS = (
     Argument("nnodes", "1:1", help="machines, or the fewest and the most: MIN:MAX"),
-    Argument("nproc-per-node", "1", help="ranks on each machine: a number, auto, gpu or cpu"),
+    Argument("nproc-per-node", "1", help="ranks on each machine: a number, auto, gpu, npu, hpu, xpu or cpu"),
     Argument("rdzv-backend", "static", help="not used: PrimeMaster gives the ranks their numbers"),
     Argument("rdzv-endpoint", "", help="not used, as above"),
     Argument("rdzv-id", "none", help="the job's name, and TORCHELASTIC_RUN_ID"),
@@ -119,13 +119,14 @@ def _meant(message: str, known: Sequence[str]) -> str:
     return f"Did you mean {near[0]}? " if near else ""
 
 
-def parser(environ: Mapping[str, str]) -> Parser:
+def parser(*, add_help: bool = True) -> Parser:
     """A parser of torchrun's arguments and our own."""
-    made = Parser(prog=COMMAND, usage=f"{COMMAND} [options] SCRIPT [arguments of the script]", description=ABOUT)
+    usage = f"{COMMAND} [options] SCRIPT [arguments of the script]"
+    made = Parser(prog=COMMAND, usage=usage, description=ABOUT, add_help=add_help)
     for title, arguments in (("torchrun's", ARGUMENTS), ("where to", OURS)):
         group = made.add_argument_group(title)
         for each in arguments:
-            _add(group, each, environ)
+            _add(group, each)
     made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no-python)")
     made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
     return made
@@ -138,16 +139,14 @@ ABOUT = (
 )
 
 
-def _add(group: _Group, each: Argument, environ: Mapping[str, str]) -> None:
-    said = environ.get(f"{PREFIX}{each.dest.upper()}", environ.get(each.also)) if each.env else None
+def _add(group: _Group, each: Argument) -> None:
     if each.flag:
-        default = each.default if said is None else _flag(each.dest, said)
-        group.add_argument(*each.options, dest=each.dest, action="store_true", default=default, help=each.help)
+        group.add_argument(*each.options, dest=each.dest, action="store_true", default=each.default, help=each.help)
         return
     group.add_argument(
         *each.options,
         dest=each.dest,
-        default=each.default if said is None else said,
+        default=each.default,
         type=each.kind,
         choices=each.choices,
         metavar=None if each.choices else each.dest.upper(),
@@ -155,21 +154,62 @@ def _add(group: _Group, each: Argument, environ: Mapping[str, str]) -> None:
     )
 
 
-def _flag(dest: str, said: str) -> bool:
-    """A number that is not 0, as torch reads it."""
-    try:
-        return bool(int(said))
-    except ValueError:
-        raise UsageError(f"{PREFIX}{dest.upper()}={said} is no number", hint="write 1 or 0") from None
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a variable says of an argument, until the words turn out to say nothing of it."""
+
+    variable: str
+    text: str
+
+    def read(self, each: Argument) -> object:
+        """The value; a flag is a number that is not 0, as torch reads it."""
+        try:
+            return bool(int(self.text)) if each.flag else each.kind(self.text)
+        except ValueError:
+            hint = "write 1 or 0" if each.flag else f"write a number, or give --{each.name}"
+            raise UsageError(f"{self.variable}={self.text} is no number", hint=hint) from None
 
 
 def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     """The words of a command as torchrun understands them.
 
+    `variables` of what it returns has the arguments that a variable says, each with that variable's name.
+
     Raises:
         UsageError: torchrun would refuse them.
     """
-    return parser(environ).parse_args(list(words))
+    known = {each: variable for each in ARGUMENTS if each.env for variable in _variables(each) if variable in environ}
+    first = {each.dest: _Said(variable, environ[variable]) for each, variable in known.items()}
+    line = parser().parse_args(list(words), argparse.Namespace(**first))
+    variables: dict[str, str] = {}
+    for each in known:
+        said = getattr(line, each.dest)
+        if isinstance(said, _Said):
+            setattr(line, each.dest, said.read(each))
+            variables[each.name] = said.variable
+    line.variables = variables
+    return line
+
+
+def _variables(each: Argument) -> Iterator[str]:
+    """Where an argument may come from; the last one that is set is heard."""
+    if each.also:
+        yield each.also
+    yield f"{PREFIX}{each.dest.upper()}"
+
+
+def spelled(line: argparse.Namespace, name: str) -> str:
+    """An argument as its user wrote it: `--nnodes`, or `PET_NNODES`."""
+    return str(line.variables.get(name, f"--{name}"))
+
+
+def own(words: Sequence[str]) -> int:
+    """How many of a line's words are not arguments of its script. What else is wrong with them `read` says."""
+    try:
+        line, _ = parser(add_help=False).parse_known_args(list(words))
+    except UsageError:
+        return len(words)
+    return len(words) - len(line.training_script_args)
 
 
 def given(line: argparse.Namespace) -> tuple[str, ...]:

@@ -88,16 +88,29 @@ def build(chosen: str = "") -> App:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    own = words.index(TORCHRUN) + 1 if TORCHRUN in words[:2] else len(words)
-    debug = DEBUG in words[:own]  # what comes later may be a script's
-    if debug:
-        words.remove(DEBUG)
-    code = run(words, debug=debug)
+    own = _own(words)
+    code = run([word for word in words[:own] if word != DEBUG] + words[own:], debug=DEBUG in words[:own])
     with suppress(BrokenPipeError):
         sys.stdout.flush()
         sys.stderr.flush()
         sys.exit(code)
     os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+
+
+def _own(words: Sequence[str]) -> int:
+    """How many of the words are not those of a script of torchrun's, whose --debug is its own."""
+    begin = _line(words)
+    if not begin or DEBUG not in words:
+        return len(words)
+    from dljob.api import torchrun_line
+
+    return begin + torchrun_line.own(words[begin:])
+
+
+def _line(words: Sequence[str]) -> int:
+    """Where a line of torchrun's begins; 0: this is another command."""
+    first = next((i for i, word in enumerate(words) if word != DEBUG), None)
+    return 0 if first is None or words[first] != TORCHRUN else first + 1
 
 
 def kubectl_main() -> NoReturn:
@@ -107,8 +120,8 @@ def kubectl_main() -> NoReturn:
 
 def on_kubernetes(words: Sequence[str]) -> list[str]:
     """The words of a command with the flag that says that it is about a cluster."""
-    if words and words[0] == TORCHRUN:
-        return [TORCHRUN, "--to", "kubernetes", *words[1:]]
+    if begin := _line(words):
+        return [*words[:begin], "--to", "kubernetes", *words[begin:]]
     at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
     if at is None or any(not word.startswith("-") for word in words[:at]):
         return list(words)
