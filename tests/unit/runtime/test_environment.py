@@ -171,15 +171,6 @@ def test_a_virtual_local_rank_finds_what_torch_sets(
     assert environment.device_index("GPU", begins, role) == 0
 
 
-def test_arguments_have_the_local_rank_where_torchrun_puts_it() -> None:
-    macros = pytest.importorskip("torch.distributed.elastic.utils.api").macros
-    said = ("--log=a-${local_rank}-${local_rank}.txt", "${rank}", "local_rank", "$5 {x}")
-    start = RankStart(6, 1, 2, 4, 1)
-    script = replace(role_of(), args=said, elastic=True)
-    assert environment.arguments(script, start) == tuple(macros.substitute(list(said), "2"))
-    assert environment.arguments(replace(script, elastic=False), start) == said
-
-
 def test_who_says_so_sees_what_is_there() -> None:
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"), {}, {}) == {}
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"), {}, {})

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from dljob.api.torchrun_line import given, spelled
@@ -93,7 +94,7 @@ def job(line: argparse.Namespace, site: Site) -> Job:
         "replicasPerGroup": each,
         **({"minReplicas": least * each, "maxReplicas": most * each} if least < most else {}),
         "entrypoint": entrypoint(line, site),
-        **({"args": line.training_script_args} if line.training_script_args else {}),
+        **({"args": [argument(each) for each in said]} if (said := line.training_script_args) else {}),
         **({"accelerator": near(line, device)} if device or line.numa_binding else {}),
         **({"comm": {"virtualLocalRank": True}} if line.virtual_local_rank else {}),
         **({"env": told} if (told := _told(line, _threads(site, most * each))) else {}),
@@ -210,6 +211,17 @@ def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
     if path.endswith(".py") and not chosen:
         return {"module": path}
     return {"command": [chosen or (sys.executable if site.local else "python"), "-u", path]}
+
+
+def argument(said: str) -> str:
+    """A script's argument as a job has it: torchrun's `$$` and `$local_rank` are plain text to a job.
+
+    Source: torch 2.15, `elastic.utils.api.macros`. A job knows `${local_rank}`, and `$$` in front of `{local_rank}`.
+    """
+    meant = Template(said).safe_substitute(local_rank="\0")  # which no argument has
+    return re.sub(r"(\$*)(\0|\{local_rank\})", lambda found: found[1] * 2 + found[2], meant).replace(
+        "\0", "${local_rank}"
+    )
 
 
 def _path(line: argparse.Namespace, site: Site) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from string import Template
 
 from dljob.master.actions import RankStart
 from dljob.plan.devices import BY_RAY, left_alone, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.role import RolePlan
 from dljob.runtime.messages import HostSpec, StartOrder
+
+_MACRO = re.compile(r"\$+\{local_rank\}")
 
 
 def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dict[str, str]:
@@ -43,13 +47,15 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
 
 
 def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:
-    """A script's arguments. `${local_rank}` in those of an Elastic role is the rank's own, as under torchrun.
+    """A script's arguments. `${local_rank}` in those of an Elastic role is the rank's own.
 
-    Source: torch 2.15, `elastic.utils.api.macros`; with `virtual_local_rank` too, where LOCAL_RANK is 0.
+    `$${local_rank}` is that text; no other `$` means anything, for a role may run a shell. With `virtual_local_rank`
+    it is not LOCAL_RANK, which is 0: so it is in torch 2.15.
     """
     if not role.elastic:
         return role.args
-    return tuple(arg.replace("${local_rank}", str(start.local_rank)) for arg in role.args)
+    own = {"local_rank": start.local_rank}
+    return tuple(_MACRO.sub(lambda found: Template(found[0]).safe_substitute(own), arg) for arg in role.args)
 
 
 def switches(role: RolePlan, env: Mapping[str, str]) -> Mapping[str, str]:
