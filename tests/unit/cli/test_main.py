@@ -121,6 +121,27 @@ def test_errors_become_a_message_and_an_exit_code(
         assert "--debug" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (PermissionError(13, "Permission denied", "/x/y"), "Permission denied: /x/y"),
+        (FileNotFoundError(2, "No such file or directory"), "No such file or directory"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_fault_of_dljob(
+    error: OSError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, error)
+    assert main.run([]) == 1
+    assert capsys.readouterr().err == f"error: {told}\n"
+    assert main.run([], debug=True) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.endswith(f"error: {told}\n")
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     failing(monkeypatch, NotFoundError("no job 'x'"))
     with pytest.raises(SystemExit) as left:
@@ -149,6 +170,35 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert writer.stderr.read() == b""
     writer.stderr.close()
     assert writer.wait() == 141
+
+
+def in_a_shell(words: str, *, before: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`dljob` with streams that only a shell gives it."""
+    command = ["/bin/sh", "-c", f'unset PYTHONUNBUFFERED; {before} exec "$0" -m dljob.cli {words}', sys.executable]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("version >&-", 0, ""),
+        ("version <&- >&- 2>&-", 0, ""),
+        ("nosuch 2>&-", 2, ""),
+        ("version >/dev/full", 1, "error: No space left on device\n"),
+        ("torchrun --help >/dev/full", 1, "error: No space left on device\n"),
+        ("nosuch 2>/dev/full", 2, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(words: str, code: int, told: str) -> None:
+    done = in_a_shell(words)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = in_a_shell("torchrun --dry-run x.py", before=f"rmdir {gone};", cwd=gone)
+    assert (done.returncode, done.stderr) == (1, "error: the current folder is gone\n")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dljob.cli import output
@@ -87,14 +88,28 @@ def build(chosen: str = "") -> App:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
+    _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     own = _own(words)
     code = run([word for word in words[:own] if word != DEBUG] + words[own:], debug=DEBUG in words[:own])
-    with suppress(BrokenPipeError):
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
-        sys.exit(code)
-    os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+    except BrokenPipeError:
+        os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+    except OSError as error:
+        os._exit(code or _refused(error))
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Give the command the streams that it was started without (`>&-`), in the order of their numbers.
+
+    Else what is opened first has such a number, and what somebody prints goes there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as we live
 
 
 def _own(words: Sequence[str]) -> int:
@@ -133,20 +148,47 @@ def run(words: Sequence[str], *, debug: bool = False) -> int:
     try:
         return _dispatch(words)
     except DLJobError as error:
-        if debug:
-            traceback.print_exc()
-        output.error(error)
+        with suppress(OSError):
+            if debug:
+                traceback.print_exc()
+            output.error(error)
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _refused(error, debug=debug)
     except Exception as error:
         if debug:
             raise
-        output.say(f"error: {type(error).__name__}: {error}")
-        output.say("  this is a fault of dljob; add --debug for the traceback, and please report it")
+        with suppress(OSError):
+            output.say(f"error: {type(error).__name__}: {error}")
+            output.say("  this is a fault of dljob; add --debug for the traceback, and please report it")
         return int(ExitCode.JOB_FAILED)
+
+
+def _refused(error: OSError, *, debug: bool = False) -> int:
+    """Say what the machine refused, a full disk for one: that is no fault of dljob."""
+    with suppress(OSError):
+        if debug:
+            traceback.print_exception(error)
+        output.say(f"error: {_reason(error)}")
+    return int(ExitCode.JOB_FAILED)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _in_folder():
+        return "the current folder is gone"
+    what = error.strerror or str(error) or type(error).__name__
+    return what if error.filename is None else f"{what}: {error.filename}"
+
+
+def _in_folder() -> bool:
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _dispatch(words: Sequence[str]) -> int:
