@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from fake_kube import FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 from hello_job import JOB
 
-from dljob.cli import main
+from dljob.cli import main, output
 from dljob.kube.api import CONFIG_MAPS, DLJOBS
 
 
@@ -372,9 +371,16 @@ def test_run_of_a_job_that_fails_or_is_deleted(
     assert "job hello in namespace team was deleted" in capsys.readouterr().err
 
 
-def press(*after: tuple[float, signal.Signals]) -> None:
-    for seconds, number in after:
-        threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
+def press(monkeypatch: pytest.MonkeyPatch, *upon: tuple[str, signal.Signals]) -> None:
+    """Each signal comes once these words were said, one after the other."""
+    say, left = output.say, list(upon)
+
+    def heard(line: str) -> None:
+        say(line)
+        if left and left[0][0] in line:
+            os.kill(os.getpid(), left.pop(0)[1])
+
+    monkeypatch.setattr(output, "say", heard)
 
 
 def accept(kube: FakeKube) -> None:
@@ -398,7 +404,7 @@ def test_run_says_when_no_operator_is_there(
     kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("dljob.cli.kubernetes.run.UNSEEN_S", 0.05)
-    press((0.3, signal.SIGTERM))
+    press(monkeypatch, ("no operator has seen", signal.SIGTERM))
     assert main.run(["run", str(file), "-k"]) == 130
     assert capsys.readouterr().err.count("no operator has seen job hello yet") == 1
 
@@ -410,7 +416,7 @@ def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
 
     accept(kube)
     monkeypatch.setattr(run, "SECOND_THOUGHTS_S", 0.2)
-    press((0.3, signal.SIGINT))
+    press(monkeypatch, ("Pending", signal.SIGINT))
     assert main.run(["run", str(file), "-k"]) == 130
     said = capsys.readouterr().err
     assert "job hello goes on; once more within 0.2 s stops it" in said
@@ -419,20 +425,22 @@ def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
 
     kube.objects.clear()
     monkeypatch.setattr(run, "SECOND_THOUGHTS_S", 20.0)
-    press((0.3, signal.SIGINT), (0.6, signal.SIGINT))
+    press(monkeypatch, ("Pending", signal.SIGINT), ("once more within", signal.SIGINT))
     assert main.run(["run", str(file), "-k"]) == 130
     assert "job hello is being stopped" in capsys.readouterr().err
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
 
-def test_stop_on_interrupt_and_sigterm(kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_on_interrupt_and_sigterm(
+    kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     accept(kube)
-    press((0.3, signal.SIGTERM))
+    press(monkeypatch, ("Pending", signal.SIGTERM))
     assert main.run(["run", str(file), "-k"]) == 130
     assert "job hello goes on" in capsys.readouterr().err
     assert "annotations" not in only(kube, "dljobs")["metadata"]
     kube.objects.clear()
-    press((0.3, signal.SIGINT))
+    press(monkeypatch, ("Pending", signal.SIGINT))
     assert main.run(["run", str(file), "-k", "--stop-on-interrupt"]) == 130
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
