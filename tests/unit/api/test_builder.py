@@ -391,6 +391,15 @@ def test_what_is_said_of_machines_is_kept() -> None:
     }
 
 
+def test_machines_of_which_only_the_size_is_said_are_one():
+    builder = DLJobBuilder().cpu_per_node(64).memory_per_node("512Gi").role("a").run("m.A").end()
+    assert builder.build().spec["nodeGroups"] == [{"name": "workers", "replicas": 1, "cpu": "64", "memory": "512Gi"}]
+    group = DLJobBuilder().memory_per_node("1Gi").role("a").run("m.A").resource(cpu=3).build().spec["nodeGroups"][0]
+    assert group == {"name": "workers", "replicas": 1, "cpu": "3", "memory": "1Gi"}
+    with pytest.raises(SpecError, match="garbage"):
+        DLJobBuilder().memory_per_node("garbage").role("a").run("m.A").build().manifest()
+
+
 def test_what_a_template_empties_or_takes_away_stays_in_it():
     pod = {"spec": {"securityContext": None, "nodeSelector": {}, "volumes": [{"name": "v", "emptyDir": {}}]}}
     cluster = {"spec": {"headGroupSpec": {"template": pod}}}

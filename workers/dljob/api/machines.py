@@ -15,6 +15,8 @@ GROUP = "workers"
 DEFAULT_DEVICES = 8
 """Devices of a machine where roles use devices and nobody said how many; DLRover's default."""
 
+_COUNTED = frozenset({"nodes", "devices", "cpu", "memory"})
+"""What a node group is made for; where only their size is said there is one machine."""
 _UNITS = {
     "": Decimal(1), "k": Decimal(1000), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
     "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "m": Decimal("0.001"),
@@ -23,7 +25,7 @@ _QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]{0,2})$")
 
 
 def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[str, Any]) -> None:
-    """Put device types into the roles and, when machines were counted, a node group into the spec.
+    """Put device types into the roles and, when machines were counted or measured, a node group into the spec.
 
     Left out, CPU and memory of a machine are an equal part of what all ranks take and the largest unit on top: then
     a greedy placement cannot fail for them.
@@ -35,7 +37,7 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
     kind = _kind(said.get("type"), users)
     for role in users:
         role.accelerator_type = role.accelerator_type or (kind if "type" in said else None)
-    if "nodes" not in said and "devices" not in said:
+    if not _COUNTED & said.keys():
         return
     if any(g["name"] == GROUP for g in spec.get("nodeGroups", [])):
         raise UsageError(
