@@ -20,7 +20,7 @@ kind: DLJob
 metadata: {name: hurt}
 spec:
   faultTolerance: {backoff: {initialSeconds: 0}}
-  nodeGroups: [{name: n, replicas: 3, cpu: "4"}]
+  nodeGroups: [{name: o, replicas: 3, cpu: "4"}]
   roles:
   - name: driver
     entrypoint: {class: faults_user.steps}

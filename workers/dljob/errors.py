@@ -58,7 +58,7 @@ class DLJobError(Exception):
 class Problem:
     """One fault of a spec: where it is and what to write instead.
 
-    `line` and `column` count from 1; 0 when the spec did not come from a file.
+    `line` and `column` count from 1; 0 when no place in the file is known, or the spec did not come from one.
     """
 
     path: str
@@ -69,7 +69,8 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}: " if self.line else ""
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        where = f"{place}: " if place else ""
         tail = f" ({self.hint})" if self.hint else ""
         return f"{where}{self.path}: {self.message}{tail}" if self.path else f"{where}{self.message}{tail}"
 

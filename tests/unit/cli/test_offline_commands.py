@@ -50,8 +50,8 @@ def test_all_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("bad.yaml:4:") and "name" in line for line in lines)
     assert any(line.startswith("bad.yaml:7:") and "did you mean replicas?" in line for line in lines)
-    assert any("large.yaml" in line and "does not fit" in line for line in lines)
-    assert any("none.yaml" in line for line in lines)
+    assert any(line.startswith("large.yaml: ") and "does not fit" in line for line in lines)
+    assert "none.yaml: cannot be read: No such file or directory" in lines
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
@@ -60,6 +60,9 @@ def test_problems_as_data(form: str, here: Path, capsys: pytest.CaptureFixture[s
     answer = loaded(capsys.readouterr().out)
     assert answer["valid"] is False
     assert {p["line"] for p in answer["problems"]} == {4, 7}
+    assert main.run(["validate", "large.yaml", "none.yaml", "-o", form]) == 2
+    answer = loaded(capsys.readouterr().out)
+    assert [(p["file"], p["line"]) for p in answer["problems"]] == [("large.yaml", 0), ("none.yaml", 0)]
     assert main.run(["validate", "good.yaml", "-o", form]) == 0
     assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
 
@@ -107,7 +110,7 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
 ) -> None:
     monkeypatch.setattr("dljob.runtime.machine.devices_here", dict)
     wide = GOOD + '  nodeGroups: [{name: many, replicas: 9, cpu: "4"}]\n'
-    npus = GOOD + '  nodeGroups: [{name: n, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
+    npus = GOOD + '  nodeGroups: [{name: o, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
     (here / "wide.yaml").write_text(wide)
     (here / "npus.yaml").write_text(npus)
     (here / "elsewhere.yaml").write_text(GOOD + "  code: {workingDir: src}\n")

@@ -123,6 +123,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),
     scalars.ABSOLUTE_PATTERN: (lambda n: "/" + "a" * (n - 1), "ckpt"),
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
+    scalars.IMAGE_PATTERN: (lambda n: "a" * n, "a b"),
     scalars.KEY_PATTERN: (lambda n: "a" * n, "a/b"),
     scalars.BACKEND_PATTERN: (lambda n: "A" * n, "a-b"),
     scalars.HOST_PORT_PATTERN: (lambda n: "a" * (n - 5) + ":6379", "redis"),

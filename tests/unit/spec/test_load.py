@@ -105,7 +105,7 @@ apiVersion: dljob.io/v1alpha1
 kind: DLJob
 metadata: {name: j, labels: {team: &team rl}}
 spec:
-  config: {hex: 0x1F, octal: 0o17, big: 1_000, date: 2026-01-02, text: !!str 5, none: ~, on: yes, team: *team}
+  config: {hex: 0x1F, octal: 0o17, big: 1_000, date: 2026-01-02, text: !!str 5, none: ~, "on": "yes", team: *team}
   env: &env
   - {name: A, value: '1'}
   roles:
@@ -215,6 +215,9 @@ def test_python_data_that_json_cannot_hold_is_refused_all_at_once() -> None:
         "spec.config: is nested deeper than 64 levels",
         'spec.image: must be a text, not 7 (write "7")',
     ]
+    with pytest.raises(SpecError) as caught:
+        parse(job(image=float("nan")))
+    assert problems(caught) == ["spec.image: holds nan, which JSON cannot (use texts, numbers, lists and mappings)"]
 
 
 def test_good_data_with_one_bad_key_is_refused() -> None:

@@ -78,6 +78,8 @@ def parse(data: Mapping[str, Any]) -> DLJobManifest:
     plain = _plain(data, (), odd)
     manifest, found = validate(plain, doubtful=[finding.loc for finding in odd])
     if manifest is None or odd:
+        unread = {finding.loc for finding in odd}
+        found = tuple(finding for finding in found if finding.at_key or finding.loc not in unread)
         raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in (*odd, *found)))
     return manifest
 
@@ -99,7 +101,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 def _documents(text: str | bytes, file: str) -> list[Document]:
     if isinstance(text, bytes):
         text = _decoded(text, file)
-    documents = tree.read(text)
+    documents = tree.read(text, kubectl=True)
     if not documents:
         example = "see examples/, or `dljob crd` for every field"
         raise SpecError((_problem(file, Mark(1, 1), "", "is empty: there is no DLJob in it", example),))
@@ -145,9 +147,11 @@ def _manifest(document: Document, file: str) -> tuple[DLJobManifest | None, list
     if document.data is None:
         return None, problems
     manifest, found = validate(document.data, doubtful=[fault.loc for fault in document.faults])
+    unread = {fault.loc for fault in document.faults if fault.unread}
     return manifest, problems + [
         _problem(file, _place(document, finding), path_of(finding.loc), finding.message, finding.hint)
         for finding in found
+        if finding.at_key or finding.loc not in unread
     ]
 
 

@@ -185,7 +185,7 @@ class DLJobSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=cel.schema(*cel.SPEC))
 
-    image: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
+    image: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=scalars.IMAGE_PATTERN)] = None
     """The runtime image; left out: the configured one."""
     ray_version: Annotated[str | None, Field(max_length=32, pattern=scalars.VERSION_PATTERN)] = None
     """Ray's version in the image, x.y.z; left out: the configured one."""

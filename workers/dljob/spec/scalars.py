@@ -22,6 +22,7 @@ VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
+IMAGE_PATTERN = r"^[^\x00-\x20\x7f]+$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 BACKEND_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
@@ -37,6 +38,7 @@ WORDS = {
     OBJECT_PATTERN: "lower-case letters, digits, '-' and '.', a letter or digit first and last",
     ABSOLUTE_PATTERN: 'an absolute path such as "/ckpt", without ":"',
     TEXT_PATTERN: "text without NUL characters",
+    IMAGE_PATTERN: "the name of an image: it holds no space and no control character",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     BACKEND_PATTERN: "letters, digits and '_', a letter first",
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
@@ -58,15 +60,28 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("dljob", "{message}", {"message": message, "hint": hint})
 
 
-def _number_as_text(value: object) -> object:
+def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
     """YAML's `2` is as good as "2"; a float is not, since 0.1 is not what it says."""
-    if isinstance(value, float):
-        raise refuse(f"must be a whole number or a quoted text, not the float {value}", f'write "{value}"')
-    if isinstance(value, bool):
-        raise refuse(f"must be a whole number or a quoted text, not {str(value).lower()}")
-    if isinstance(value, int):
-        return str(value)
-    return value
+
+    def check(value: object) -> object:
+        if isinstance(value, float):
+            hint = f'write "{value}"' if _taken(parse, str(value)) else ""
+            raise refuse(f"must be a whole number or a quoted text, not the float {value}", hint)
+        if isinstance(value, bool):
+            raise refuse(f"must be a whole number or a quoted text, not {str(value).lower()}")
+        if isinstance(value, int):
+            return str(value)
+        return value
+
+    return check
+
+
+def _taken(parse: Callable[[str], int], text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
@@ -126,26 +141,26 @@ LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]
 Config = Annotated[dict[str, Any], AfterValidator(_json_only)]
 Cpu = Annotated[
     str,
-    BeforeValidator(_number_as_text),
+    BeforeValidator(_number_as_text(quantity.parse_cpu)),
     AfterValidator(_parsed_by(quantity.parse_cpu)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.CPU_PATTERN}),
 ]
 Memory = Annotated[
     str,
-    BeforeValidator(_number_as_text),
+    BeforeValidator(_number_as_text(quantity.parse_memory)),
     AfterValidator(_parsed_by(quantity.parse_memory)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.MEMORY_PATTERN}),
 ]
 Factor = Annotated[str, Field(max_length=4, pattern=quantity.FACTOR_PATTERN)]
 Amount = Annotated[
     str,
-    BeforeValidator(_number_as_text),
+    BeforeValidator(_number_as_text(quantity.parse_custom)),
     AfterValidator(_parsed_by(quantity.parse_custom)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.CUSTOM_PATTERN}),
 ]
 Devices = Annotated[
     str,
-    BeforeValidator(_number_as_text),
+    BeforeValidator(_number_as_text(quantity.parse_devices)),
     AfterValidator(_parsed_by(quantity.parse_devices)),
     Field(max_length=16, json_schema_extra={**INT_OR_STRING, "pattern": quantity.DEVICES_PATTERN}),
 ]

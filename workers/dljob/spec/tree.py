@@ -17,6 +17,8 @@ from pydantic import JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from dljob.spec.kubectl import differs
+
 Loc: TypeAlias = tuple[str | int, ...]
 """Keys and indices from the root of a document."""
 
@@ -44,6 +46,8 @@ class Fault:
     mark: Mark
     message: str
     hint: str = ""
+    unread: bool = False
+    """Whether the value there is not known because of it: nothing more can be said of it."""
 
 
 @dataclass(slots=True)
@@ -67,8 +71,13 @@ class Document:
         return self.values.get(loc, self.start)
 
 
-def read(text: str) -> list[Document]:
-    """All documents of a text, those that are not empty; a text that cannot be read is one document with its fault."""
+def read(text: str, *, kubectl: bool = False) -> list[Document]:
+    """All documents of a text, those that are not empty; a text that cannot be read is one document with its fault.
+
+    Args:
+        text: YAML or JSON.
+        kubectl: a fault for what kubectl would read as something else.
+    """
     if len(text) > MAX_CHARACTERS:
         return [_broken(Mark(1, 1), f"is {len(text)} characters long, at most {MAX_CHARACTERS}")]
     nodes: list[Node] = []
@@ -77,14 +86,14 @@ def read(text: str) -> list[Document]:
             warnings.simplefilter("ignore")
             nodes.extend(_compose(text))
     except MarkedYAMLError as error:
-        return [*_documents(nodes), _syntax(error)]
+        return [*_documents(nodes, kubectl), _syntax(error)]
     except _PARSER_FAILS as error:
-        return [*_documents(nodes), _unreadable(text, error)]
-    return _documents(nodes)
+        return [*_documents(nodes, kubectl), _unreadable(text, error)]
+    return _documents(nodes, kubectl)
 
 
-def _documents(nodes: list[Node]) -> list[Document]:
-    made = [_Builder(node).document for node in nodes]
+def _documents(nodes: list[Node], kubectl: bool) -> list[Document]:  # noqa: FBT001
+    made = [_Builder(node, kubectl=kubectl).document for node in nodes]
     return [document for document in made if document.data is not None or document.faults]
 
 
@@ -141,6 +150,8 @@ class Node(Protocol):
 
     id: str
     tag: object
+    ctag: Any
+    style: str | None
     start_mark: Place
     value: Any
 
@@ -154,9 +165,10 @@ def _compose(text: str) -> Iterator[Node]:
 class _Builder:
     """Turns one tree of YAML nodes into a Document."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, *, kubectl: bool) -> None:
         mark = root.start_mark
         self.document = Document(start=Mark(mark.line + 1, mark.column + 1))
+        self._kubectl = kubectl
         self._left = MAX_VALUES
         self._open: set[int] = set()
         try:
@@ -164,8 +176,8 @@ class _Builder:
         except _FullError:
             self.document.data = None
 
-    def _fault(self, node: Node, loc: Loc, message: str, hint: str = "") -> None:
-        self.document.faults.append(Fault(loc, _mark(node), message, hint))
+    def _fault(self, node: Node, loc: Loc, message: str, hint: str = "", *, unread: bool = False) -> None:
+        self.document.faults.append(Fault(loc, _mark(node), message, hint, unread))
 
     def _spend(self, node: Node, loc: Loc) -> None:
         """One more value; raises when there are too many, or it lies too deep."""
@@ -241,19 +253,32 @@ class _Builder:
         if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
             self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
             return None
+        self._elsewhere(node, (*loc, text), "the key ")
         return self._text(node, text, loc)
+
+    def _elsewhere(self, node: Node, loc: Loc, key: str = "") -> None:
+        """A fault where kubectl reads something else; of texts only those without quotes and a tag of their own may."""
+        tag, text = str(node.tag).removeprefix(_TAG), str(node.value)
+        plain = not node.style and not node.ctag.handle
+        if not self._kubectl or not (tag == "int" or (tag == "str" and plain)):
+            return
+        theirs, hint = differs(text, number=tag == "int")
+        if theirs:
+            hint = f'write "{text}"' if key else hint
+            self._fault(node, loc, f"{key}{text} is {theirs} for kubectl, which reads YAML 1.1", hint, unread=not key)
 
     def _text(self, node: Node, text: str, loc: Loc) -> str:
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             try:  # JSON writes a character beyond the 65,536th as two escapes
                 return text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                self._fault(node, loc, "holds half of a surrogate pair", "write the whole character")
+                self._fault(node, loc, "holds half of a surrogate pair", "write the whole character", unread=True)
                 return ""
         return text
 
     def _scalar(self, node: Node, loc: Loc) -> JsonValue:
         text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
+        self._elsewhere(node, loc)
         if tag in ("str", "timestamp"):
             return self._text(node, text, loc)
         if tag == "null":
@@ -261,11 +286,12 @@ class _Builder:
         if tag == "bool":
             return text.lower() in _TRUE
         if tag not in ("int", "float"):
-            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out")
+            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out", unread=True)
             return None
         number = _number(text, whole=tag == "int")
         if number is None:
-            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", "write it as a text, in quotes")
+            hint = "if a text is meant, write it in quotes"
+            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", hint, unread=True)
         return number
 
 

@@ -53,11 +53,12 @@ def _check(path: Path) -> tuple[list[Problem], int]:
     except SpecError as error:
         return list(error.problems), 0
     except UsageError as error:
-        return [Problem("", error.message, hint=error.hint)], 0
+        said = error.message.replace(f"cannot read {path}", "cannot be read")  # the file is said beside it
+        return [Problem("", said, file=str(path), hint=error.hint)], 0
     problems: list[Problem] = []
     for manifest in manifests:
         try:
             plan(manifest)
         except PlacementError as error:
-            problems.append(Problem("", f"{path}: {error.message}", hint=error.hint))
+            problems.append(Problem("", error.message, file=str(path), hint=error.hint))
     return problems, len(manifests)
