@@ -46,3 +46,40 @@ def test_the_command_simulates_seeds_one_seed_and_a_file(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == one
     assert main.run(["sim", "--replay", str(tmp_path / "none.json")]) == 2
     assert main.run(["sim", "--nodes", "3", "--world", "1", "--days", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job.yaml", "--nodes", "200", "--days", "1"], "--nodes does not use job.yaml"),
+        (["job.yaml", "--explore"], "--explore does not use job.yaml"),
+        (["--operator", "--seeds", "2", "--nodes", "200"], "--nodes does not use --seeds, --operator"),
+        (["job.yaml", "--operator"], "--operator does not use job.yaml"),
+        (["job.yaml", "--operator", "--seed", "1"], "--operator does not use job.yaml"),
+        (["--seed", "3", "--save", "out"], "--seed does not use --save"),
+        (["--seed", "3", "--seeds", "3"], "--seed does not use --seeds"),
+        (["--seeds", "1", "--days", "3"], "--seeds does not use --days"),
+        (["--world", "5"], "--seeds does not use --world"),
+        (["job.yaml", "--most", "3"], "--seeds does not use --most"),
+        (["job.yaml", "--faults", "f.yaml", "--seed", "1"], "--faults does not use --seed"),
+        (["job.yaml", "--replay", "r.json", "--operator"], "--replay does not use job.yaml, --operator"),
+        (["--seeds", "-1"], "--seeds -1"),
+        (["--seeds", "0"], "--seeds 0"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(words, said, capsys):
+    assert main.run(["sim", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_case_and_a_file_that_is_none(tmp_path, capsys):
+    place = tmp_path / "place"
+    place.write_text("")
+    for folder, why in ((place, "File exists"), (place / "below", "Not a directory")):
+        assert main.run(["sim", "--seeds", "1", "--save", str(folder)]) == 2
+        assert f"cannot write into {folder}: {why}" in capsys.readouterr().err
+    manifest = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": {"roles": []}}
+    for data in ([], 3, {"seed": 1}, {"operator": True, "manifest": 1}, {"seed": 1, "manifest": manifest}):
+        place.write_text(json.dumps(data))
+        assert main.run(["sim", "--replay", str(place)]) == 2
+        assert f"{place} is no case that --save wrote" in capsys.readouterr().err

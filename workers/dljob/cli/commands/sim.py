@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.errors import ExitCode, UsageError
 
+if TYPE_CHECKING:
+    from dljob.sim.drive import Case
+
 
 def sim(
     file: Path | None = None,
     /,
     *,
-    seeds: int = 100,
+    seeds: int | None = None,
     seed: int | None = None,
     replay: Path | None = None,
     save: Path | None = None,
     nodes: int | None = None,
-    days: float = 30.0,
-    world: int = 128,
+    days: float | None = None,
+    world: int | None = None,
     explore: bool = False,
     operator: bool = False,
     most: int | None = None,
@@ -36,59 +40,106 @@ def sim(
 
     Args:
         file: the job to try; left out, each seed makes a small one of its own.
-        seeds: how many seeds, from 0.
+        seeds: how many seeds, from 0; left out: 100.
         seed: this one alone, with all that happens, line by line.
         replay: a case as `--save` wrote it, with all that happens.
         save: a folder for the cases that broke a law.
         nodes: simulate one large job of eight devices on each of so many nodes, which fail as often as published.
-        days: for so many days.
-        world: so many of its nodes train together, as one torch world; each of the others serves alone.
+        days: for so many days; left out: 30.
+        world: so many of its nodes train together, as one torch world; each of the others serves alone. Left out: 128.
         explore: explore small worlds completely instead: every order of what can happen, every fault at every moment.
         operator: try the operator instead: against a failing API server, other operators, KubeRay and its users.
         most: with at most so many faults each; left out: with as many as take a few seconds.
         faults: do the faults of this file to the job, as `dljob run --faults` does, and tell what it did about each.
         form: table, json or yaml.
     """
+    given = {"seeds": seeds, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
+    given |= {"world": world, "explore": explore, "operator": operator, "most": most, "faults": faults}
+    _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
     if explore:
         return _explore(most, form)
     if faults is not None:
         return _scenario(file, faults, form)
     if nodes is not None:
+        days, world = 30.0 if days is None else days, 128 if world is None else world
         return _large(nodes, days, world, seed or 0, form)
-    case = _read(replay) if replay is not None else None
-    if operator and file is not None:
-        raise UsageError(f"--operator makes jobs of its own, and {file} is given", hint="leave one of them out")
-    if operator or (case is not None and case.get("operator")):
-        found = _of_operator(seeds, seed, case)
-    else:
-        found = _of_master(file, seeds, seed, case)
-    if case is not None or seed is not None:
+    if replay is not None:
+        return _one(_replayed(replay), form)
+    return _seeds(file, 100 if seeds is None else seeds, seed, save, operator=operator, form=form)
+
+
+_USES = {
+    "explore": {"most"},
+    "faults": {"FILE"},
+    "nodes": {"days", "world", "seed"},
+    "replay": set[str](),
+    "seed": {"FILE", "operator"},
+    "operator": {"seeds", "save"},
+    "seeds": {"FILE", "save"},
+}
+"""What is tried, as it is told from the first of these that is given, and what is said of it beside."""
+
+
+def _all_used(file: Path | None, given: list[str]) -> None:
+    """Refuse what would be ignored."""
+    mode = next((name for name in _USES if name in given), "seeds")
+    unused = [f"--{name}" for name in given if name != mode and name not in _USES[mode]]
+    if file is not None and ("FILE" not in _USES[mode] or "operator" in given):
+        unused.insert(0, str(file))
+    if unused:
+        mode = "operator" if unused == [str(file)] and "operator" in given else mode
+        raise UsageError(f"--{mode} does not use {', '.join(unused)}", hint="leave out one or the other")
+
+
+def _seeds(
+    file: Path | None, seeds: int, seed: int | None, save: Path | None, *, operator: bool, form: output.TableFormat
+) -> ExitCode:
+    if seeds < 1:
+        raise UsageError(f"--seeds {seeds}", hint="there is at least one")
+    if save is not None:
+        _save(save, [])  # before the work: minutes of it may be lost
+    found = _of_operator(seeds, seed) if operator else _of_master(file, seeds, seed)
+    if seed is not None:
         return _one(found, form)
     if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-        for case in found["failures"]:
-            (save / f"seed-{case['seed']}.json").write_text(json.dumps(case["case"], indent=1) + "\n", encoding="utf-8")
+        _save(save, found["failures"])
     _many(found, form)
     return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
 
 
-def _of_master(file: Path | None, seeds: int, seed: int | None, case: dict[str, Any] | None) -> dict[str, Any]:
+def _of_master(file: Path | None, seeds: int, seed: int | None) -> dict[str, Any]:
     from dljob.cli.given import manifest_of
     from dljob.sim import report
     from dljob.sim.drive import case_of
 
-    if case is not None:
-        return report.one(report.load(case))
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
     return report.many(range(seeds), manifest) if seed is None else report.one(case_of(seed, manifest))
 
 
-def _of_operator(seeds: int, seed: int | None, case: dict[str, Any] | None) -> dict[str, Any]:
+def _of_operator(seeds: int, seed: int | None) -> dict[str, Any]:
     from dljob.sim import operator_story as stories
 
-    if case is not None:
-        return stories.one(stories.load(case))
     return stories.many(range(seeds)) if seed is None else stories.one(stories.story_of(seed))
+
+
+def _replayed(path: Path) -> dict[str, Any]:
+    from dljob.sim import operator_story as stories
+    from dljob.sim import report
+
+    data = _read(path)
+    try:
+        told = partial(stories.one, stories.load(data)) if data.get("operator") else partial(report.one, _case(data))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UsageError(f"{path} is no case that --save wrote") from None
+    return told()
+
+
+def _case(data: dict[str, Any]) -> Case:
+    from dljob.sim import report
+    from dljob.spec.model import DLJobManifest
+
+    DLJobManifest.model_validate(data["manifest"])
+    return report.load(data)
 
 
 def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFormat) -> ExitCode:
@@ -147,6 +198,17 @@ def _read(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
+
+
+def _save(folder: Path, failures: list[dict[str, Any]]) -> None:
+    """Make the folder, and a file of each case in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for case in failures:
+            text = json.dumps(case["case"], indent=1) + "\n"
+            (folder / f"seed-{case['seed']}.json").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}") from None
 
 
 def _one(found: dict[str, Any], form: output.TableFormat) -> ExitCode:
