@@ -45,7 +45,8 @@ async def killed_once(world: World) -> Shell:
     await until(running(shell))
     await world.backend.kill(await world.backend.lookup(FIRST))
     await until(lambda: shell.state.restarts.get("Process") == 1 and shell.state.phase is Phase.RUNNING)
-    await shell._snapshot()
+    shell.journal.since_snapshot = shell_module.SNAPSHOT_EVERY
+    await shell.offer(ev.Tick())  # whose turn ends with a snapshot
     await shell.offer(ev.Commanded("seen", "restart", "nobody/7"))
     await world.die()
     world.core = "0.2.0 b"
