@@ -263,9 +263,9 @@ async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(wor
         shell._look.set()
         return shell.state.sizes["worker"].target == ranks
 
-    world.backend.nodes = taken
     await shell.offer(ev.Commanded("c", "scale", "worker", "me", 2))
-    assert target(2), "all that was free when it was placed"
+    await until(lambda: target(2))
+    world.backend.nodes = taken
     await until(lambda: target(0))
     world.backend.nodes = there
     await until(lambda: target(2))
