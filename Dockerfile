@@ -37,7 +37,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 # Our own wheel, installed alone: the last, thin layer of both images.
 FROM tools AS wheel
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY workers workers
 COPY operator operator
 RUN /tools/bin/python -m hatchling build -t wheel -d /wheel \

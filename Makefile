@@ -6,6 +6,7 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
+BASE ?= main
 EXAMPLE ?= grpo-tiny
 RUN_ppo-tiny := --pretend GPU=4
 export OMP_NUM_THREADS ?= 1
@@ -15,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test check verify fmt cov bench soak sweep kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify house fmt cov bench bench-guard soak sweep kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,26 +25,30 @@ setup: .venv/.locked ## the locked environment in .venv (bootstraps uv by pip)
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "dljob needs Python 3.11; set PYTHON=/path/to/python3.11" >&2; exit 2; }
-	$(PYTHON) -m venv .uv
-	.uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@echo "setup 1/3: a folder for uv (.uv)"
+	@$(PYTHON) -m venv .uv
+	@echo "setup 2/3: uv $(UV_VERSION)"
+	@.uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 .venv/.locked: $(UV) pyproject.toml uv.lock
-	$(UV) sync --quiet --locked --all-extras --all-groups --python $(PYTHON)
+	@echo "setup 3/3: the locked environment (.venv), most of it torch and Ray: up to some minutes"
+	@$(UV) sync --locked --all-extras --all-groups --python $(PYTHON)
 	@touch $@
 
 run: setup ## an example on an embedded Ray: GRPO, three faults (ARGS=--no-faults: the control); EXAMPLE=ppo-tiny: another one
 	$(BIN)/python -m dljob.cli run examples/$(EXAMPLE)/dljob.yaml $(RUN_$(EXAMPLE)) $(if $(filter --no-faults,$(ARGS)),,$(addprefix --faults ,$(wildcard examples/$(EXAMPLE)/faults.yaml))) $(filter-out --no-faults,$(ARGS))
 
-test: setup ## every tier that this machine can run
-	$(BIN)/python tests/tiers.py $(ARGS)
+test: setup ## every tier that this machine can run (ROOM=runtime/rpc: of one room; CHANGED=1: what differs from BASE=main)
+	$(BIN)/python tests/tiers.py $(if $(ROOM),--room $(ROOM),$(if $(CHANGED),--changed $(BASE))) $(ARGS)
 
-check: setup ## format, lint, types, imports, unit (but the slow): under a minute
+check: setup ## format, lint, types, imports; unit tests (but the slow) of the rooms that differ from BASE=main (ALL=1: of all)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/codespell --quiet-level 2
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --warnings & types=$$!; \
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" tests/unit; unit=$$?; wait $$types && exit $$unit
+	$(if $(ALL),$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" tests/unit,$(BIN)/python tests/tiers.py --near $(BASE) unit -- -m "not slow"); \
+	unit=$$?; wait $$types && exit $$unit
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -53,7 +58,11 @@ verify: setup ## regenerate what is generated; fail on a difference
 	$(BIN)/python -m dljob.spec.generate
 	$(BIN)/python charts/generate.py
 	$(BIN)/python observability/generate.py
+	$(BIN)/python docs/generate.py
 	git diff --exit-code -- crds charts docs/reference
+
+house: setup ## draw the rooms and their import arrows: docs/reference/rooms.md
+	$(BIN)/python docs/generate.py
 
 cov: setup ## branch coverage of the pure rooms, which must be whole
 	$(BIN)/python tests/tiers.py unit
@@ -61,8 +70,11 @@ cov: setup ## branch coverage of the pure rooms, which must be whole
 bench: setup ## the figures of docs/benchmarks.md, on an otherwise quiet machine
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
+bench-guard: setup ## the deterministic costs, against those accepted in tests/bench/guard.json (make test does it, too)
+	$(BIN)/python tests/bench/guard.py
+
 soak: setup ## an API server away for a minute; an hour of uneven steps, then one rank stopped and named (SOAK_S=seconds)
-	DLJOB_OUTAGE_S=60 $(BIN)/python -m pytest -q -s tests/kube/test_operator_outage.py
+	DLJOB_OUTAGE_S=60 $(BIN)/python -m pytest -q -s tests/kube/controller/test_operator_outage.py
 	$(BIN)/python -W ignore tests/bench/soak.py
 
 sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on)

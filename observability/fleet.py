@@ -8,7 +8,7 @@ from panels import ORANGE, RED, Column, Query, Row, choice, lines, listing, numb
 UID = "dljob-fleet"
 _IN = 'namespace=~"$namespace"'
 _TO_JOB = "/d/dljob-job?var-datasource=${datasource}&var-namespace=${__data.fields.Namespace}&var-dljob=${__value.raw}"
-_WAITING = ("Pending", "Queued", "Provisioning", "Scheduling")
+_WAITING = ("Invalid", "Pending", "Queued", "Provisioning", "Scheduling")
 
 
 def fleet() -> str:
@@ -31,11 +31,12 @@ def _now() -> Row:
     return Row(
         "Now",
         (
-            number("Running", _jobs("Running"), "DLJobs that make progress.", width=5),
-            number("On the way", _jobs(*_WAITING), "They wait for quota, pods or their placement.", width=5),
-            number("Recovering", _jobs("Recovering"), "Ranks are being restarted.", width=5, steps=((1, ORANGE),)),
-            number("Failed", _jobs("Failed"), failed, width=5, steps=((1, RED),)),
+            number("Running", _jobs("Running"), "DLJobs that make progress."),
+            number("On the way", _jobs(*_WAITING), "They wait for a mended spec, quota, pods or their placement."),
+            number("Recovering", _jobs("Recovering"), "Ranks are being restarted.", steps=((1, ORANGE),)),
+            number("Failed", _jobs("Failed"), failed, steps=((1, RED),)),
             number("Succeeded", _jobs("Succeeded"), "Succeeded DLJobs that still exist."),
+            number("Stopped", _jobs("Stopped"), "DLJobs that somebody stopped and nobody deleted yet."),
         ),
     )
 

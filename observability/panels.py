@@ -21,7 +21,7 @@ COLOURS = {
     ORANGE: ("Recovering", "changing", "requeue_after", "RoleGroup"),
     RED: ("Failed", "failed", "error", "Job"),
     BLUE: ("Succeeded", "succeeded"),
-    GREY: ("Pending", "Queued", "waiting", "pending"),
+    GREY: ("Invalid", "Pending", "Queued", "waiting", "pending"),
     PURPLE: ("Provisioning", "Stopping", "Master"),
     YELLOW: ("Scheduling", "Role"),
 }

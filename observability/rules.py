@@ -37,6 +37,8 @@ class Alert:
         return f"{RUNBOOKS}/{self.name}.md"
 
 
+CERTIFICATE_DAYS = 30
+"""So many days before the webhook's certificate expires somebody is told, as `dljob doctor --kubernetes` does."""
 _JOB = "{{ $labels.namespace }}/{{ $labels.dljob }}"
 
 RECORDINGS = (
@@ -106,7 +108,7 @@ ALERTS = (
     ),
     Alert(
         "DLJobPendingTooLong",
-        _phase("Pending", "Provisioning", "Scheduling"),
+        _phase("Invalid", "Pending", "Provisioning", "Scheduling"),
         "15m",
         "warning",
         f"DLJob {_JOB} has been waiting for its pods or its placement for 15 minutes.",
@@ -129,6 +131,15 @@ ALERTS = (
         "Running jobs go on and repair themselves; no DLJob is started, ended or cleaned up.",
     ),
     Alert(
+        "DLJobOperatorTwice",
+        "max by (other, effect) (dljob_operator_other_release) == 1",
+        "10m",
+        "warning",
+        "Two releases of the dljob operator serve the same namespaces; the other is {{ $labels.other }}.",
+        "StandsBy: the one that tells it acts on nothing. BothAct: they undo each other's work. "
+        "Here: {{ $labels.effect }}.",
+    ),
+    Alert(
         "DLJobReconcileErrors",
         "controller:controller_runtime_reconcile_errors:ratio_rate5m > 0.1",
         "10m",
@@ -143,6 +154,14 @@ ALERTS = (
         "warning",
         "One in a hundred passes of the dljob operator takes {{ $value | humanizeDuration }} or more.",
         "Starts, ends and commands are late.",
+    ),
+    Alert(
+        "DLJobWebhookCertificateExpires",
+        f"min(dljob_webhook_certificate_remaining_seconds) < {CERTIFICATE_DAYS} * 86400",
+        "60m",
+        "warning",
+        "The certificate of dljob's webhook holds for {{ $value | humanizeDuration }}; below 0 it has expired.",
+        "When it has expired, DLJobs that cannot be run are admitted, and become Invalid.",
     ),
 )
 

@@ -1,6 +1,8 @@
-"""What holds for all tests: how hard Hypothesis looks, and when a failure is told."""
+"""What holds for all tests: how hard Hypothesis looks, when a failure is told, and that signals are heard."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,6 +10,13 @@ from hypothesis import HealthCheck, settings
 # A busy machine must not fail a law: no deadline, and slow drawing is no fault.
 settings.register_profile("dljob", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dljob")
+
+# nohup lets SIGHUP be ignored in all that it starts, and so does a shell with SIGINT in what it starts behind itself:
+# the commands that tests start would inherit both, and obey.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class TellsAtOnce:

@@ -1,19 +1,25 @@
 """Run every tier of the tests that this machine can run, one after another, and end with what was not run.
 
-    python tests/tiers.py [tier ...] [-- pytest arguments]
+    python tests/tiers.py [--room ROOM | --changed BASE | --near BASE] [tier ...] [-- pytest arguments]
 
-Tiers: `house` (format, lint, types, imports, generated files), `unit` (pure code, with branch coverage), `slow`
+Of a room, or of what differs from where HEAD and BASE part, only the test files that tests/selection names are run;
+with `--near` the unit tests of the rooms in which something differs.
+
+Tiers: `house` (format, lint, types, imports, generated files,
+deterministic costs), `unit` (pure code, with branch coverage), `slow`
 (simulations and searches, of seconds each), `ray` (a real Ray of several raylets; where namespaces may be made, two
-runs side by side, each in one with only loopback, since Ray listens on all interfaces), `kube` (a real control plane
-with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run). Kubernetes and the images are
-built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait. Exits 1 when any
-tier fails; what was skipped is named with what it takes. The unit tests of the chart, which are skipped while helm is
-still being built, are run once it is.
+runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them), `kube` (a real
+control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run). Kubernetes and the
+images are built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait.
+Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
+the chart, which are skipped while helm is still being built, are run once it is.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,35 +27,55 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PURE = ("dljob.spec", "dljob.plan", "dljob.master", "dljob.control", "dljob.calls", "dljob.telemetry")
+PURE = (
+    "dljob.spec",
+    "dljob.plan",
+    "dljob.raycluster",
+    "dljob.master",
+    "dljob.reconcile",
+    "dljob.calls",
+    "dljob.telemetry",
+)
 TIERS = ("house", "unit", "slow", "ray", "kube", "node")
+FOLDERS = {
+    "unit": ("tests/unit/", "tests/replay/"),
+    "slow": ("tests/unit/", "tests/replay/"),
+    "ray": ("tests/ray/",),
+    "kube": ("tests/kube/",),
+    "node": ("tests/kube/",),
+}
+NONE_COLLECTED = 5  # pytest's exit code; of files that were chosen, a tier's marker may leave none
 CHART = "chart"  # what of the unit tier takes helm; run at the end where helm came too late for it
 NO_HELM = "skipped: no helm"
 # Some take a minute, most a millisecond. The same draws in each run: what fails here fails again.
-PURE_TESTS = ("-n", "2", "--dist", "worksteal", "--hypothesis-seed=0", "tests/unit", "tests/replay")
+PURE_TESTS = ("-n", "2", "--dist", "worksteal", "--hypothesis-seed=0")
 # Ray's workers are nice themselves (15): beside them only who is idle gets out of the way.
 BEHIND = ("chrt", "--idle", "0") if shutil.which("chrt") else ("nice", "-n", "19")
 SHARDS = 2  # of the Ray tier, which takes all of two cores
+BARE = "tests/ray/cli/test_without_a_namespace.py"  # of the Ray tier, what runs in the machine's own network
 PLANES = 3  # of the kube tier, in which two runs leave a quarter of two cores idle: silence must last, time must pass
 
 
+LAPTOP = ["bash", str(ROOT / "tests" / "laptop.sh")]
+LOOPBACK = ["bash", "-c", 'ip link set lo up && exec "$@"', "_"]
+NETWORKS = (["-nmu", *LAPTOP], ["-rnmu", *LAPTOP], ["-n", *LOOPBACK], ["-rn", *LOOPBACK])
+"""By falling preference: the network of a laptop, as root and as a user; only loopback."""
+
+
 def isolated() -> list[str]:
-    """The command prefix that gives a network of its own with only loopback; empty where that cannot be had."""
-    up = ["bash", "-c", 'ip link set lo up && exec "$@"', "_"]
-    for flags in (["-n"], ["-rn"]):
-        prefix = ["unshare", *flags, *up]
-        try:
+    """The command prefix that gives a network of its own, the best that can be had; empty where none can."""
+    for network in NETWORKS:
+        prefix = ["unshare", *network]
+        with suppress(OSError, subprocess.TimeoutExpired):  # no such tool, or not for this user: the next one
             if subprocess.run([*prefix, "true"], capture_output=True, check=False, timeout=10).returncode == 0:
                 return prefix
-        except (OSError, subprocess.TimeoutExpired):
-            break
     return []
 
 
@@ -58,8 +84,13 @@ def pytest(*args: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *args]
 
 
-def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
+Files = Mapping[str, Sequence[str]]
+"""Tier -> the test files to run, where some were chosen."""
+
+
+def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> list[list[str]]:
     """What a tier runs, in order."""
+    files = chosen[tier] if chosen and tier in chosen else [f.rstrip("/") for f in FOLDERS.get(tier, ())]
     if tier == "house":
         return [
             [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
@@ -70,40 +101,52 @@ def commands(tier: str, extra: Sequence[str]) -> list[list[str]]:
             [sys.executable, "-m", "dljob.spec.generate", "--check"],
             [sys.executable, "charts/generate.py", "--check"],
             [sys.executable, "observability/generate.py", "--check"],
+            [sys.executable, "docs/generate.py", "--check"],
+            [sys.executable, "tests/bench/guard.py"],
         ]
+    if tier == "unit" and chosen:  # a part of the tests covers a part of the rooms
+        return [pytest(*PURE_TESTS, *files, "-m", "not slow or live", *extra)]
     if tier == "unit":
         covered = [flag for room in PURE for flag in ("--cov", room)]
         report = ["--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered"]
-        return [pytest(*PURE_TESTS, "-m", "not slow or live", *covered, *report, *extra)]
+        return [pytest(*PURE_TESTS, *files, "-m", "not slow or live", *covered, *report, *extra)]
     if tier == "slow":  # what it is behind may take all of the processor for minutes
-        return [pytest(*PURE_TESTS, "-m", "slow and not live", "--timeout=1200", *extra)]
+        return [pytest(*PURE_TESTS, *files, "-m", "slow and not live", "--timeout=1200", *extra)]
     if tier == CHART:
         return [pytest("tests/unit/chart", *extra)]
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
-        return [pytest("tests/kube", "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
+        return [pytest(*files, "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
     if tier == "node":
-        return [pytest("tests/kube", "-m", tier, *extra)]
+        return [pytest(*files, "-m", tier, *extra)]
     prefix = isolated()
     if not prefix:
         print("ray: no network namespace to be had; Ray listens on all interfaces, with a token", flush=True)
-        return [pytest("tests/ray", *extra)]
+        return [pytest(*files, *extra)]
     # The runs share the files (tests/ray/conftest.py, Lanes), each with a Ray and a network of its own.
-    # What ends a test that hangs is more than it is for a run alone; so is what tests wait (tests/ray/patience.py).
+    # A test has more time here than in a run alone, and so have its waits (tests/ray/kits/patience.py).
     alone = shlex.join([*prefix, sys.executable])
     side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadscope", "--timeout=300"]
-    return [pytest("tests/ray", *side_by_side, *extra)]
+    if chosen:
+        rest = [file for file in files if file != BARE]
+        bare = [pytest(BARE, *extra)] if BARE in files else []
+        return [*bare, *([pytest(*rest, *side_by_side, *extra)] if rest else [])]
+    within = pytest("tests/ray", f"--ignore={BARE}", *side_by_side, *extra)
+    return [within] if extra else [pytest(BARE), within]  # who chooses tests may choose none of that file
 
 
-def run(tier: str, extra: Sequence[str], report: Path, log: Path | None = None) -> tuple[bool, str]:
+def run(
+    tier: str, extra: Sequence[str], report: Path, log: Path | None = None, chosen: Files | None = None
+) -> tuple[bool, str]:
     """Run one tier; whether it passed, and a line about it. One with a log of its own runs behind all else."""
     begin = time.monotonic()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("w") if log else nullcontext() as out:
-        for command in commands(tier, extra):
+        for command in commands(tier, extra, chosen):
             print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", file=out, flush=True)
             noted = [*command, f"--junitxml={report}"] if "pytest" in command else command
             noted = [*BEHIND, *noted] if log else noted
-            if code := subprocess.run(noted, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode:
+            code = subprocess.run(noted, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode
+            if code and not (chosen and code == NONE_COLLECTED):
                 return False, f"{tier}: failed (exit {code}): {' '.join(command)}"
     return True, f"{tier}: passed in {time.monotonic() - begin:.0f} s"
 
@@ -120,26 +163,30 @@ def skipped(tier: str, report: Path) -> list[str]:
 def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Build Kubernetes, and the images for its node, behind everything else that this machine does.
 
-    A Redis and verl are fetched first, for tests in a network of their own, which are skipped where they cannot be had.
+    A Redis, verl and environments of other Pythons are fetched first, for tests in a network of their own, which are
+    skipped where these cannot be had.
     """
     todo = [
-        '{ "$0" tests/ray/redis_kit.py; "$0" tests/ray/verl_kit.py || true; } && "$0" -m cluster build',
+        '{ "$0" tests/ray/kits/redis_kit.py; "$0" tests/ray/kits/verl_kit.py; "$0" tests/kits/pythons.py; true; }',
+        '"$0" -m cluster build',
         '"$0" tests/kube/images/build.py operator runtime',
     ]
-    command = [*BEHIND, "sh", "-c", " && ".join(todo if "node" in tiers else todo[:1]), sys.executable]
+    command = [*BEHIND, "sh", "-c", " && ".join(todo if "node" in tiers else todo[:2]), sys.executable]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "kube")}
     with log.open("wb") as out:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
 
 
-def through(tiers: Sequence[str], extra: Sequence[str], work: Path) -> tuple[list[tuple[bool, str]], list[str]]:
+def through(
+    tiers: Sequence[str], extra: Sequence[str], work: Path, chosen: Files | None = None
+) -> tuple[list[tuple[bool, str]], list[str]]:
     """Run tiers, with what they need built beside them: what `run` says of each, and lines about what was not run."""
     results: list[tuple[bool, str]] = []
     lacking: list[str] = []
 
     def one(tier: str, log: Path | None = None) -> None:
         report = work / f"{tier}.xml"
-        results.append(run(tier, extra, report, log))
+        results.append(run(tier, extra, report, log, chosen))
         lacking.extend(skipped(tier, report))
 
     ours = {"kube", "node"} & set(tiers) and os.environ.get("DLJOB_E2E") != "1"  # else the user lends a cluster
@@ -165,15 +212,66 @@ def through(tiers: Sequence[str], extra: Sequence[str], work: Path) -> tuple[lis
     return results, lacking
 
 
+def by_tier(tests: Sequence[str], tiers: Sequence[str]) -> dict[str, list[str]]:
+    """Tier -> what of these files is in it; a tier without any is left out, `node` where none asks for a node."""
+    found = {tier: [test for test in tests if test.startswith(FOLDERS[tier])] for tier in tiers if tier in FOLDERS}
+    on_node = re.compile(r"def \w+\([^)]*\bnode\b[:,)]")  # by its fixture, as tests/kube/conftest.py marks it
+    if "node" in found:
+        found["node"] = [test for test in found["node"] if on_node.search((ROOT / test).read_text(encoding="utf-8"))]
+    return {tier: files for tier, files in found.items() if files}
+
+
+def choose(room: str, base: str, tiers: Sequence[str], beside: str = "") -> tuple[list[str], Files]:
+    """The tiers and files of a room, of a change, or of the rooms of one; says which.
+
+    Raises KeyError for a room that there is not.
+    """
+    sys.path.insert(0, str(ROOT / "tests"))
+    from selection.choice import Rooms, changed, near, reached
+    from selection.graph import Graph
+
+    if room:
+        of = Rooms(Graph())
+        told, files = f"room {of.resolve(room)}", by_tier(of.select(room), tiers)
+    elif beside:
+        there, gone = changed(beside)
+        told = f"the rooms of {len(there) + len(gone)} files changed since {beside}, and the house"
+        files = by_tier(near(Rooms(Graph()), [*there, *gone]), tiers)
+    else:
+        selected = reached(Graph(), *changed(base))
+        told = f"{len(selected.changed)} files changed since {base}{f'; {selected.why}' if selected.why else ''}"
+        files = by_tier(selected.tests, tiers)
+    print(f"{told}: {', '.join(f'{len(of)} files of {tier}' for tier, of in files.items()) or 'no tests'}")
+    for tier, names in files.items():
+        if tier != "slow":  # the same files as unit
+            print(f"  {tier}: {' '.join(name.removeprefix('tests/') for name in names)}")
+    return [tier for tier in tiers if tier in files or (tier == "house" and not room)], files
+
+
 def main(argv: Sequence[str]) -> int:
-    """Run the tiers named, or all."""
+    """Run the tiers named, or all; of these what was chosen, or all."""
     cut = argv.index("--") if "--" in argv else len(argv)
-    tiers, extra = list(argv[:cut]) or list(TIERS), argv[cut + 1 :]
+    parser = argparse.ArgumentParser(prog="tests/tiers.py", allow_abbrev=False)
+    parser.add_argument("tiers", nargs="*")
+    parser.add_argument("--room", default="", help="a package of the product, as runtime/rpc")
+    parser.add_argument("--changed", default="", metavar="BASE", help="what differs from where HEAD and BASE part")
+    parser.add_argument("--near", default="", metavar="BASE", help="of what differs the unit tests of its rooms alone")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    asked = parser.parse_args(argv[:cut])
+    tiers, extra, chosen = asked.tiers or list(TIERS), argv[cut + 1 :], None
     if unknown := set(tiers) - set(TIERS):
         print(f"no tier {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}", file=sys.stderr)
         return 2
+    if asked.room or asked.changed or asked.near:
+        try:
+            tiers, chosen = choose(asked.room, asked.changed, tiers, asked.near)
+        except KeyError as error:
+            print(error.args[0], file=sys.stderr)
+            return 2
+    if asked.list:
+        return 0
     with tempfile.TemporaryDirectory() as work:
-        results, lacking = through(tiers, extra, Path(work))
+        results, lacking = through(tiers, extra, Path(work), chosen)
     print("\n".join(["", *(line for _, line in results), *lacking]))
     print("not run: a GPU or NPU (the real node declares both, and none is used)")
     return 0 if all(ok for ok, _ in results) else 1

@@ -1,4 +1,5 @@
-"""The operator's shell: kopf watches, a work queue, and hands. It decides nothing: `dljob.control` does.
+"""The operator: kopf watches, a work queue, and calls to Kubernetes. It decides nothing: `dljob.reconcile` does.
 
-Ray and torch are never imported here.
+Rooms from the lowest up: `watch` (caches of Kubernetes objects), `leader` (election), `controller` (observe, reconcile,
+execute), `webhook` (admission). `process` is one operator process, `app` wires it, `main` and `command` start it.
 """

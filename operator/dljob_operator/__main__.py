@@ -1,6 +1,6 @@
 """`python -m dljob_operator`."""
 
-from dljob_operator.main import main
+from dljob_operator.command import main
 
 if __name__ == "__main__":
     main()

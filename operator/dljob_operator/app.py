@@ -1,4 +1,4 @@
-"""The operator put together: client, caches, queue, workers and the tasks beside them, inside kopf's life."""
+"""Assembly of the operator: client, caches, queue, workers and further tasks, within kopf's lifetime."""
 
 from __future__ import annotations
 
@@ -8,69 +8,75 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import kopf
 
-from dljob.control import names
-from dljob.control.lease import Pace
-from dljob.control.model import Settings
-from dljob.kube.api import ApiError, Kube
-from dljob.kube.connection import Way, find
+from dljob.kube.api import Kube
+from dljob.kube.connection import ApiConnection, find
 from dljob.kube.head import address
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.token_key import TokenKey
-from dljob_operator import handlers, lease
-from dljob_operator.cache import Cache
-from dljob_operator.crd import lacking
-from dljob_operator.life import Life
-from dljob_operator.metrics import Metrics
-from dljob_operator.relist import EVERY
-from dljob_operator.workqueue import WorkQueue
+from dljob.reconcile.leadership.lease import LeaseTiming
+from dljob.reconcile.state import names
+from dljob.reconcile.state.model import Settings
+from dljob.tasks import ErrorLog
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.leader import lease
+from dljob_operator.process import OperatorProcess
+from dljob_operator.watch import handlers
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.crd import lacking
+from dljob_operator.watch.relist import EVERY
+from dljob_operator.watch.workqueue import WorkQueue
 
-log = logging.getLogger(__name__)
+log = logging.getLogger(__package__)
 
 LOOK_AGAIN = 10.0
-"""Seconds between two looks for KubeRay while it is missing or old."""
+"""Interval, in seconds, of looks for KubeRay while it is missing or old."""
 LOOK_TWICE = 2.0
-"""Seconds after which an API server that did not answer is asked again."""
+"""Pause, in seconds, before an API server that did not answer is asked again."""
 CRD_FIX = "apply this version's CRD: `helm upgrade` with crds.install, or kubectl apply -f crds/dljob.io_dljobs.yaml"
 HANGS_SECONDS = 15.0
-"""kopf takes up to 7 s to end under load."""
+"""Time, in seconds, for kopf to end; it takes up to 7 s under load."""
 ANEW_SECONDS = 5.0
-"""Before kopf, which has given up, is begun again with the whole process: another operator acts meanwhile."""
+"""Pause, in seconds, before the process restarts after kopf has given up; another operator acts meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """How the one of several operators that acts is found."""
+    """Settings of leader election among several operators."""
 
-    pace: Pace = field(default_factory=Pace)
+    pace: LeaseTiming = field(default_factory=LeaseTiming)
     name: str = lease.NAME
     namespace: str = ""
-    """Empty: the operator's own."""
+    """Namespace of the Lease; empty: the operator's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     settings: Settings
     key: TokenKey
     namespaces: tuple[str, ...] = ()
-    """Empty: all."""
+    """Watched namespaces; empty: all."""
     elect: Elect | None = None
-    """None: this operator acts, and is the only one."""
+    """None: this operator is the only one, and acts."""
     context: str | None = None
     kubeconfig: str | None = None
     workers: int = 16
     metrics_port: int = 8080
-    """0: none, as with the other."""
+    """0: none; also for the other ports."""
     health_port: int = 8081
+    webhook_port: int = 0
+    webhook_certificate: Path = Path("/etc/dljob/webhook")
+    """Folder with `tls.crt` and `tls.key`."""
     relist_seconds: float = EVERY
     look_again_seconds: float = LOOK_AGAIN
     head_url: Callable[[str, int], str] = address
-    """Where a port of a head is."""
+    """Returns the URL of a head's port."""
 
 
 class App:
@@ -82,30 +88,31 @@ class App:
         self.queue = WorkQueue()
         self.metrics = Metrics(options.settings.version)
         self.again = False
-        """It ended to begin anew: for a watch that it could not have before, or since kopf gave up."""
+        """Whether to restart: for a watch that was impossible before, or because kopf gave up."""
         self.hangs = False
-        """Tasks are left that do not end: the process must end without them."""
+        """Whether tasks are left that do not end, so that the process must end without them."""
         self.over = asyncio.Event()
-        """The life has ended, and kopf soon will."""
+        """Set when the operator's tasks have ended; kopf is about to end."""
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
         self._failure: BaseException | None = None
         self._beat = time.monotonic()
         self.lacks = ""
-        """Fields that the served DLJob lacks, in words."""
+        """Fields that the served CRD lacks, in words."""
         self.kuberay: Literal["", "missing", "old"] = ""
-        """What is wrong with KubeRay."""
+        """Problem with KubeRay; empty: none."""
 
     def stop(self) -> None:
-        """End soon, and well."""
+        """Ask for an orderly end."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until a signal or `stop`. Raises what ended a task that must not end."""
-        life = Life(self)
+        """Work until a signal or `stop`. Raises the error of a task that must not end."""
+        life = OperatorProcess(self)
         await life.serve()
         try:
             way, manager = await self._way(), names.MANAGER
+            # Two clients: the second one is for the Lease, so that a flood of calls cannot delay a renewal.
             async with Kube(way, manager=manager) as kube, Kube(await self._way(), manager=manager) as own:
                 await life.run(kube, own)
         finally:
@@ -114,13 +121,14 @@ class App:
             raise self._failure
 
     async def watch(self, begin: handlers.Act, end: handlers.Act) -> None:
-        """Kopf's life. What ends kopf and none of our own tasks is met with a new start, not with the kubelet's."""
+        """Run kopf. When kopf ends by itself, this process restarts, without the kubelet, whose backoff is longer."""
         options = self.options
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         handlers.configure(settings)
         handlers.login(self._way, registry)
         handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
         handlers.life(registry, begin, end)
+        # `standalone`: without kopf's peering; the Lease elects. kopf only watches, also in a standby.
         running = kopf.operator(
             registry=registry,
             settings=settings,
@@ -137,14 +145,15 @@ class App:
                 return
             if self._failure or self._stop.is_set():
                 raise
-            log.exception("kopf has given up: starting anew in %g s", ANEW_SECONDS)
+            log.exception("kopf has given up: restarting the process in %g s", ANEW_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANEW_SECONDS):
                     await self._stop.wait()
             self.again = not self._stop.is_set()
 
     async def _ended_or_hangs(self, running: asyncio.Task[None]) -> None:
-        """Wait until kopf has ended. It may hang (1.45, where credentials are refused) after our life in it has."""
+        """Wait until kopf has ended. Version 1.45 may hang where credentials are refused, after our tasks ended."""
+        # Our tasks have ended by then, so nothing is lost by leaving kopf behind.
         over = asyncio.create_task(self.over.wait(), name="over")
         await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
@@ -154,24 +163,23 @@ class App:
             raise RuntimeError(f"kopf did not end within {HANGS_SECONDS:g} s")
         running.result()
 
-    async def _way(self) -> Way:
+    async def _way(self) -> ApiConnection:
         return await find(self.options.context, self.options.kubeconfig)
 
     async def look(self, kube: Kube) -> Literal["", "missing", "old"]:
-        """Whether KubeRay is there; an API server that is away is waited for."""
+        """Return the problem with KubeRay, if any; wait for an API server that is away."""
+        errors = ErrorLog("the look for KubeRay", log)
         while True:
             try:
                 return await RayClusters(kube).trouble()
-            except ApiError as error:
-                log.warning("cannot see whether KubeRay is there: %s", error.message)
-            except Exception:  # an answer that makes no sense today may make some tomorrow
-                log.exception("what is served of KubeRay cannot be read")
+            except Exception as error:  # noqa: BLE001 - an unreadable answer today may be readable tomorrow
+                errors.failed(error)
             await asyncio.sleep(LOOK_TWICE)
 
     # -- used by the life
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task without which the operator cannot go on."""
+        """Start a task that must not end before the operator does."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
@@ -179,6 +187,7 @@ class App:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()):
+            # A bug of ours ends the container, and the kubelet's backoff is right for it; only kopf's end is absorbed.
             log.critical("%s ended: %r", task.get_name(), error)
             self._failure = error
             self._stop.set()
@@ -190,35 +199,35 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def anew(self, why: str) -> None:
-        """Replace the process, for a watch that kopf can only begin at its start."""
-        log.info("%s: starting anew to watch them", why)
+        """Restart the process for a watch that kopf can only begin at its start."""
+        log.info("%s: restarting the process to watch them", why)
         self.again = True
         self._stop.set()
 
     async def watch_crd(self, kube: Kube) -> None:
-        """Say it when the served DLJob lacks fields, and look again until it has them."""
+        """Log fields that the served CRD lacks, and look again until it has them."""
+        errors = ErrorLog("the look at how DLJobs are served", log)
         while True:
             try:
                 found = await lacking(kube)
-            except ApiError as error:
-                log.warning("cannot see how DLJobs are served: %s", error.message)
-            except Exception:  # an answer that makes no sense must not end the operator
-                log.exception("how DLJobs are served cannot be read")
+            except Exception as error:  # noqa: BLE001 - an unreadable answer must not end the operator
+                errors.failed(error)
             else:
+                errors.worked()
                 if found and found != self.lacks:
-                    log.error("the served DLJob lacks %s: what is written there is lost; %s", found, CRD_FIX)
+                    log.error("the served CRD lacks %s: values written there are lost; %s", found, CRD_FIX)
                 self.lacks = found
                 if not found:
                     return
             await asyncio.sleep(self.options.look_again_seconds)
 
     async def beat(self) -> None:
-        """Show that the event loop turns."""
+        """Record each second that the event loop runs."""
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
 
     @property
     def lag(self) -> float:
-        """Seconds that the event loop is behind."""
+        """Lag of the event loop in seconds."""
         return max(0.0, time.monotonic() - self._beat - 1.0)

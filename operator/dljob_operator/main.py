@@ -1,34 +1,34 @@
-"""`dljob-operator`: the command line, the log, and the process around the operator."""
+"""`dljob-operator`: command line, logging, and the process around the operator."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-from dljob.control.lease import DURATION, RETRY, Pace
-from dljob.control.model import Settings
 from dljob.errors import DLJobError, UsageError
+from dljob.json_log import JsonLines
 from dljob.kube.connection import own_account
 from dljob.kube.token_key import TokenKey
-from dljob.plan.dress import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
-from dljob_operator import lease
+from dljob.raycluster.pod_security import LEVELS, PodPolicy
+from dljob.raycluster.render import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
+from dljob.reconcile.leadership.lease import DURATION, RETRY, LeaseTiming
+from dljob.reconcile.state.model import Settings
 from dljob_operator.app import App, Elect, Options
+from dljob_operator.leader import lease
 
-log = logging.getLogger("dljob_operator")
+log = logging.getLogger(__package__)
 
 KEY_VARIABLE = "DLJOB_TOKEN_KEY"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the operator until it is told to stop; exits 0 then, and with the code of what went wrong otherwise."""
+    """Run the operator until it is stopped; exit with 0 then, else with the code of the error."""
     arguments = parser().parse_args(argv)
     log_as(arguments.log_format)
     given = sys.argv[1:] if argv is None else argv
@@ -42,53 +42,82 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
-    """Run it, and leave from here where tasks may be left that would never end."""
+    """Run the app; restart or leave from here, where tasks may be left that would never end."""
     app = App(options(arguments))
     await app.run()
+    # Neither execv nor _exit runs exit handlers: flush the log here.
     if app.again or app.hangs:
         logging.shutdown()
     if app.again:
         os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given])  # noqa: S606 - ourselves, anew
     if app.hangs:
-        os._exit(0)
+        os._exit(0)  # a plain return would wait in asyncio.run for the task that hangs
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="dljob-operator", description="Runs DLJobs on a Kubernetes cluster with KubeRay.", allow_abbrev=False
     )
     add = made.add_argument
-    add("--namespace", action="append", default=[], help="look after this namespace (repeatable; default: all)")
+    add("--namespace", action="append", default=[], help="namespace to watch (repeatable; default: all)")
     add(
         "--image",
         default=DEFAULT_IMAGE,
-        help="runtime image of jobs that name none (%(default)s)",
+        help="runtime image of jobs without spec.image (%(default)s)",
     )
-    add("--ray-version", default=DEFAULT_RAY_VERSION, help="Ray's version of jobs that name none (%(default)s)")
-    add("--init-image", default="", help="image that brings dljob into user images; none: images must have it")
+    add("--ray-version", default=DEFAULT_RAY_VERSION, help="Ray's version of jobs without rayVersion (%(default)s)")
+    add("--init-image", default="", help="image that copies dljob into user images; none: these must contain it")
     add("--token-key-file", type=Path, help=f"file with the key of Ray's tokens (or ${KEY_VARIABLE})")
     add("--metrics-port", type=_port, default=8080, help="port of /metrics, 0 for none (%(default)s)")
     add("--health-port", type=_port, default=8081, help="port of /healthz, 0 for none (%(default)s)")
-    add("--log-format", choices=("plain", "json"), default="plain", help="how lines of the log look (%(default)s)")
-    add("--workers", type=_count, default=16, help="how many DLJobs are worked on at once (%(default)s)")
+    add("--webhook-port", type=_port, default=0, help="port of the admission webhook, 0 for none (%(default)s)")
+    what = "folder with the webhook's tls.crt and tls.key (%(default)s)"
+    add("--webhook-certificate", type=Path, default=Path("/etc/dljob/webhook"), metavar="FOLDER", help=what)
+    add("--log-format", choices=("plain", "json"), default="plain", help="format of the log (%(default)s)")
+    add("--workers", type=_count, default=16, help="DLJobs that are processed concurrently (%(default)s)")
+    _pod_flags(made)
     _election_flags(made)
     add("--kubeconfig", help="kubeconfig to use, outside of a cluster")
     add("--context", help="context of the kubeconfig")
     return made
 
 
+def _pod_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that limit the pods of jobs."""
+    add, usual = parser.add_argument, PodPolicy()
+    what = "level of the Pod Security Standards for the pods of jobs (%(default)s)"
+    add("--pod-security", choices=LEVELS, default=usual.level, help=what)
+    what = f"capability that containers of jobs may add beyond that level (repeatable; {', '.join(usual.capabilities)})"
+    add("--pod-capability", action="append", metavar="NAME", help=f"{what}; empty: none")
+    what = "namespace whose jobs are exempt from level and capabilities (repeatable)"
+    add("--pod-security-exempt", action="append", default=[], metavar="NAMESPACE", help=what)
+    what = "service account that pods of jobs may use (repeatable; default: any but the operator's own)"
+    add("--pod-service-account", action="append", default=[], metavar="NAME", help=what)
+
+
+def _pods(arguments: argparse.Namespace) -> PodPolicy:
+    named = arguments.pod_capability
+    return PodPolicy(
+        level=arguments.pod_security,
+        capabilities=PodPolicy().capabilities if named is None else tuple(name for name in named if name),
+        exempt=tuple(arguments.pod_security_exempt),
+        accounts=tuple(arguments.pod_service_account),
+        operator=own_account(),
+    )
+
+
 def _election_flags(parser: argparse.ArgumentParser) -> None:
-    """As Kubernetes' own controllers have them."""
+    """Add the flags of leader election, named as in Kubernetes' own controllers."""
     add, name = parser.add_argument, "--leader-elect"
-    what = "act only while holding a Lease: for several replicas (default: act, and be the only one)"
+    what = "act only while holding a Lease, for several replicas (default: act as the only one)"
     add(name, nargs="?", type=_truth, const=True, default=False, metavar="true|false", help=what)
-    what = "a Lease that is not renewed for so long is taken by another replica (8s)"
+    what = "time without renewal after which another replica takes the Lease (8s)"
     add(f"{name}-lease-duration", type=_whole_seconds, default=DURATION, metavar="SECONDS", help=what)
-    what = "how often it is renewed, at most a third of that; who waits looks four times as often (2s)"
+    what = "interval of renewals, at most a third of that; candidates look four times as often (2s)"
     add(f"{name}-retry-period", type=_seconds, default=RETRY, metavar="SECONDS", help=what)
-    add(f"{name}-resource-name", default=lease.NAME, metavar="NAME", help="the Lease's name (%(default)s)")
-    what = "its namespace (default: the operator's own)"
+    add(f"{name}-resource-name", default=lease.NAME, metavar="NAME", help="name of the Lease (%(default)s)")
+    what = "namespace of the Lease (default: the operator's own)"
     add(f"{name}-resource-namespace", default="", metavar="NAMESPACE", help=what)
 
 
@@ -96,20 +125,21 @@ def _elect(arguments: argparse.Namespace) -> Elect | None:
     if not arguments.leader_elect:
         return None
     duration, retry = arguments.leader_elect_lease_duration, arguments.leader_elect_retry_period
+    # The holder stops at two thirds: with fewer than three renewals one lost answer would cost the lead.
     if not 3 <= 3 * retry <= duration:
         raise UsageError(
             f"--leader-elect-retry-period of {retry:g} s does not fit --leader-elect-lease-duration of {duration} s",
             hint="a Lease is to be renewed three times while it lasts: take 1 s or more, and at most a third of it",
         )
     where = arguments.leader_elect_resource_namespace
-    return Elect(Pace(duration, retry), arguments.leader_elect_resource_name, where)
+    return Elect(LeaseTiming(duration, retry), arguments.leader_elect_resource_name, where)
 
 
 def options(arguments: argparse.Namespace) -> Options:
-    """The flags as values.
+    """Convert the flags to values.
 
     Raises:
-        UsageError: The token key cannot be used, or there is none where there must be one.
+        UsageError: the token key cannot be used, or is missing within a cluster.
     """
     return Options(
         settings=Settings(
@@ -117,7 +147,7 @@ def options(arguments: argparse.Namespace) -> Options:
             image=arguments.image,
             ray_version=arguments.ray_version,
             init_image=arguments.init_image,
-            service_account=own_account(),
+            pods=_pods(arguments),
         ),
         key=_key(arguments.token_key_file),
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
@@ -127,6 +157,8 @@ def options(arguments: argparse.Namespace) -> Options:
         workers=arguments.workers,
         metrics_port=arguments.metrics_port,
         health_port=arguments.health_port,
+        webhook_port=arguments.webhook_port,
+        webhook_certificate=arguments.webhook_certificate,
     )
 
 
@@ -135,9 +167,10 @@ def _key(file: Path | None) -> TokenKey:
         return TokenKey.from_file(file)
     if os.environ.get(KEY_VARIABLE):
         return TokenKey.from_text(os.environ[KEY_VARIABLE], f"${KEY_VARIABLE}")
+    # In a pod a made-up key would be a new one at each start, and cut off the jobs of the last.
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise UsageError("no token key is given", hint="mount a Secret and name it: --token-key-file")
-    log.warning("no --token-key-file: the key is made up, and the jobs of this run are out of reach for the next one")
+    log.warning("no --token-key-file: a key is generated; after a restart the operator cannot reach present jobs")
     return TokenKey.generate()
 
 
@@ -176,24 +209,10 @@ def _truth(text: str) -> bool:
 
 
 def log_as(form: str) -> None:
-    """Set up the log on stderr: lines for people, or one JSON object a line."""
+    """Set up logging on stderr: lines for people, or one JSON object per line."""
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)-8s %(message)s")
-    handler.setFormatter(_JsonLines() if form == "json" else plain)
+    handler.setFormatter(JsonLines() if form == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("kopf.objects", "kopf.activities", "aiohttp.access"):  # lines for every event and every probe
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        """A line of JSON: time, level, logger, message, and the traceback where there is one."""
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)

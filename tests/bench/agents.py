@@ -1,14 +1,15 @@
 """What the reports of 1,000 nodes with 8 hosts each cost PrimeMaster: its share of a core, and how often it asks.
 
-PrimeMaster's own ear (`NodeWatch`, `Evidence`) in an actor of its own; the agents are made up: a few actors that answer
-for hundreds of nodes each, and every answer brings a step of every host. What is not in the figure is that real agents
-are as many connections as nodes.
+PrimeMaster's own ear (`NodeWatch`, `HeartbeatLog`) in an actor of its own; the agents are made up: a few actors that
+answer for hundreds of nodes each, and every answer brings a step of every host. What is not in the figure is that real
+agents are as many connections as nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 import time
 from statistics import median
 from types import SimpleNamespace
@@ -17,14 +18,15 @@ from typing import Any
 import ray
 from bench_common import Row, cluster, runs
 
-from dljob.master.state import RankPhase
-from dljob.master.views import HostId, NodeView
-from dljob.runtime.accounts import Evidence
-from dljob.runtime.backend import ActorRef
-from dljob.runtime.messages import Ask, Beacon, BeaconReply, JobInfo, Pulse
-from dljob.runtime.node_watch import NodeWatch
-from dljob.runtime.ray_backend import RayBackend
+from dljob.master.state.state import RankPhase
+from dljob.master.state.views import HostId, NodeView
+from dljob.runtime.backend.interface import ActorRef
+from dljob.runtime.backend.ray_backend import RayBackend
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.node_watch import NodeWatch
+from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, Pulse
 from dljob.spec.policy import FaultTolerance
+from dljob.tasks import TaskOwner
 
 NODES, HOSTS, FLEETS = 1000, 8, 2
 WARM_S, FOR_S = 4.0, 8.0
@@ -39,12 +41,12 @@ class Fleet:
 
     async def beat(self, node: int, packed: bytes) -> bytes:
         """As an agent whose hosts have news all the time."""
-        await asyncio.sleep(Ask.unpacked(packed).news_s)
+        await asyncio.sleep(AgentRequest.unpacked(packed).news_s)
         self._step += 1
         ranks = range(node * HOSTS, (node + 1) * HOSTS)
         steps = {rank: {rank: (1, self._step, {"loss": 0.5})} for rank in ranks}
         return Pulse(
-            1, self._step, tuple(Beacon("w", f"01234567/w/{rank}/1", 1, steps[rank]) for rank in ranks)
+            1, self._step, tuple(Heartbeat("w", f"01234567/w/{rank}/1", 1, steps[rank]) for rank in ranks)
         ).packed()
 
 
@@ -71,18 +73,24 @@ class Master:
 
     def __init__(self, nodes: int, fleets: list[Any]) -> None:
         self.state: Any = _state(nodes)
-        self.evidence = Evidence()
+        self.evidence = HeartbeatLog()
         self._at: dict[str, float] = {}
         self._known = {own.actor: who for who, own in self.state.hosts.items()}
         self._backend = Backend(fleets)
         self._watch = NodeWatch(
-            INFO, self._backend, self._offer, lambda: self.state, epoch=lambda: 1, heard=self._heard
+            INFO,
+            self._backend,
+            self._offer,
+            lambda: self.state,
+            epoch=lambda: 1,
+            heard=self._heard,
+            owner=TaskOwner(sys.exit),
         )
 
     async def _offer(self, *events: object) -> None:
         raise SystemExit(f"nothing happens here, but: {events}")
 
-    def _heard(self, beacon: Beacon) -> BeaconReply:
+    def _heard(self, beacon: Heartbeat) -> BeaconReply:
         for _ in self.evidence.heard(self.state, beacon, time.time()):
             raise SystemExit("no step matters here")
         self._at[beacon.actor] = time.time()

@@ -123,7 +123,7 @@ def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[
         made = Cluster()
         made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
         made.raylets = [made.add_node(num_cpus=n, object_store_memory=store) for n in cpus]
-        from dljob.runtime.connect import connect
+        from dljob.runtime.backend.connect import connect
 
         connect(made.address)
         made.wait_for_nodes()

@@ -29,7 +29,7 @@ def manifest(name: str, out: Path, roles: list[dict[str, Any]], **fault_toleranc
 def submit(document: dict[str, Any]) -> Any:
     """A handle of the job, submitted to the Ray that this process is connected to."""
     from dljob.api.handle import submit as submit_to
-    from dljob.spec.load import parse
+    from dljob.spec.loading.load import parse
 
     return submit_to(parse(document), address=None, code_dir=APPS)
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from bench_common import Row, runs
 
-from dljob.runtime.checkpoint.client import Client
-from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.client import CheckpointClient
+from dljob.runtime.checkpoint.model import CheckpointLocation
 
 SIZE = 256 << 20
 TENSORS = 160
@@ -57,7 +57,7 @@ def by_tensor(tensors: dict[str, torch.Tensor], target: mmap.mmap) -> None:
     del here
 
 
-def on_disk(mine: Client) -> float:
+def on_disk(mine: CheckpointClient) -> float:
     """Seconds until it is on disk."""
     return once(lambda: mine.wait(300))
 
@@ -89,8 +89,8 @@ def main() -> None:
             theirs.close()
             ours.recv(1000)
             threading.Thread(target=agree, args=(ours,), daemon=True).start()
-            place = Place(address, str(Path(folder) / "trainer"), "trainer/0", 0, 1, 1, 1, 1, "trainer")
-            mine = Client(lambda: asdict(place), lambda text: print(text, file=sys.stderr))
+            place = CheckpointLocation(address, str(Path(folder) / "trainer"), "trainer/0", 0, 1, 1, 1, 1, "trainer")
+            mine = CheckpointClient(lambda: asdict(place), lambda text: print(text, file=sys.stderr))
             whole = state()
             first = once(lambda: mine.save(0, whole, persist=True))
             disk = [on_disk(mine)]

@@ -1,13 +1,15 @@
-"""`dljob --help`: how long it takes, and that it imports nothing heavy."""
+"""`dljob --help`, and `dljob status` of a running job: how long they take, and that help imports nothing heavy."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
 from statistics import median
 
-from bench_common import Row, runs
+from bench_common import Row, folder, runs, until
 
 HEAVY = ("ray", "torch", "kubernetes", "kopf")
 LOOK = f"""
@@ -22,17 +24,44 @@ print(",".join(name for name in {HEAVY!r} if name in sys.modules), file=sys.stde
 """
 
 
-def timed() -> float:
-    """Seconds of one `dljob --help`, the interpreter's start included."""
+JOB = """apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: waits}
+spec: {roles: [{name: worker, replicas: 2, resources: {cpu: 100m}, entrypoint: {command: [sleep, "600"]}}]}
+"""
+
+
+def dljob(*words: str) -> str:
+    """What a command prints on stdout."""
+    command = [sys.executable, "-m", "dljob.cli", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+
+def timed(*words: str) -> float:
+    """Seconds of a command, the interpreter's start included."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "dljob.cli", "--help"], check=True, capture_output=True)
+    dljob(*words)
     return time.perf_counter() - begin
 
 
+def status() -> list[float]:
+    """Seconds of `dljob status JOB`, each while the job runs on a Ray of its own."""
+    with folder() as home:
+        os.environ["DLJOB_HOME"] = str(home / "state")
+        file = home / "waits.yaml"
+        file.write_text(JOB)
+        dljob("run", str(file), "--detach")
+        try:
+            until(lambda: json.loads(dljob("status", "waits", "-o", "json"))["phase"] == "Running", 120, 0.5)
+            return [timed("status", "waits") for _ in range(runs(15))]
+        finally:
+            dljob("stop", "waits", "--wait")
+
+
 def main() -> None:
-    """One row."""
-    timed()
-    took = [timed() for _ in range(runs(15))]
+    """Two rows."""
+    timed("--help")
+    took = [timed("--help") for _ in range(runs(15))]
     looked = subprocess.run([sys.executable, "-c", LOOK], check=True, capture_output=True, text=True)
     imported = looked.stderr.strip()
     Row(
@@ -44,6 +73,10 @@ def main() -> None:
         samples={"dljob": took},
         facts={"none of them imported": imported == ""},
         note=imported and f"imported: {imported}",
+    ).emit()
+    asked = status()
+    Row(
+        "status", "`dljob status JOB` of a running job", "<= 0.5 s", median(asked), 0.5, samples={"dljob": asked}
     ).emit()
 
 

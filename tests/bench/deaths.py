@@ -17,6 +17,7 @@ from typing import Any, get_args
 from bench_common import Row, cluster, say
 
 RAY = Path(__file__).resolve().parent.parent / "ray"
+FOLDERS = [str(RAY / "kits"), str(RAY / "users")]
 
 
 def story(where: Path, at: Sequence[str]) -> Any:
@@ -32,7 +33,7 @@ def story(where: Path, at: Sequence[str]) -> Any:
 
 def told(scene: Any) -> str:
     """What was not come to, of all kinds of events that there are."""
-    from dljob.master.events import Event
+    from dljob.master.state.events import Event
 
     never = {kind.__name__ for kind in get_args(Event)} - scene.kinds()
     return f"kinds of events that this job never has: {', '.join(sorted(never)) or 'none'}"
@@ -40,8 +41,8 @@ def told(scene: Any) -> str:
 
 def main() -> None:
     """One row; a point at which something is wrong ends it with what that is."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(RAY), os.environ.get("PYTHONPATH")]))
-    sys.path.append(str(RAY))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*FOLDERS, os.environ.get("PYTHONPATH")]))
+    sys.path += FOLDERS
     with cluster(4, 4), tempfile.TemporaryDirectory(prefix="dlb", dir="/tmp") as home:
         scene = story(Path(home) / "all", ["*"])
         points, deaths = sorted(scene.points()), len(scene.job.segments()) - 1

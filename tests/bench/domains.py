@@ -12,8 +12,8 @@ import json
 import sys
 import time
 
-from dljob.master.assign import Assignment, assign
-from dljob.master.views import NodeView
+from dljob.master.start.assign import Assignment, assign
+from dljob.master.state.views import NodeView
 from dljob.plan.model import GRAIN, Bundle, Unit
 
 TAKES = (("CPU", 8 * GRAIN), ("GPU", 8 * GRAIN))

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench_common import Row, folder, runs, say, until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ray"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ray" / "kits"))
 
 ROLES = [
     {"name": "caller", "entrypoint": {"class": "head_user.caller"}, "resources": {"cpu": "0.5"}},

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kube"))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "kube" / "kits"))
 
 from cluster import kuberay, up
 from cluster.handle import Cluster

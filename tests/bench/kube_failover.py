@@ -17,8 +17,8 @@ from bench_common import Row, folder, say
 from kube_bench import Cluster, Made, create, plane
 from operator_kit import Operator
 
-from dljob.control.lease import RETRY
 from dljob.kube.api import Kube
+from dljob.reconcile.leadership.lease import RETRY
 
 ROUNDS = int(os.environ.get("BENCH_RUNS", "7"))
 

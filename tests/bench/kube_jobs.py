@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 from bench_common import HERE, Row, folder, runs, say
 
-sys.path[:0] = [str(HERE.parent / "kube"), str(HERE.parent / "unit" / "kube")]
+sys.path[:0] = [str(HERE.parent / "kube"), str(HERE.parent / "kube" / "kits"), str(HERE.parent / "unit" / "kube")]
 from cluster import up  # noqa: E402 - the folders above have no packages
 from cluster.handle import Cluster  # noqa: E402 - the folders above have no packages
 from operator_kit import found, token, until, with_images  # noqa: E402 - the folders above have no packages

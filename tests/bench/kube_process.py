@@ -20,7 +20,7 @@ from bench_common import APPS, HERE, Entries, Row, cluster, folder, in_turn, run
 from bench_jobs import end, manifest, role
 from kube_jobs import NAMESPACE, SMALL, meta, node
 
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kube")]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kube"), str(HERE.parent / "kube" / "kits")]
 from cluster.handle import Cluster  # noqa: E402 - the folders above have no packages
 from operator_kit import found, until  # noqa: E402 - the folders above have no packages
 

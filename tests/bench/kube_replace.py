@@ -13,7 +13,7 @@ from typing import Any
 from bench_common import HERE, Row, in_turn, runs
 from kube_jobs import NAMESPACE, SMALL, meta, node
 
-sys.path[:0] = [str(HERE.parent / "kube")]
+sys.path[:0] = [str(HERE.parent / "kube"), str(HERE.parent / "kube" / "kits")]
 from cluster.handle import Cluster, KubectlError  # noqa: E402 - the folders above have no packages
 from operator_kit import found, until  # noqa: E402 - the folders above have no packages
 

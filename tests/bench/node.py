@@ -18,7 +18,7 @@ from typing import Any
 from bench_common import Entries, Row, alive, cluster, folder, live_actors, runs, say, until
 from bench_jobs import manifest, role, submit
 
-from dljob.runtime.descendants import below
+from dljob.runtime.linux.descendants import below
 from dljob.telemetry.records import scan
 
 RANKS = 4

@@ -9,10 +9,10 @@ from typing import Any
 
 from bench_common import Row, runs
 
-from dljob.master.assign import Assignment, assign, would_be_nodes
+from dljob.master.start.assign import Assignment, assign, would_be_nodes
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
-from dljob.spec.load import parse
+from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 
 GIB = 1 << 30

@@ -11,11 +11,11 @@ import json
 import sys
 import time
 
-from dljob.master import sight
-from dljob.master.draft import Draft
-from dljob.master.state import HostPhase, HostState
+from dljob.master.start import visible_devices
+from dljob.master.state.state import HostPhase, HostState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
 from dljob.master.transition import initial
-from dljob.master.views import HostId
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
 
@@ -27,14 +27,14 @@ def main(nodes: int) -> None:
         "entrypoint": {"class": "a.B"}, "accelerator": {"type": "GPU"},
     }  # fmt: skip
     manifest = DLJobManifest.model_validate({"metadata": {"name": "b"}, "spec": {"roles": [role]}})
-    d = Draft(initial(plan(manifest), manifest.spec, "u" * 8, 0.0), 0.0)
+    d = StateTransaction(initial(plan(manifest), manifest.spec, "u" * 8, 0.0), 0.0)
     for rank in range(8 * nodes):
         ids = (str(rank % 8),)
         own = HostState(HostPhase.READY, 1, node=f"n{rank // 8}", devices=(("GPU", ids),), slots=(ids,))
         d.hosts = d.hosts.set(HostId("w", rank), own)
     began = time.perf_counter()
-    there, facts = sight.of_nodes(d, "w"), d.facts("w")
-    seen = [sight.of_rank(facts, d.hosts[HostId("w", rank)], rank, there) for rank in range(8 * nodes)]
+    there, facts = visible_devices.of_nodes(d, "w"), d.facts("w")
+    seen = [visible_devices.of_rank(facts, d.hosts[HostId("w", rank)], rank, there) for rank in range(8 * nodes)]
     took = time.perf_counter() - began
     assert all(index == rank % 8 for rank, (_, index) in enumerate(seen))
     print(json.dumps({"ranks": 8 * nodes, "seconds": round(took, 4)}))

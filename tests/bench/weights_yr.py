@@ -21,9 +21,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 from datasystem_kit import Datasystem
 
-from dljob.runtime import context, weights_yr
-from dljob.runtime.weights_data import flat, whole
-from dljob.runtime.weights_model import Version
+from dljob.runtime.process import context
+from dljob.runtime.weights import yr_transport
+from dljob.runtime.weights.buckets import flat, whole
+from dljob.runtime.weights.model import Version
 
 ROUNDS = 15
 
@@ -49,7 +50,7 @@ def main() -> None:
     with Datasystem() as datasystem:
         os.environ.update(datasystem.environment)
         line: Any = Line()
-        carrier = weights_yr.DatasystemCarrier(line)
+        carrier = yr_transport.DatasystemCarrier(line)
         for version in range(ROUNDS):
             state = {"w": np.full(16 << 20, version, dtype=np.float32)}
             begin = time.perf_counter()

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 from datasystem_kit import Datasystem
 
-from dljob.runtime.backend import ActorSpec
+from dljob.runtime.backend.interface import ActorSpec
 from dljob.runtime.yr import session
 from dljob.runtime.yr.backend import YrBackend
 from dljob.runtime.yr.keys import connected

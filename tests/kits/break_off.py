@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from dljob.runtime import torch_group
+from dljob.runtime.worker import torch_group
 
 PATIENCE_S = 10.0
 """Of a machine that is full; it takes 10 ms."""

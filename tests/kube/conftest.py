@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[1] / "kits"))
+sys.path.insert(1, str(Path(__file__).parent / "kits"))
+sys.path.insert(2, str(Path(__file__).parents[1] / "kits"))
 
 from cluster import cache, kuberay, up
 from cluster import kwok as fake

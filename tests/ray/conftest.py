@@ -17,7 +17,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
-LEAN = str(HERE / "as_in_images")
+FOLDERS = [str(HERE / "kits"), str(HERE / "users"), str(HERE.parent / "kits")]
+LEAN = str(HERE / "kits" / "as_in_images")
 ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -40,13 +41,13 @@ if LEAN not in os.environ.get("PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = os.pathsep.join([LEAN, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # Helper modules beside the tests, importable here and by Ray's workers.
-sys.path[:0] = [str(HERE), str(HERE.parent / "kits")]
+sys.path[:0] = FOLDERS
 pytest.register_assert_rewrite("backend_contract", "mortal_scene", "prime_help")
 
 from raylets import RayHere  # noqa: E402 - found by the path above
 
-TORCH = ("accelerators", "checkpoint_jobs", "checkpoint_peers", "collectives", "elastic_nodes", "examples", "hangs")
-TORCH += ("break_off", "host_torch", "in_process", "resize", "torchrun", "verl")
+TORCH = ("accelerators", "checkpoint_jobs", "checkpoint_peers", "collectives", "elastic_nodes", "ends_that_repeat")
+TORCH += ("examples", "hangs", "break_off", "host_torch", "in_process", "resize", "torchrun", "verl")
 """Files whose jobs are of several ranks with torch: half of a run, which takes all of two cores."""
 
 
@@ -67,7 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
 def ray_here() -> Iterator[RayHere]:
     """A Ray of several raylets; this process is connected to it."""
     temp = tempfile.mkdtemp(prefix="dlj-", dir="/tmp")
-    path = os.pathsep.join([str(HERE), str(HERE.parent / "kits"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([*FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.update({"RAY_TMPDIR": temp, "PYTHONPATH": path})
     os.environ.pop("RAY_ADDRESS", None)
     import ray

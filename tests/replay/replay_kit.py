@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dljob.master.state import JobState
+from dljob.master.state.state import JobState
 
 
 def summary(state: JobState) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from replay_kit import summary
 
-from dljob.master.codec import replay
+from dljob.master.persistence.codec import replay
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
 from dljob.telemetry.records import scan

@@ -13,7 +13,7 @@ import pytest
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 """A test here that asks Ray for something fails, where Ray would begin one by itself, for all tests of the process."""
 HERE = Path(__file__).parent
-UNTRACED = ("sim", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
+UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
 """Simulations, whole operators, and what is not ours: as tests marked slow, they run the same lines a million times."""
 
 

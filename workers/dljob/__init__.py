@@ -9,10 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dljob.api.any_job import AnyJob
     from dljob.api.builder import DLJobBuilder
+    from dljob.api.find import job, jobs
     from dljob.api.handle import JobHandle
-    from dljob.api.job import DLJob
+    from dljob.api.job import DLJob, Workload
+    from dljob.api.kubernetes.handle import KubernetesJob
+    from dljob.api.local.session import local
     from dljob.api.rl import RLJobBuilder, RLRoleType
+    from dljob.api.role import RoleBuilder
+    from dljob.api.views import JobEvent, JobStatus
     from dljob.calls.collect import register_collect
     from dljob.calls.dispatch import register_dispatch
     from dljob.calls.rows import register_rows, whole
@@ -35,25 +41,34 @@ if TYPE_CHECKING:
         UnreachableError,
         UsageError,
     )
-    from dljob.runtime.batches import GlobalBatch, global_batches
     from dljob.runtime.checkpoint import checkpoint
     from dljob.runtime.collectives.group import CollectiveGroup
     from dljob.runtime.collectives.table import register_backends
-    from dljob.runtime.context import WorkerContext, current_worker, progress
-    from dljob.runtime.data_queue import DataQueue
-    from dljob.runtime.futures import CallFuture, FutureSequence
-    from dljob.runtime.relauncher import BadNode, NodeRelauncher
-    from dljob.runtime.rpc import RoleGroup, rpc
-    from dljob.runtime.shards import Shard, shards
-    from dljob.runtime.sub_master import SubMaster
-    from dljob.runtime.weights import WeightChannel
-    from dljob.runtime.worker import Worker
+    from dljob.runtime.controller.relauncher import BadNode, NodeRelauncher
+    from dljob.runtime.data.batches import GlobalBatch, global_batches
+    from dljob.runtime.data.shards import Shard, shards
+    from dljob.runtime.process.context import current_worker, progress
+    from dljob.runtime.process.worker_context import WorkerContext
+    from dljob.runtime.queues.data_queue import DataQueue
+    from dljob.runtime.rpc.futures import CallFuture, FutureSequence
+    from dljob.runtime.rpc.streams import Stream
+    from dljob.runtime.weights.channel import WeightChannel
+    from dljob.runtime.worker.sub_master import SubMaster
+    from dljob.runtime.worker.typed import TypedRoleGroup as RoleGroup
+    from dljob.runtime.worker.typed import TypedWorker as Worker
+    from dljob.runtime.worker.typed import rpc
 
 _HOMES = {
+    "dljob.api.any_job": ("AnyJob",),
     "dljob.api.builder": ("DLJobBuilder",),
+    "dljob.api.find": ("job", "jobs"),
     "dljob.api.handle": ("JobHandle",),
-    "dljob.api.job": ("DLJob",),
+    "dljob.api.job": ("DLJob", "Workload"),
+    "dljob.api.kubernetes.handle": ("KubernetesJob",),
+    "dljob.api.local.session": ("local",),
     "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),
+    "dljob.api.role": ("RoleBuilder",),
+    "dljob.api.views": ("JobEvent", "JobStatus"),
     "dljob.calls.collect": ("register_collect",),
     "dljob.calls.dispatch": ("register_dispatch",),
     "dljob.calls.rows": ("register_rows", "whole"),
@@ -76,23 +91,26 @@ _HOMES = {
         "UnreachableError",
         "UsageError",
     ),
-    "dljob.runtime.batches": ("GlobalBatch", "global_batches"),
+    "dljob.runtime.data.batches": ("GlobalBatch", "global_batches"),
     "dljob.runtime.checkpoint": ("checkpoint",),
     "dljob.runtime.collectives.group": ("CollectiveGroup",),
     "dljob.runtime.collectives.table": ("register_backends",),
-    "dljob.runtime.context": ("WorkerContext", "current_worker", "progress"),
-    "dljob.runtime.data_queue": ("DataQueue",),
-    "dljob.runtime.futures": ("CallFuture", "FutureSequence"),
-    "dljob.runtime.relauncher": ("BadNode", "NodeRelauncher"),
-    "dljob.runtime.rpc": ("RoleGroup", "rpc"),
-    "dljob.runtime.shards": ("Shard", "shards"),
-    "dljob.runtime.sub_master": ("SubMaster",),
-    "dljob.runtime.weights": ("WeightChannel",),
-    "dljob.runtime.worker": ("Worker",),
+    "dljob.runtime.process.context": ("current_worker", "progress"),
+    "dljob.runtime.process.worker_context": ("WorkerContext",),
+    "dljob.runtime.queues.data_queue": ("DataQueue",),
+    "dljob.runtime.rpc.futures": ("CallFuture", "FutureSequence"),
+    "dljob.runtime.controller.relauncher": ("BadNode", "NodeRelauncher"),
+    "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
+    "dljob.runtime.data.shards": ("Shard", "shards"),
+    "dljob.runtime.rpc.streams": ("Stream",),
+    "dljob.runtime.worker.sub_master": ("SubMaster",),
+    "dljob.runtime.weights.channel": ("WeightChannel",),
+    "dljob.runtime.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AnyJob",
     "BadNode",
     "CallError",
     "CallFuture",
@@ -108,9 +126,12 @@ __all__ = [
     "DeadlineError",
     "FutureSequence",
     "GlobalBatch",
+    "JobEvent",
     "JobFailedError",
     "JobHandle",
+    "JobStatus",
     "JournalError",
+    "KubernetesJob",
     "NodeRelauncher",
     "NotFoundError",
     "PeerLostError",
@@ -119,18 +140,24 @@ __all__ = [
     "RLJobBuilder",
     "RLRoleType",
     "RemoteError",
+    "RoleBuilder",
     "RoleGroup",
     "Shard",
     "SpecError",
+    "Stream",
     "SubMaster",
     "UnreachableError",
     "UsageError",
     "WeightChannel",
     "Worker",
     "WorkerContext",
+    "Workload",
     "checkpoint",
     "current_worker",
     "global_batches",
+    "job",
+    "jobs",
+    "local",
     "progress",
     "register_backends",
     "register_collect",

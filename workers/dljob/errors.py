@@ -1,18 +1,19 @@
-"""Every error that dljob raises on purpose, and the exit codes.
+"""The tree of dljob's exceptions, and the exit codes of its commands.
 
     DLJobError
     +-- SpecError            the spec is wrong; carries all problems at once       exit 2
     +-- UsageError           a command or call is used wrongly                      exit 2
-    +-- PlacementError       the plan cannot fit; carries what is missing           exit 2
+    +-- PlacementError       the plan cannot fit; names the missing resources       exit 2
     +-- NotFoundError        no such job, role or rank                              exit 3
-    +-- UnreachableError     no Ray there, no right to it, or it went away          exit 4
-    +-- DeadlineError        something did not happen in time                       exit 5
-    +-- JobFailedError       the job ended, and not well                            exit 1
+    +-- UnreachableError     Ray cannot be reached, refuses access, or went away    exit 4
+    +-- DeadlineError        an awaited event did not happen in time                exit 5
+    +-- JobFailedError       the job ended without success                          exit 1
+        +-- JobStoppedError  a person or a program stopped the job                  exit 6
     +-- JournalError         a journal that must not be replayed (offset, why)      exit 1
-    +-- CheckpointError      a checkpoint cannot be saved, or not be restored       exit 1
+    +-- CheckpointError      a checkpoint cannot be saved or restored               exit 1
     +-- CollectiveError      a group of collectives, or its backend, cannot be used
-        +-- CollectiveAbortedError   a member was lost; carries who, and the group's epoch
-    +-- QueueClosedError     a DataQueue is closed: it takes no item, or has none left
+        +-- CollectiveAbortedError   a member was lost; names it, and the group's epoch
+    +-- QueueClosedError     a DataQueue is closed: it accepts no item, or has none left
     +-- CallError            a call to another role failed
         +-- CallTimeoutError     no answer within the deadline
         +-- PeerLostError        the callee died with the call, or its answer was lost; it may have run
@@ -29,7 +30,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What `dljob` exits with."""
+    """Exit codes of `dljob`."""
 
     OK = 0
     JOB_FAILED = 1
@@ -37,11 +38,17 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     UNREACHABLE = 4
     TIMED_OUT = 5
+    STOPPED = 6
     INTERRUPTED = 130
 
 
+def exit_code(phase: str) -> ExitCode:
+    """Return the exit code of a command whose job ended in a phase."""
+    return {"Succeeded": ExitCode.OK, "Stopped": ExitCode.STOPPED}.get(phase, ExitCode.JOB_FAILED)
+
+
 class DLJobError(Exception):
-    """The root of the tree; `hint` is what to do next, often a command."""
+    """The root of the tree; `hint` names the next step, often a command."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.JOB_FAILED
 
@@ -52,6 +59,10 @@ class DLJobError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class RenamedWarning(FutureWarning):
+    """A name in what a user wrote is an old one; it is obeyed for one minor version. `dljob` prints it as a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +115,25 @@ class NotFoundError(DLJobError):
 
 
 class UnreachableError(DLJobError):
-    """Ray is not there, refuses us, or went away."""
+    """Ray cannot be reached, refuses access, or went away."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
 class DeadlineError(DLJobError):
-    """Something did not happen in time."""
+    """An awaited event did not happen within its deadline."""
 
     exit_code = ExitCode.TIMED_OUT
 
 
 class JobFailedError(DLJobError):
     """The job ended without success; the message is its first cause."""
+
+
+class JobStoppedError(JobFailedError):
+    """A person or a program stopped the job before its end."""
+
+    exit_code = ExitCode.STOPPED
 
 
 class JournalError(DLJobError):
@@ -128,7 +145,7 @@ class JournalError(DLJobError):
 
 
 class CheckpointError(DLJobError):
-    """A checkpoint cannot be saved, or what is to be restored is gone or does not fit."""
+    """A checkpoint cannot be saved, or the one to restore is gone or does not fit."""
 
 
 class CollectiveError(DLJobError):
@@ -136,10 +153,10 @@ class CollectiveError(DLJobError):
 
 
 class CollectiveAbortedError(CollectiveError):
-    """A group lost a member, and its pending operations with it; its tensors may hold anything.
+    """A group lost a member, and its pending operations failed; the tensors of these have undefined contents.
 
-    `group` and `epoch` say which one it was, `lost` names the members ("rollout/1") as far as that is known; `ended`:
-    their code ended well, and the group is not made again.
+    `group` and `epoch` identify the group, `lost` names the lost members ("rollout/1") where they are known. `ended`
+    is true where their code ended with success, so that the group will not be formed again.
     """
 
     def __init__(
@@ -153,7 +170,7 @@ class CollectiveAbortedError(CollectiveError):
 
 
 class QueueClosedError(DLJobError):
-    """A DataQueue is closed: it takes nothing in, or all that was in it has been got."""
+    """A DataQueue is closed: it accepts no item, or all its items have been handed out."""
 
 
 class CallError(DLJobError):
@@ -172,7 +189,7 @@ class CallTimeoutError(CallError):
 
 
 class PeerLostError(CallError):
-    """The callee's process died with the call in it, or its answer was lost with a node: it may have run, or not."""
+    """The callee's process died during the call, or its answer was lost with a node: it may have run, or not."""
 
 
 class RemoteError(CallError):
@@ -181,3 +198,28 @@ class RemoteError(CallError):
     def __init__(self, message: str, *, role: str, rank: int, remote_traceback: str) -> None:
         super().__init__(message, role=role, rank=rank)
         self.remote_traceback = remote_traceback
+
+
+_EXTRAS = {
+    "ray": ("Ray", "runtime"),
+    "torch": ("PyTorch", "torch"),
+    "kubernetes": ("the Kubernetes client", "kubernetes"),
+    "aiohttp": ("aiohttp", "kubernetes"),
+    "yaml": ("PyYAML", "kubernetes"),
+    "kopf": ("kopf", "operator"),
+    "prometheus_client": ("the Prometheus client", "operator"),
+    "yr": ("openYuanrong", "yr"),
+}
+"""Module -> the name of its product, and the extra of dljob that installs it."""
+
+
+def not_installed(error: ModuleNotFoundError, extra: str = "") -> UsageError | None:
+    """Return an error with the command that installs a missing package; None where no extra of dljob installs it.
+
+    `extra` is the extra that the program needs; it takes the place of the package's own.
+    """
+    found = _EXTRAS.get((error.name or "").partition(".")[0])
+    if found is None:
+        return None
+    what, own = found
+    return UsageError(f"{what} is not installed here, and this needs it", hint=f"pip install 'dljob[{extra or own}]'")

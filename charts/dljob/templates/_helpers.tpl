@@ -78,3 +78,49 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "dljob.webhook" -}}
+{{ include "dljob.fullname" . | trunc 42 | trimSuffix "-" }}-webhook
+{{- end }}
+
+{{- define "dljob.webhookSecret" -}}
+{{ .Values.webhook.existingSecret | default (include "dljob.webhook" .) }}
+{{- end }}
+
+{{- /* Makes the certificate once in a rendering, as .Values.webhook.made: crt, key, ca, and bundle, which has the last CA too. */ -}}
+{{- define "dljob.webhookCertificate" -}}
+{{- if not (hasKey .Values.webhook "made") -}}
+{{- $name := include "dljob.webhook" . -}}
+{{- $host := printf "%s.%s.svc" $name .Release.Namespace -}}
+{{- $days := int .Values.webhook.certificateDays -}}
+{{- $ca := genCA "dljob-webhook-ca" $days -}}
+{{- $made := genSignedCert "dljob-webhook" nil (list $host (printf "%s.cluster.local" $host)) $days $ca -}}
+{{- /* Pods of before serve the last certificate until they are replaced. */ -}}
+{{- $old := index ((lookup "v1" "Secret" .Release.Namespace $name).data | default dict) "ca.crt" | default "" | b64dec -}}
+{{- $_ := set .Values.webhook "made" (dict "crt" $made.Cert "key" $made.Key "ca" $ca.Cert "bundle" (printf "%s%s" $ca.Cert $old)) -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Refuses values that no schema can hold against each other. */ -}}
+{{- define "dljob.check" -}}
+{{- $lease := trimSuffix "s" .Values.leaderElection.leaseDuration | float64 -}}
+{{- $retry := trimSuffix "s" .Values.leaderElection.retryPeriod | float64 -}}
+{{- if gt (mulf 3 $retry) $lease -}}
+{{- fail (printf "leaderElection.retryPeriod=%s is more than a third of leaderElection.leaseDuration=%s: the Lease must be renewed three times while it lasts" .Values.leaderElection.retryPeriod .Values.leaderElection.leaseDuration) -}}
+{{- end -}}
+{{- if and .Values.webhook.enabled .Values.webhook.existingSecret (not .Values.webhook.caBundle) (not .Values.webhook.annotations) -}}
+{{- fail "webhook.existingSecret needs webhook.caBundle: the API server must know who signed its certificate" -}}
+{{- end -}}
+{{- $taken := dict -}}
+{{- $ports := dict "health.port" .Values.health.port "metrics.port" .Values.metrics.port -}}
+{{- if .Values.webhook.enabled -}}
+{{- $_ := set $ports "webhook.port" .Values.webhook.port -}}
+{{- end -}}
+{{- range $name, $port := $ports -}}
+{{- $text := toString (int $port) -}}
+{{- if hasKey $taken $text -}}
+{{- fail (printf "%s and %s are both %s: each needs a port of its own" (get $taken $text) $name $text) -}}
+{{- end -}}
+{{- $_ := set $taken $text $name -}}
+{{- end -}}
+{{- end }}

@@ -20,6 +20,7 @@ NAMES = (
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 )
+YEAR = dt.timedelta(days=365)
 # Component: (user, group), as RBAC's built-in rules know them.
 COMPONENTS = {
     "apiserver": ("kube-apiserver", "system:masters"),
@@ -58,19 +59,24 @@ class Authority:
         account = ec.generate_private_key(ec.SECP256R1())  # signs the tokens of service accounts
         (folder / "service-account.key").write_bytes(pem(account))
 
-    def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, valid: dt.timedelta = YEAR
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         made = x509.CertificateBuilder().subject_name(name).issuer_name(self.name).public_key(key.public_key())
         made = made.serial_number(x509.random_serial_number())
-        return made.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(days=365))
+        return made.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + valid)
 
-    def issue(self, component: str, addresses: list[str], server: str) -> None:
-        """Write the key, certificate and kubeconfig of a component that is reached at addresses and asks a server."""
+    def issue(self, component: str, addresses: list[str], server: str, valid: dt.timedelta = YEAR) -> None:
+        """Write the key, certificate and kubeconfig of a component that is reached at addresses and asks a server.
+
+        The certificate is of an hour ago; `valid` is from now on, and below 0 for one that has expired.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(n) for n in NAMES]
         names += [x509.IPAddress(ipaddress.ip_address(a)) for a in addresses]
         both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
-        made = self._builder(subject(*COMPONENTS[component]), key)
+        made = self._builder(subject(*COMPONENTS[component]), key, valid)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False).add_extension(
             both, critical=False
         )

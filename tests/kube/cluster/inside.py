@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cluster import cache, images, processes, torch_volume
 from cluster.node import CGROUP, DNS, NAME, NODE, PODS
-from cluster.plane import Plane
+from cluster.plane import SERVICES, Plane
 
 SOCKET = "/run/containerd.sock"
 # The kubelet writes these for the whole machine, unless they read so already.
@@ -53,9 +53,18 @@ def mounts(run: Path) -> None:
 
 
 def network(run: Path) -> None:
-    """Take the link, once it is there. There is no default route: nothing gets out."""
+    """Take the link, once it is there. There is no default route: nothing gets out.
+
+    Services have a route, which any will do for: kube-proxy changes where a packet goes, but not that of an address
+    without a route, and the API server calls webhooks at their Service.
+    """
     processes.until(lambda: "eth0" in [n for _, n in socket.if_nameindex()], 20, "the link to this machine")
-    for args in ("link set lo up", f"address add {NODE}/30 dev eth0", "link set eth0 up"):
+    for args in (
+        "link set lo up",
+        f"address add {NODE}/30 dev eth0",
+        "link set eth0 up",
+        f"route add {SERVICES} dev eth0",
+    ):
         sh("ip", *args.split())
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     Path("/etc/resolv.conf").write_text(f"nameserver {DNS}\n")

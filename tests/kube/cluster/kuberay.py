@@ -12,6 +12,13 @@ from cluster.handle import Cluster
 
 IMAGE = "dljob.test/kuberay"
 NAMESPACE = "kuberay-system"
+LOOKS_AGAIN_SECONDS = "10"
+"""How often KubeRay looks at each RayCluster unasked; 300 by default.
+
+A head pod that KubeRay 1.6.2 makes and deletes between two of its looks (admitted, suspended, admitted again) stays
+expected for 30 s (`ExpectationsTimeout`), and no look is planned for their end: the cluster has no head until the next
+unasked look. Back to the default when KubeRay plans one, or forgets what it expected when it suspends.
+"""
 CRDS = ("rayclusters.ray.io", "rayjobs.ray.io", "rayservices.ray.io")
 PATCH = """
 - op: replace
@@ -37,7 +44,7 @@ def start(cluster: Cluster, run: Path) -> None:
     metrics, health = processes.free_ports(2)
     where = [f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-bind-address=127.0.0.1:{health}"]
     flags = ["--enable-leader-election=false", "--use-kubernetes-proxy"]
-    env = {"KUBECONFIG": str(cluster.kubeconfig)}
+    env = {"KUBECONFIG": str(cluster.kubeconfig), "RAYCLUSTER_DEFAULT_REQUEUE_SECONDS_ENV": LOOKS_AGAIN_SECONDS}
     processes.start(run, "kuberay", [cache.program("kuberay"), *where, *flags], env)
 
     def healthy() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Generator
@@ -13,6 +14,8 @@ from cluster.handle import Cluster
 from cluster.plane import NAMES, Plane
 
 CRD = "dljobs.dljob.io"
+RELEASE, SPACE = "dljob", "dljob-system"
+"""Name and namespace of the chart's release in the README."""
 RUNS = cache.ROOT / ".kube"
 
 
@@ -20,6 +23,14 @@ def ours(cluster: Cluster) -> None:
     """Apply the project's own CRD as it is in the tree, and wait until it is served."""
     cluster.apply(cache.ROOT / "crds" / "dljob.io_dljobs.yaml")
     cluster.crds(CRD)
+
+
+def adoptable(cluster: Cluster) -> None:
+    """Let the chart's release have the CRD, as the README installs it: helm refuses what has not its marks."""
+    marks = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": SPACE}
+    meta = {"name": CRD, "annotations": marks, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": meta}
+    cluster.kubectl("apply", "--server-side", "--field-manager=helm", "-f", "-", stdin=json.dumps(body))
 
 
 def plane(run: Path, *, operator: bool = True) -> Cluster:
@@ -40,6 +51,7 @@ def plane(run: Path, *, operator: bool = True) -> Cluster:
         Plane(run, "127.0.0.1", (a, b, c, d, e)).start()
         cluster.settle()
         ours(cluster)
+        adoptable(cluster)
         if operator:
             kuberay.start(cluster, run)
     return cluster
@@ -59,6 +71,7 @@ def real(run: Path) -> Cluster:
     with undone(run):
         cluster = node.start(run)
         ours(cluster)
+        adoptable(cluster)
     return cluster
 
 

@@ -27,7 +27,8 @@ from images.engine import Engine, digest
 
 HERE = Path(__file__).resolve().parent
 TARGETS = ("operator", "runtime")
-INPUTS = ("Dockerfile", ".containerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE", "workers", "operator")
+INPUTS = ("Dockerfile", ".containerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE", "hatch_build.py")
+INPUTS += ("workers", "operator")
 RELEASE = "bookworm"
 PACKAGES = "python3,python3-venv,ca-certificates"
 # What a small image does not need of Debian's packages.

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 from operators import KEY, BrokenError, Operator
 from stage import Scene, World
 
-from dljob.control import names
 from dljob.kube.api import DLJOBS, PODS, Json
 from dljob.kube.resources import NAMESPACES
 from dljob.kube.token_key import TokenKey
+from dljob.reconcile.state import names
 
 NAME = "j"
 STEP_SECONDS = 180.0

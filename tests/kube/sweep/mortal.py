@@ -25,7 +25,7 @@ from dljob.kube.ray_jobs import PORT as RAY_PORT
 from dljob.kube.transport import Transport
 from dljob_operator import app, main
 from dljob_operator.app import Options
-from dljob_operator.heads import Heads
+from dljob_operator.controller.heads import Heads
 
 DIED = 86
 """The exit code of an operator that came to its point."""

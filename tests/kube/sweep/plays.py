@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from life import NAME, NODES, Life, Play
 
-from dljob.control import names
+from dljob.reconcile.state import names
 
 
 async def restart(life: Life) -> None:

@@ -26,7 +26,7 @@ import aiohttp
 from aiohttp import web
 
 RAY_TESTS = Path(__file__).resolve().parents[2] / "ray"
-sys.path.insert(0, str(RAY_TESTS))
+sys.path[:0] = [str(RAY_TESTS / "kits"), str(RAY_TESTS / "users")]
 
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
@@ -85,7 +85,7 @@ class Scene:
 
     def _mounted(self, head: Head, order: dict[str, Any]) -> bytes:
         """The launcher's command line with the paths and the port that are the pod's own."""
-        from dljob.plan.pods import SPEC_DIR
+        from dljob.raycluster.pods import SPEC_DIR
 
         line = order["entrypoint"].replace(SPEC_DIR, str(head.folder))
         assert line.startswith("python "), line

@@ -55,7 +55,7 @@ def test_the_example_of_the_api_page() -> None:
 
 
 def test_yaml_of_a_draft_is_what_the_loader_reads(tmp_path: Path) -> None:
-    from dljob.spec.load import load_file
+    from dljob.spec.loading.load import load_file
 
     job = DLJobBuilder().name("j").role("a").run("train.py --lr 1").total(2).env({"X": 1}).build()
     file = tmp_path / "job.yaml"

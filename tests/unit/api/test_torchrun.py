@@ -12,7 +12,7 @@ from dljob.api import torchrun, torchrun_line
 from dljob.api.torchrun import Site
 from dljob.errors import UsageError
 from dljob.plan.plan import plan
-from dljob.spec.load import parse
+from dljob.spec.loading.load import parse
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def site(folder: Path, *, local: bool = True, **devices: int) -> Site:
     return Site(local, 4, devices, folder)
 
 
-def meant(words: str, where: Site) -> torchrun.Job:
+def meant(words: str, where: Site) -> torchrun.TorchrunJob:
     """The job, which is one that the loader and the planner take."""
     job = torchrun.job(torchrun_line.read(words.split(), {}), where)
     plan(parse(job.document))
     return job
 
 
-def role(job: torchrun.Job) -> dict[str, Any]:
+def role(job: torchrun.TorchrunJob) -> dict[str, Any]:
     (only,) = job.document["spec"]["roles"]
     return only
 
@@ -176,7 +176,11 @@ def test_the_name(here: Path, words: str, name: str) -> None:
 
 def test_restarts_count_from_the_start_of_the_job(here: Path) -> None:
     spec = meant("--max-restarts=3 --role Trainer train.py", site(here)).document["spec"]
-    assert spec["faultTolerance"] == {"maxRestarts": 0, "windowSeconds": 2592000, "rules": [torchrun.AGAIN]}
+    assert spec["faultTolerance"] == {
+        "maxRestarts": 0,
+        "windowSeconds": 2592000,
+        "rules": [torchrun.LOST, torchrun.AGAIN],
+    }
     assert (spec["roles"][0]["restartPolicy"], spec["roles"][0]["name"]) == ({"maxRestarts": 3}, "trainer")
 
 
@@ -212,7 +216,7 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         "--rdzv-backend, --rdzv-endpoint, --local-ranks-filter, --log-dir, --log-line-prefix-template, --redirects, "
         "--tee, --rdzv-conf a"
     )
-    assert job.notes == (f"not used: {told}; dljob torchrun --help says what is instead",)
+    assert job.notes == (f"not used: {told}; see dljob torchrun --help",)
     assert job.document["metadata"]["namespace"] == "team"
     assert meant("--log-dir x -t 3 train.py", site(here)).notes == (), "here they are obeyed"
     (shared,) = meant("--to h:1 --log-dir x -t 3 --accelerator none train.py", site(here, local=False)).notes

@@ -38,7 +38,7 @@ def test_a_role_without_a_name_has_none_before_its_lines() -> None:
 @pytest.mark.parametrize("macro", ["$hostname", "${hostname}"])
 def test_a_machine_that_is_not_known_is_not_made_up(macro: str) -> None:
     line = torchrun_line.read(["--log-line-prefix-template", f"{macro}:", "x.py"], {})
-    with pytest.raises(UsageError, match="which machine a line is from is not known here"):
+    with pytest.raises(UsageError, match="the machine of a line is not known here"):
         console(line, 2, hostname="")
     assert console(torchrun_line.read(["--log-line-prefix-template=$hostnames", "x.py"], {}), 2, hostname="")
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dljob.calls.backlog import Backlog, Verdict, Who
+from dljob.calls.backlog import Backlog, PutRefusal, Who
 
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
@@ -35,10 +35,10 @@ def test_it_is_full_by_items_and_by_bytes_and_an_empty_one_takes_anything():
     made = queue(items=2, size=25)
     assert made.refused(A, 1, 1000) is None
     made.put(A, 1, 20)
-    assert made.refused(A, 2, 6) is Verdict.FULL
+    assert made.refused(A, 2, 6) is PutRefusal.FULL
     assert made.refused(A, 2, 5) is None
     made.put(A, 2, 5)
-    assert made.refused(A, 3, 0) is Verdict.FULL
+    assert made.refused(A, 3, 0) is PutRefusal.FULL
     made.heard(B, 1, 0)
     made.take(B, 1)
     assert made.bytes == 5
@@ -47,34 +47,34 @@ def test_it_is_full_by_items_and_by_bytes_and_an_empty_one_takes_anything():
 
 def test_bytes_keep_no_get_waiting_for_ever():
     made = queue(items=5, size=20, filled=2)
-    assert made.refused(A, 3, 10) is Verdict.FULL
+    assert made.refused(A, 3, 10) is PutRefusal.FULL
     with made.wanted(4), made.wanted(3):
         assert made.refused(A, 3, 10) is None
         made.put(A, 3, 10)
         assert made.ready(3)
-        assert made.refused(A, 4, 10) is Verdict.FULL  # the smaller one need not wait; the other one's turn is next
+        assert made.refused(A, 4, 10) is PutRefusal.FULL  # the smaller one need not wait; the other one's turn is next
         made.heard(B, 1, 0)
         assert made.take(B, 3) == (1, 2, 3)
     for number in range(4, 7):
         with made.wanted(4):
             assert made.refused(A, number, 30) is None
             made.put(A, number, 30)
-        assert made.refused(A, number + 1, 30) is Verdict.FULL
+        assert made.refused(A, number + 1, 30) is PutRefusal.FULL
     assert Backlog.loaded(json.loads(json.dumps(made.dumped()))) == made
 
 
 def test_a_get_that_waits_lets_no_more_in_than_items_may_be():
     made = queue(items=2, size=100, filled=2)
     with made.wanted(2):
-        assert made.refused(A, 3, 0) is Verdict.FULL
+        assert made.refused(A, 3, 0) is PutRefusal.FULL
 
 
 def test_a_put_that_is_sent_twice_is_in_once_and_a_closed_queue_takes_none():
     made = queue(filled=1)
-    assert made.refused(A, 1, 10) is Verdict.AGAIN
+    assert made.refused(A, 1, 10) is PutRefusal.AGAIN
     made.close()
-    assert made.refused(A, 1, 10) is Verdict.AGAIN
-    assert made.refused(A, 2, 10) is Verdict.CLOSED
+    assert made.refused(A, 1, 10) is PutRefusal.AGAIN
+    assert made.refused(A, 2, 10) is PutRefusal.CLOSED
 
 
 def test_a_closed_queue_gives_what_it_has_and_then_nothing():

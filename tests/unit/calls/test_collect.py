@@ -16,7 +16,7 @@ from dljob import UsageError, register_collect
 from dljob.calls import batch
 from dljob.calls.collect import _registered, merge, registered
 from dljob.calls.dispatch import Dispatched
-from dljob.runtime import arrays
+from dljob.runtime.process import arrays
 
 arrays.register()
 MANY = Dispatched((), ())

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob import UsageError, register_dispatch, whole
-from dljob.calls.dispatch import View, _registered, plan_call, registered, sticky
+from dljob.calls.dispatch import RoleSnapshot, _registered, plan_call, registered, sticky
 from dljob.calls.mark import RpcMark, changed
 
-ROLE = View("r", 4, {})
+ROLE = RoleSnapshot("r", 4, {})
 
 
 def sent(view, args=(), kwargs=None, **mark):
@@ -35,7 +35,7 @@ def test_all_get_the_same_arguments_which_stand_once():
 
 
 def test_all_over_a_mesh_answers_once_per_shard():
-    view = View("r", 4, {"dp": 2, "tp": 2})
+    view = RoleSnapshot("r", 4, {"dp": 2, "tp": 2})
     assert [(rank, wanted) for rank, _, _, wanted in sent(view, mesh="dp")] == [
         (0, True),
         (1, False),
@@ -45,11 +45,11 @@ def test_all_over_a_mesh_answers_once_per_shard():
 
 
 def test_each_gets_its_own():
-    assert sent(View("r", 2, {}), (["a", "b"],), {"n": (1, 2)}, dispatch="each") == [
+    assert sent(RoleSnapshot("r", 2, {}), (["a", "b"],), {"n": (1, 2)}, dispatch="each") == [
         (0, ("a",), {"n": 1}, True),
         (1, ("b",), {"n": 2}, True),
     ]
-    meshed = sent(View("r", 4, {"dp": 2, "tp": 2}), (["a", "b"],), dispatch="each")
+    meshed = sent(RoleSnapshot("r", 4, {"dp": 2, "tp": 2}), (["a", "b"],), dispatch="each")
     assert [(rank, args[0], wanted) for rank, args, _, wanted in meshed] == [
         (0, "a", True),
         (1, "a", False),
@@ -66,18 +66,18 @@ def test_what_is_whole_is_itself_where_nothing_is_cut(name, monkeypatch):
 
 
 def test_what_is_whole_goes_to_each_as_it_is():
-    found = sent(View("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
+    found = sent(RoleSnapshot("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
     assert [one[1:3] for one in found] == [(("a", [1, 2]), {"n": 3}), (("b", [1, 2]), {"n": 3})]
 
 
-@pytest.mark.parametrize(("value", "words"), [([1], "list of 4, one for each, got 1 items"), ("abcd", "got str")])
+@pytest.mark.parametrize(("value", "words"), [([1], "list of 4, one for each, got 1 item"), ("abcd", "got str")])
 def test_each_wants_as_many_as_there_are(value, words):
     with pytest.raises(UsageError, match=f"argument 1 is to be a {words}|argument 1 is to be a list of 4.*{words}"):
         sent(ROLE, (value,), dispatch="each")
 
 
 def test_shard_of_a_mesh_goes_to_all_its_ranks_and_one_answers():
-    view = View("r", 4, {"pp": 2, "dp": 2})
+    view = RoleSnapshot("r", 4, {"pp": 2, "dp": 2})
     assert sent(view, ([1, 2, 3],), dispatch="shard") == [
         (0, ([1, 2],), {}, False),
         (2, ([1, 2],), {}, True),
@@ -89,23 +89,23 @@ def test_shard_of_a_mesh_goes_to_all_its_ranks_and_one_answers():
 
 def test_shard_of_a_mesh_without_dp_wants_to_know_over_which_axis():
     with pytest.raises(UsageError, match=r"has a mesh \(tp\) without an axis 'dp'"):
-        sent(View("r", 4, {"tp": 4}), ([1],), dispatch="shard")
-    assert ranks(View("r", 4, {"tp": 4}), mesh="tp") == [0, 1, 2, 3]
+        sent(RoleSnapshot("r", 4, {"tp": 4}), ([1],), dispatch="shard")
+    assert ranks(RoleSnapshot("r", 4, {"tp": 4}), mesh="tp") == [0, 1, 2, 3]
 
 
 @given(st.integers(1, 8), st.integers(0, 100))
 def test_turns_go_round(size, turn):
-    assert ranks(View("r", size, {}, turn=turn), dispatch="round_robin") == [turn % size]
+    assert ranks(RoleSnapshot("r", size, {}, turn=turn), dispatch="round_robin") == [turn % size]
 
 
 @given(st.dictionaries(st.integers(0, 3), st.integers(0, 5)), st.integers(0, 9))
 def test_least_loaded_has_no_rank_with_less(busy, turn):
-    (rank,) = ranks(View("r", 4, {}, in_flight=busy, turn=turn), dispatch="least_loaded")
+    (rank,) = ranks(RoleSnapshot("r", 4, {}, in_flight=busy, turn=turn), dispatch="least_loaded")
     assert busy.get(rank, 0) == min(busy.get(n, 0) for n in range(4))
 
 
 def test_of_several_least_loaded_the_next_in_turn_is_taken():
-    assert [ranks(View("r", 3, {}, in_flight={1: 1}, turn=n), dispatch="least_loaded") for n in range(3)] == [
+    assert [ranks(RoleSnapshot("r", 3, {}, in_flight={1: 1}, turn=n), dispatch="least_loaded") for n in range(3)] == [
         [0],
         [2],
         [2],
@@ -152,7 +152,7 @@ def test_key_is_found_by_name_and_by_place():
 
 @given(st.integers(1, 12), st.integers(1, 12))
 def test_owners_are_shared_out_in_order(callers, size):
-    owners = [ranks(View("r", size, {}, (n, callers)), dispatch="owner")[0] for n in range(callers)]
+    owners = [ranks(RoleSnapshot("r", size, {}, (n, callers)), dispatch="owner")[0] for n in range(callers)]
     assert owners == sorted(owners)
     if callers == size:
         assert owners == list(range(size))

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from dljob import UsageError, register_rows, whole
 from dljob.calls import batch, rows
-from dljob.runtime import arrays
+from dljob.runtime.process import arrays
 
 arrays.register()
 MAKERS = {

@@ -13,7 +13,7 @@ import yaml
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.append(str(ROOT / "tests" / "kube"))
+sys.path += [str(ROOT / "tests" / "kube"), str(ROOT / "tests" / "kube" / "kits")]
 
 from cluster import cache  # noqa: E402 - the folder above has no package
 

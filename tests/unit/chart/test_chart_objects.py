@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
 from chart_kit import CHART, Helm, HelmError, load
+from cryptography import x509
 
-from dljob.plan.pods import RAY_PORTS
-from dljob.spec.load import load as load_job
+from dljob.raycluster.pod_security import PodPolicy
+from dljob.raycluster.pods import RAY_PORTS
+from dljob.spec.loading.load import load as load_job
 from dljob_operator.main import options, parser
 
 DEFAULT = {
@@ -27,8 +32,12 @@ DEFAULT = {
     ("Service", "dljob-metrics"),
     ("NetworkPolicy", "dljob"),
     ("Pod", "dljob-test"),
+    ("Secret", "dljob-webhook"),
+    ("Service", "dljob-webhook"),
+    ("ValidatingWebhookConfiguration", "dljob-webhook"),
 }
 SWITCHED_OFF = {
+    "webhook": {"enabled": False},
     "crds": {"install": False},
     "rbac": {"create": False, "aggregateToDefaultRoles": False},
     "serviceAccount": {"create": False, "name": "theirs"},
@@ -134,15 +143,27 @@ def test_two_replicas_of_which_one_acts(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("scope", ["Cluster", "Namespaced"])
-def test_the_operator_may_hold_one_lease_in_its_own_namespace(helm: Helm, scope: str) -> None:
+def test_the_operator_may_hold_one_lease_in_its_own_namespace_and_list_those_of_others(helm: Helm, scope: str) -> None:
     objects = helm.render(rbac={"scope": scope}, fullnameOverride="ours")
-    rules = [rule for key, made in objects.items() if "Role" in key[0] for rule in made.get("rules", ())]
-    leases = [rule for rule in rules if "leases" in rule["resources"]]
-    assert leases == objects["Role", "ours-leader"]["rules"]
-    assert [(rule["verbs"], rule.get("resourceNames")) for rule in leases] == [
+    leases = {
+        key: [
+            (rule["verbs"], rule.get("resourceNames"))
+            for rule in made.get("rules", ())
+            if "leases" in rule["resources"]
+        ]
+        for key, made in objects.items()
+        if "Role" in key[0]
+    }
+    own = [
         (["create"], None),  # a name cannot be asked for before there is one
         (["get", "update"], ["ours"]),
     ]
+    others = (["list"], None)  # of other releases
+    assert {key: found for key, found in leases.items() if found} == (
+        {("Role", "ours-leader"): own, ("ClusterRole", "ours"): [others]}
+        if scope == "Cluster"
+        else {("Role", "ours-leader"): [*own, others], ("Role", "ours"): [others]}
+    )
 
 
 def test_probes_ask_whether_a_new_start_helps_and_whether_it_could_act(helm: Helm) -> None:
@@ -177,9 +198,20 @@ def test_the_operator_knows_its_flags(helm: Helm) -> None:
     assert (given.namespace, given.workers, given.log_format) == (["a", "b"], 3, "plain")
     assert (given.image, given.init_image) == ("dljob/runtime:0.1.0", "dljob/operator:0.1.0")
     ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
-    assert ports == {"metrics": given.metrics_port, "health": given.health_port}
+    assert ports == {"metrics": given.metrics_port, "health": given.health_port, "webhook": given.webhook_port}
     mounts = {mount["mountPath"] for mount in container(objects)["volumeMounts"]}
-    assert {str(given.token_key_file.parent), "/tmp"} == mounts
+    assert {str(given.token_key_file.parent), str(given.webhook_certificate), "/tmp"} == mounts
+
+
+def test_what_the_pods_of_jobs_may_ask_for(helm: Helm) -> None:
+    def policy(**jobs: Any) -> PodPolicy:
+        args = container(helm.render(jobs=jobs))["args"]
+        return options(parser().parse_args([arg for arg in args if "token-key" not in arg])).settings.pods
+
+    assert policy() == PodPolicy()
+    assert policy(podSecurity="restricted", capabilities=[]) == PodPolicy("restricted", ())
+    lists = {"capabilities": ["IPC_LOCK", "SYS_PTRACE"], "exemptNamespaces": ["system"], "serviceAccounts": ["train"]}
+    assert policy(**lists) == PodPolicy("baseline", ("IPC_LOCK", "SYS_PTRACE"), ("system",), ("train",))
 
 
 def test_the_cluster_scope(helm: Helm) -> None:
@@ -188,7 +220,7 @@ def test_the_cluster_scope(helm: Helm) -> None:
     assert objects["ClusterRole", "dljob"]["rules"] == [
         {"apiGroups": rule["apiGroups"], "resources": rule["resources"], "verbs": sorted(rule["verbs"])}
         for rule in rules
-        if rule.get("scope") != "Release"
+        if rule.get("scope") != "Release" and rule.get("only") != "Namespaced"
     ]
     assert not [arg for arg in container(objects)["args"] if arg.startswith("--namespace")]
     assert {key for key in objects if key[0] in ("Role", "RoleBinding")} == {
@@ -211,7 +243,8 @@ def test_the_namespaced_scope_makes_no_clusterrole_for_the_operator(helm: Helm) 
     }
     subject = {"kind": "ServiceAccount", "name": "dljob", "namespace": "here"}
     assert objects["RoleBinding", "a/dljob"]["subjects"] == [subject]
-    everywhere = {resource for rule in load("files/rights.yaml") if "only" in rule for resource in rule["resources"]}
+    rights = [rule for rule in load("files/rights.yaml") if rule.get("only") == "Cluster"]
+    everywhere = {resource for rule in rights for resource in rule["resources"]}
     assert everywhere == {"nodes"}
     assert not [rule for rule in objects["Role", "a/dljob"]["rules"] if everywhere & set(rule["resources"])]
     assert {"--namespace=a", "--namespace=b"} <= set(container(objects)["args"])
@@ -228,7 +261,7 @@ def test_releases_of_one_name_in_two_namespaces_share_nothing_but_the_crd(helm: 
     """Helm refuses what another release owns."""
     values = {"rbac": {"scope": "Namespaced"}}
     here, there = (helm.render(release_namespace=space, **values) for space in ("here", "there"))
-    of_all = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    of_all = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "ValidatingWebhookConfiguration"}
     assert {key for key in here if key in there and key[0] in of_all} == {
         ("CustomResourceDefinition", "dljobs.dljob.io")
     }
@@ -252,7 +285,63 @@ def test_the_token_key_is_new_where_no_cluster_is_asked(helm: Helm) -> None:
     objects = helm.render(tokenKey={"existingSecret": "ours", "key": "k"})
     assert "--token-key-file=/etc/dljob/token-key/k" in container(objects)["args"]
     volumes = objects["Deployment", "dljob"]["spec"]["template"]["spec"]["volumes"]
-    assert [volume["secret"]["secretName"] for volume in volumes if "secret" in volume] == ["ours"]
+    assert {volume["secret"]["secretName"] for volume in volumes if "secret" in volume} == {"ours", "dljob-webhook"}
+
+
+WEBHOOK = ("ValidatingWebhookConfiguration", "dljob-webhook")
+
+
+def test_the_webhook_judges_specs_alone_and_stops_nobody_when_it_is_away(helm: Helm) -> None:
+    (hook,) = helm.render()[WEBHOOK]["webhooks"]
+    assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 5)
+    (rule,) = hook["rules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["dljobs"])
+    assert "generation" in hook["matchConditions"][0]["expression"]
+    assert "namespaceSelector" not in hook
+    served = helm.render(rbac={"scope": "Namespaced"}, watchNamespaces=["b", "a"])
+    (hook,) = served["ValidatingWebhookConfiguration", "dljob-webhook-here"]["webhooks"]
+    (names,) = hook["namespaceSelector"]["matchExpressions"]
+    assert names == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+
+
+def test_the_certificate_is_for_the_service_and_signed_by_the_bundle(helm: Helm) -> None:
+    objects = helm.render(webhook={"certificateDays": 90})
+    made = {key: base64.b64decode(text) for key, text in objects["Secret", "dljob-webhook"]["data"].items()}
+    certificate, ca = (x509.load_pem_x509_certificate(made[key]) for key in ("tls.crt", "ca.crt"))
+    certificate.verify_directly_issued_by(ca)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    client = objects[WEBHOOK]["webhooks"][0]["clientConfig"]
+    host = f"{client['service']['name']}.{client['service']['namespace']}.svc"
+    assert host in names.get_values_for_type(x509.DNSName)
+    assert base64.b64decode(client["caBundle"]) == made["ca.crt"]
+    deployment = objects["Deployment", "dljob"]
+    told = datetime.fromisoformat(deployment["metadata"]["annotations"]["dljob.io/webhook-certificate-expires"])
+    assert abs(told - certificate.not_valid_after_utc) < timedelta(minutes=1)
+    marks = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert marks == {"dljob.io/webhook-certificate-checksum": hashlib.sha256(made["tls.crt"]).hexdigest()}
+
+
+def test_a_certificate_of_somebody_else(helm: Helm) -> None:
+    webhook = {"existingSecret": "ours", "caBundle": "Q0E="}
+    objects = helm.render(webhook=webhook, podAnnotations={"a": "b"})
+    assert ("Secret", "dljob-webhook") not in objects
+    assert objects[WEBHOOK]["webhooks"][0]["clientConfig"]["caBundle"] == "Q0E="
+    deployment = objects["Deployment", "dljob"]
+    assert deployment["metadata"]["annotations"] == {"dljob.io/webhook-secret": "ours"}
+    assert deployment["spec"]["template"]["metadata"]["annotations"] == {"a": "b"}
+    injected = helm.render(webhook={"existingSecret": "ours", "annotations": {"cert-manager.io/inject-ca-from": "a/b"}})
+    assert injected[WEBHOOK]["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "a/b"}
+    assert "caBundle" not in injected[WEBHOOK]["webhooks"][0]["clientConfig"]
+
+
+def test_the_networkpolicy_opens_metrics_and_the_webhook_and_no_other_port(helm: Helm) -> None:
+    def opened(**values: Any) -> list[tuple[int, bool]]:
+        rules = helm.render(**values)["NetworkPolicy", "dljob"]["spec"]["ingress"]
+        return [(port["port"], "from" in rule) for rule in rules for port in rule["ports"]]
+
+    assert opened() == [(8080, False), (9443, False)]
+    assert opened(networkPolicy={"metricsFrom": [{"podSelector": {}}]}) == [(8080, True), (9443, False)]
+    assert opened(webhook={"enabled": False}) == [(8080, False)]
 
 
 def test_egress_reaches_ray_and_the_gateway(helm: Helm) -> None:
@@ -296,6 +385,15 @@ def test_labels(helm: Helm) -> None:
         ({"metrics": {"port": 80}}, "port"),
         ({"rbac": {"scope": "All"}}, "scope"),
         ({"serviceAccount": {"create": False}}, "serviceAccount"),
+        ({"leaderElection": {"retryPeriod": "6s"}}, "leaderElection.retryPeriod=6s is more than a third of"),
+        ({"leaderElection": {"leaseDuration": "7s", "retryPeriod": "2.5s"}}, "retryPeriod=2.5s"),
+        ({"metrics": {"port": 8081}}, "health.port and metrics.port are both 8081"),
+        ({"webhook": {"port": 8080}}, "metrics.port and webhook.port are both 8080"),
+        ({"webhook": {"existingSecret": "ours"}}, "webhook.existingSecret needs webhook.caBundle"),
+        ({"webhook": {"certificateDays": 0}}, "certificateDays"),
+        ({"jobs": {"podSecurity": "Baseline"}}, "podSecurity"),
+        ({"jobs": {"capabilities": ["sys_admin"]}}, "capabilities"),
+        ({"jobs": {"serviceAccounts": [""]}}, "serviceAccounts"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, values: dict[str, Any], words: str) -> None:

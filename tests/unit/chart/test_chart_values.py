@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from chart_kit import CHART, ROOT, load
 
-from dljob.plan.pods import GATEWAY_PORT, GATEWAY_PORT_NAME
+from dljob.raycluster.pods import GATEWAY_PORT, GATEWAY_PORT_NAME
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES = load("values.yaml")
@@ -175,11 +175,11 @@ RIGHTS = {
     "pods": "delete list patch watch",
     "nodes": "get",
     "secrets": "create",
-    "configmaps": "create get patch",
+    "configmaps": "create delete get patch",
     "events": "list",
     "events.events.k8s.io": "create patch",
     "networkpolicies.networking.k8s.io": "create get",
-    "leases.coordination.k8s.io": "create get update",
+    "leases.coordination.k8s.io": "create get list update",
 }
 """Least rights: a new one is a change of this table, and has its reason in files/rights.yaml."""
 

@@ -1,4 +1,4 @@
-"""What can be said of the images without building them; tests/kube/test_chart_node.py runs them."""
+"""What can be said of the images without building them; tests/kube/node/test_chart_node.py runs them."""
 
 from __future__ import annotations
 

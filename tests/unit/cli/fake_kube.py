@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, SECRETS, ApiError, NotThereError, Reply, Resource
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, SECRETS, ApiError, NotThereError, Resource, Response
 
 Json = dict[str, Any]
 TOKEN = "a-token"
@@ -57,18 +57,18 @@ class FakeTransport:
     def __init__(self, kube: FakeKube) -> None:
         self._kube = kube
 
-    async def request(self, method: str, path: str, body: Any = None, *, query: Any = None) -> Reply:
+    async def request(self, method: str, path: str, body: Any = None, *, query: Any = None) -> Response:
         if (method, path) == ("GET", "/openapi/v3/apis/ray.io/v1"):
-            return Reply(200, self.openapi)
+            return Response(200, self.openapi)
         assert (method, path.rsplit("/", 1)[-1]) == ("POST", "dljobs")
         assert query["fieldValidation"] == "Strict", "what the server does not know must not be dropped"
         if self._kube.refuse:
             status, answer = self._kube.refuse
             if not answer:
-                return Reply(status, b"404 page not found\n")
-            return Reply(status, json.dumps({"kind": "Status", "apiVersion": "v1", **answer}).encode())
+                return Response(status, b"404 page not found\n")
+            return Response(status, json.dumps({"kind": "Status", "apiVersion": "v1", **answer}).encode())
         made = await self._kube.create(DLJOBS, body, path.split("/")[5])
-        return Reply(201, json.dumps(made).encode())
+        return Response(201, json.dumps(made).encode())
 
 
 class FakeKube:
@@ -188,15 +188,17 @@ class FakeKube:
             raise answer
         return answer
 
-    async def proxy_get(self, pod: str, port: int, path: str, namespace: str | None, **options: Any) -> Reply:
+    async def proxy_get(self, pod: str, port: int, path: str, namespace: str | None, **options: Any) -> Response:
+        if path == "metrics":
+            return Response(200, (await self.call("GET", f"{namespace}/{pod}:{port}/metrics")).encode())
         assert (pod, port, options["headers"]) == (HEAD, 8266, {"x-ray-authorization": f"Bearer {TOKEN}"})
         answer = self.head.get(path.rsplit("/", 1)[-1])
         if answer is None:
             raise ApiError(503, "ServiceUnavailable", "error trying to reach service: connection refused")
         said = answer(options["query"])
-        if isinstance(said, Reply):
+        if isinstance(said, Response):
             return said
-        return Reply(200, said.encode() if isinstance(said, str) else json.dumps(said).encode())
+        return Response(200, said.encode() if isinstance(said, str) else json.dumps(said).encode())
 
 
 ROLES = [{"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}}]
@@ -225,19 +227,23 @@ def add_event(kube: FakeKube, job: Json, reason: str, note: str, at: str, **more
     })  # fmt: skip
 
 
-def logs_of(texts: dict[tuple[str, int], str]) -> Callable[[dict[str, Any]], Any]:
-    """A gateway's answers about logs that are as long as they are."""
+def logs_of(
+    texts: dict[tuple[str, int], str], since: Callable[[float], int | None] = lambda _: None
+) -> Callable[[dict[str, Any]], Any]:
+    """A gateway's answers about logs that are as long as they are; `since` gives the byte of a moment."""
 
     def answer(query: dict[str, Any]) -> Any:
-        key = (query["role"], int(query["rank"]))
+        key = ("", int(query.get("older", 0))) if "master" in query else (query["role"], int(query["rank"]))
         if key not in texts:
-            return Reply(404, b'{"error": "no output yet"}')
+            return Response(404, b'{"error": "no output yet"}')
         data = texts[key].encode()
         if not query.get("follow"):
             return data[-int(query["bytes"]) :].decode()
-        start = min(int(query["from"]), len(data))
+        last = max(0, len(data) - int(query.get("bytes", 65536)))
+        place = since(int(query["since"]) / 1000) if "since" in query else int(query.get("from", last))
+        start = min(place or 0, len(data))
         piece = data[start : start + int(query.get("bytes", 65536))]
-        return {"text": piece.decode(), "offset": start + len(piece), "end": False}
+        return {"text": piece.decode(), "offset": start + len(piece), "end": False, "timed": place is not None}
 
     return answer
 

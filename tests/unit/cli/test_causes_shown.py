@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dljob.api.registry import JobRecord
+from dljob.api.registry import RegistryEntry
 from dljob.cli.commands.status import describe
 
 FAULT = {
@@ -18,7 +18,7 @@ FAULT = {
 
 
 def test_what_followed_stands_under_the_first_cause(tmp_path: Path) -> None:
-    record = JobRecord(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
+    record = RegistryEntry(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
     lines = describe(record, {"phase": "Running", "recentFaults": [FAULT]})
     at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")
     assert lines[at + 1 : at + 4] == [

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +18,7 @@ import pytest
 
 from dljob.api import registry
 from dljob.api.handle import JobHandle
-from dljob.api.registry import JobRecord
+from dljob.api.registry import RegistryEntry
 from dljob.cli import main
 from dljob.errors import UsageError
 
@@ -64,21 +70,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job(home: Path, **more: Any) -> JobRecord:
+def job(home: Path, **more: Any) -> RegistryEntry:
     """A job of this home, without a status."""
     name, uid = more.pop("name", "ppo"), more.pop("uid", UID)
     folder = str(home / "jobs" / f"{name}-{uid[:8]}")
-    return registry.register(JobRecord(**{"name": name, "uid": uid, "dir": folder, "started": 100.0, **more}))
+    return registry.register(RegistryEntry(**{"name": name, "uid": uid, "dir": folder, "started": 100.0, **more}))
 
 
-def ended(home: Path, **more: Any) -> JobRecord:
+def ended(home: Path, **more: Any) -> RegistryEntry:
     record = job(home, **more)
     (record.folder / "status.json").write_text(json.dumps(ENDED))
     (record.folder / "events.jsonl").write_text("".join(json.dumps(n) + "\n" for n in NOTES))
     return record
 
 
-def gone(home: Path) -> JobRecord:
+def gone(home: Path) -> RegistryEntry:
     """A job whose runner's pid is now another process: ours, which started at another time."""
     return job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
 
@@ -123,7 +129,7 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("ppo (01234567): Lost")
-    assert f"its runner, pid {os.getpid()}, ended without a last word" in shown
+    assert f"its runner, pid {os.getpid()}, ended without a final status" in shown
     for words in (["stop", "ppo"], ["restart", "ppo"]):
         assert main.run(words) == 3
         assert record.dir in capsys.readouterr().err
@@ -140,7 +146,7 @@ def test_orders_to_an_ended_job(home: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_size_is_a_role_and_a_number(size: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
     assert main.run(["scale", "ppo", size]) == 2
-    assert "is no role with its ranks\n  write trainer=4" in capsys.readouterr().err
+    assert "is not a role with a number of ranks\n  write trainer=4" in capsys.readouterr().err
 
 
 class Answers:
@@ -181,12 +187,101 @@ def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str])
     assert "did you mean 'ppo'?" in capsys.readouterr().err
 
 
-def test_a_living_job_whose_ray_is_gone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_job_whose_master_does_not_answer(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dljob.cli.commands import status
+    from dljob.runtime.control_socket import client
+
+    monkeypatch.setattr(client, "REACH_S", 0.0)
+    monkeypatch.setattr(status, "ANSWER_S", 0.0)
     me = os.getpid()
-    environment = (("RAY_AUTH_TOKEN_PATH", str(home / "no-token")),)
-    job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1", environment=environment)
+    record = job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1")
+    for command in ("stop", "restart", "stack", "status", "events"):
+        assert main.run([command, "ppo"]) == 4
+        assert "job ppo cannot be reached" in capsys.readouterr().err
+    (record.folder / "status.json").write_text(json.dumps({**ENDED, "phase": "Running"}))
+    assert main.run(["status", "ppo"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("ppo (01234567): Running")
+    assert "this was written" in err
+
+
+def test_a_job_folder_of_another_user(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, owner = os.getpid(), os.getuid() or 1234
+    record = job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1")
+    if os.getuid() == 0:
+        os.chown(record.folder, owner, owner)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert main.run(["stop", "ppo"]) == 4
-    assert "the Ray at 127.0.0.1:1 is gone" in capsys.readouterr().err
+    assert f"job ppo belongs to user {owner}, and this is user 4711" in capsys.readouterr().err
+
+
+def test_root_joins_no_ray_that_a_user_names(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = job(home, address="127.0.0.1:1")
+    if os.getuid() == 0:
+        os.chown(record.folder, 1234, 1234)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert main.run(["stop", "ppo"]) == 4
+    assert "belongs to user" in capsys.readouterr().err
+
+
+def test_commands_about_a_local_job_import_no_ray(tmp_path: Path) -> None:
+    from socket_kit import serving
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        home, me = Path(name), os.getpid()
+        os.environ["DLJOB_HOME"], before = name, os.environ.get("DLJOB_HOME")
+        try:
+            record = job(home, runner=me, runner_started=registry.start_of(me))
+        finally:
+            os.environ.pop("DLJOB_HOME") if before is None else os.environ.update(DLJOB_HOME=before)
+        (record.folder / "spec.json").write_text(SPEC)
+        (record.folder / "logs").mkdir()
+        (record.folder / "logs" / "actor-0.log").write_text("here\n")
+        (tmp_path / "faults.yaml").write_text("[]\n")
+        orders = [[*words.split()] for words in ORDERS]
+        orders.append(["chaos", "ppo", str(tmp_path / "faults.yaml")])
+        with serving(record.folder, UID):
+            done = subprocess.run(
+                [sys.executable, "-c", GUARDED, json.dumps(orders)],
+                env={**os.environ, "DLJOB_HOME": name},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [0] * len(orders), done.stderr
+
+
+ORDERS = (
+    "status",
+    "status ppo",
+    "events ppo",
+    "logs ppo",
+    "stack ppo",
+    "restart ppo actor/1",
+    "scale ppo actor=2",
+    "stop ppo",
+)
+SPEC = json.dumps(
+    {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "ppo"},
+        "spec": {"roles": [{"name": "actor", "replicas": 2, "entrypoint": {"class": "a.B"}}]},
+    }
+)
+GUARDED = """
+import json, sys
+sys.modules["ray"] = sys.modules["torch"] = None  # an import of them fails
+from dljob.cli.main import run
+print(json.dumps([run(words, debug=True) for words in json.loads(sys.argv[1])]))
+"""
 
 
 def test_events(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +295,7 @@ def test_events(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == NOTES
 
 
-def write_logs(record: JobRecord, **texts: str) -> None:
+def write_logs(record: RegistryEntry, **texts: str) -> None:
     (record.folder / "logs").mkdir()
     for name, text in texts.items():
         (record.folder / "logs" / f"{name.replace('_', '-')}.log").write_text(text)
@@ -226,6 +321,51 @@ def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == "[actor/0] c", "a line without an end is shown at the end"
     assert main.run(["logs", "ppo", "--role", "critic"]) == 3
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
+
+
+def test_logs_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = ended(home)
+    write_logs(record, actor_0="", actor_1="d\n")
+    log = record.folder / "logs" / "actor-0.log"
+    for text, at in (("", 3600), ("a\n", 600), ("b\n", 60)):
+        with log.open("a") as file:
+            file.write(text)
+        with log.with_suffix(".marks").open("ab") as file:
+            file.write(struct.pack("<QQ", time.time_ns() - at * 10**9, log.stat().st_size))
+    with log.open("a") as file:
+        file.write("c\n")
+    assert main.run(["logs", "ppo", "actor/0", "--since", "5m"]) == 0
+    assert capsys.readouterr() == ("[actor/0] b\n[actor/0] c\n", "")
+    assert main.run(["logs", "ppo", "actor/0", "-f", "--since", "30s"]) == 0
+    assert capsys.readouterr().out == "[actor/0] c\n"
+    assert main.run(["logs", "ppo", "actor/0", "--tail", "1", "--since", "5m"]) == 0
+    assert capsys.readouterr().out == "[actor/0] c\n"
+    ago = datetime.now(UTC) - timedelta(minutes=30)
+    for at in (ago.isoformat(), ago.astimezone().replace(tzinfo=None).isoformat(), "0d1h0m", "99999d"):
+        assert main.run(["logs", "ppo", "actor/0", "--since", at]) == 0
+        assert capsys.readouterr().out == "[actor/0] a\n[actor/0] b\n[actor/0] c\n"
+    assert main.run(["logs", "ppo", "--since", "5m"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "[actor/0] b\n[actor/0] c\n[actor/1] d\n"
+    assert "the output of actor/1 has no known times: its log is shown whole" in err
+
+
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("-5m", "--since '-5m' is neither a span nor a time"),
+        ("yesterday", "--since 'yesterday' is neither a span nor a time"),
+        ("5", "--since '5' is neither a span nor a time"),
+        ("", "--since '' is neither a span nor a time"),
+        ("2026-13-01", "--since '2026-13-01' is neither a span nor a time"),
+        ("9999-01-01T00:00:00Z", "--since 9999-01-01T00:00:00Z is in the future: it is 2"),
+    ],
+)
+def test_moments_that_are_refused(home: Path, since: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(ended(home), actor_0="a\n")
+    assert main.run(["logs", "ppo", "--since", since]) == 2
+    out, err = capsys.readouterr()
+    assert (out, said in err, "write a span (90s, 10m, 1h30m, 2d)" in err) == ("", True, True), err
 
 
 def test_logs_of_a_job_without_output(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,8 @@ TOO_LARGE = (
 """
 )
 
+REFUSED = sorted((Path(__file__).parents[2] / "golden/refused").glob("*.yaml"))
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -52,6 +54,29 @@ def test_all_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFix
     assert any(line.startswith("bad.yaml:7:") and "did you mean replicas?" in line for line in lines)
     assert any(line.startswith("large.yaml: ") and "does not fit" in line for line in lines)
     assert "none.yaml: cannot be read: No such file or directory" in lines
+
+
+def test_a_file_of_64_mebibytes_is_not_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (here / "huge.yaml").open("wb") as stream:
+        stream.truncate(64 * 1024**2)
+    assert main.run(["validate", "huge.yaml"]) == 2
+    said = "huge.yaml:1:1: is longer than 2097152 bytes (put large data into a file of its own)"
+    assert capsys.readouterr().out.splitlines()[0] == said
+
+
+@pytest.mark.parametrize("manifest", REFUSED, ids=lambda path: path.stem)
+def test_what_the_operator_refuses_is_refused(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["validate", str(manifest)]) == 2
+
+
+def test_the_policy_for_pods_is_a_flag(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "a.py").touch()
+    root = here / "root-on-node.yaml"
+    root.write_text(next(path for path in REFUSED if path.stem.endswith("root-on-node")).read_text())
+    assert main.run(["validate", "-o", "json", str(root)]) == 2
+    where = [(p["line"], p["path"].rpartition(".")[2]) for p in loaded(capsys.readouterr().out)["problems"]]
+    assert where == [(14, "hostPID"), (15, "hostNetwork"), (19, "hostPath"), (22, "add"), (22, "add")]
+    assert main.run(["validate", "--pod-security", "privileged", str(root)]) == 0
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
@@ -108,7 +133,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_run_refuses_what_cannot_be_before_anything_starts(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dljob.runtime.machine.devices_here", dict)
+    monkeypatch.setattr("dljob.runtime.backend.machine.devices_here", dict)
     wide = GOOD + '  nodeGroups: [{name: many, replicas: 9, cpu: "4"}]\n'
     npus = GOOD + '  nodeGroups: [{name: o, replicas: 2, cpu: "4", accelerator: {type: NPU, count: 8}}]\n'
     (here / "wide.yaml").write_text(wide)
@@ -129,3 +154,19 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
         printed = capsys.readouterr()
         assert message in printed.err
         assert printed.out == ""
+
+
+def test_a_script_that_is_not_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = GOOD.replace("{class: m.W}", "{module: src/train.py}")
+    (here / "script.yaml").write_text(text)
+    said = f"script.yaml:7:54: spec.roles[0].entrypoint.module: there is no file src/train.py in {here}"
+    for command in ("validate", "run"):
+        assert main.run([command, "script.yaml"]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.out + printed.err
+    (here / "script.yaml").write_text(text + "  image: example/train:1\n")
+    assert main.run(["validate", "script.yaml"]) == 0
+    (here / "src").mkdir()
+    (here / "src" / "train.py").touch()
+    (here / "script.yaml").write_text(text)
+    assert main.run(["validate", "script.yaml"]) == 0

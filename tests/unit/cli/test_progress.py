@@ -85,17 +85,22 @@ def test_notes_that_a_phase_says_already_are_not_told() -> None:
 
 def test_steps_come_at_most_once_a_second_and_the_last_one_always() -> None:
     view = View("j", phase="Running")
-    assert view.update(status(step=1, reward=0.5), [], 10.0) == ["[  10.0s] step 1  reward 0.5  avg5 0.500  ▁"]
+    assert view.update(status(step=1, reward=0.5), [], 10.0) == ["[  10.0s] step 1  reward 0.5  avg5 0.5  ▁"]
     assert view.update(status(step=2, reward=1.0), [], 10.4) == []
     assert view.update(status(step=3, reward=0.0), [], 10.9) == []
     assert view.update(status(step=4, reward=0.5, kl=0.001), [], 11.1) == [
-        "[  11.1s] step 4  reward 0.5  kl 0.001  avg5 0.500  ▅█▁▅"
+        "[  11.1s] step 4  reward 0.5  kl 0.001  avg5 0.5  ▅█▁▅"
     ]
     assert view.update(status(step=4, reward=0.5), [], 13.0) == []
     assert view.update(status(step=5, reward=1.0), [], 13.1)[0].endswith("▅█▁▅█")
     assert view.update(status(step=6), [], 13.2) == []
-    assert view.last_step(13.3) == ["[  13.3s] step 6  avg5 0.600  ▅█▁▅█"]
+    assert view.last_step(13.3) == ["[  13.3s] step 6  avg5 0.6  ▅█▁▅█"]
     assert view.last_step(13.4) == []
+
+
+def test_a_small_number_keeps_its_digits() -> None:
+    (line,) = View("j", phase="Running").update(status(step=1, loss=1.25e-6), [], 1.0)
+    assert line == "[   1.0s] step 1  loss 1.25e-06  avg5 1.25e-06  ▁"
 
 
 def test_steps_without_metrics() -> None:
@@ -202,3 +207,24 @@ def test_watching_asks_for_what_is_new_and_ends_with_the_job(capsys: pytest.Capt
     assert look.seen == [("Pending", 1), ("Running", 1)]
     assert connection.asked == [(0, 0), (1, 1), (2, 2)]
     assert capsys.readouterr().err.count("Restarting rollout/1") == 3
+
+
+def test_a_step_that_stands_still_is_told_ever_more_rarely() -> None:
+    view = View("j", phase="Running")
+    stuck = status(step=20)
+    stuck["progress"] |= {"stepTime": "1970-01-01T00:00:00Z", "secondsPerStep": 0.4}
+    told = [line for at in range(120) for line in view.update(stuck, [], float(at), float(at))]
+    assert told == [
+        "[   0.0s] step 20",
+        "[   2.0s] step 20, 2 s ago (usually every 0.4 s)",
+        "[  12.0s] step 20, 12 s ago (usually every 0.4 s)",
+        "[  22.0s] step 20, 22 s ago (usually every 0.4 s)",
+        "[  42.0s] step 20, 42 s ago (usually every 0.4 s)",
+        "[  82.0s] step 20, 1m22s ago (usually every 0.4 s)",
+    ]
+    assert view.headline() == "step 20, 1m59s ago (usually every 0.4 s)"
+    moved = status(step=21)
+    moved["progress"] |= {"stepTime": "1970-01-01T00:02:00Z", "secondsPerStep": 0.4}
+    assert view.update(moved, [], 120.0, 120.0) == ["[ 120.0s] step 21"]
+    view.update({**stuck, "phase": "Succeeded"}, [], 130.0, 130.0)
+    assert view.headline() == "step 20", "it is over"

@@ -14,7 +14,7 @@ from dljob.api import handle as handles
 from dljob.api.torchrun_console import Console
 from dljob.cli import scripted, watch
 from dljob.errors import DeadlineError, SpecError, UsageError
-from dljob.spec.load import parse
+from dljob.spec.loading.load import parse
 
 
 class Handle:
@@ -35,7 +35,8 @@ class Handle:
 
 
 @pytest.fixture
-def signals() -> Any:
+def signals(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("dljob.cli.runner._heard", float("-inf"))  # no signal came before
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -105,6 +106,15 @@ def test_the_logs_are_linked(job: Handle, tmp_path: Path, monkeypatch: pytest.Mo
     assert run(tmp_path / "new" / "links") == 0
     assert (tmp_path / "new" / "links" / "train-00000000").resolve() == tmp_path / "logs"
     assert job.told == ["submit"]
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_a_job_of_this_machine_ends_with_the_exit_code_of_its_phase(
+    job: Handle, phase: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = scripted.Here.__new__(scripted.Here)
+    assert here.finish(job, {"phase": phase}, {}) == code  # type: ignore[arg-type]
+    assert f"journal, logs and checkpoints: {job.dir}" in capsys.readouterr().err
 
 
 def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

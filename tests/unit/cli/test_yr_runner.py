@@ -9,8 +9,8 @@ import pytest
 
 from dljob.cli.yr_runner import YrRunner
 from dljob.plan.plan import plan
-from dljob.runtime.yr.backend import bundle_of
-from dljob.spec.load import parse
+from dljob.runtime.yr.resources import bundle_of
+from dljob.spec.loading.load import parse
 
 
 def manifest(replicas: int, resources: dict[str, str], **spec: Any) -> Any:

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from dljob.compat import redirect
-from dljob.runtime.backend import ALIASES, ENVIRONMENT
+from dljob.runtime.backend.interface import ALIASES, ENVIRONMENT
 
 ADAPTER = Path(__file__).parent / "adapter"
 STRATEGY = "ray.util.scheduling_strategies"
@@ -313,6 +314,14 @@ install("yr"); install("yuanrong")
 print(sum(hasattr(finder, "backend") for finder in sys.meta_path))
 """)
     assert said == "1"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "name", "of"),
+    [("a", "a", True), ("a", "a.b", True), ("a", "ab", False), ("a", "ray", False), ("", "ray", False)],
+)
+def test_a_module_is_of_the_adapter_by_its_own_name(adapter: str, name: str, of: bool) -> None:
+    assert redirect._of(adapter, ModuleType(name)) is of
 
 
 def test_the_backends_have_the_names_that_jobs_know() -> None:

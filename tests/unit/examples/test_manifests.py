@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from dljob.plan.plan import plan
-from dljob.spec.load import load_file
+from dljob.spec.loading.load import load_file
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = sorted(EXAMPLES.glob("*/dljob.yaml"))

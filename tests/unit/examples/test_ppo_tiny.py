@@ -12,7 +12,7 @@ import pytest
 
 from dljob.api.job import DLJob
 from dljob.plan.plan import plan
-from dljob.spec.load import load_file
+from dljob.spec.loading.load import load_file
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ppo-tiny"
 TORCH = ("model", "ppo", "alone")

@@ -106,3 +106,83 @@ def test_each_pure_test_is_run_once(tiers: Any) -> None:
 
 def test_the_chart_says_that_helm_is_not_there_as_the_tiers_read_it(tiers: Any) -> None:
     assert f'"{tiers.NO_HELM.removeprefix("skipped: ")}: ' in (TIERS.parent / "unit/chart/conftest.py").read_text()
+
+
+@pytest.mark.parametrize(("can", "chosen"), [(0, "-nmu"), (1, "-rnmu"), (2, "-n"), (3, "-rn")])
+def test_the_ray_tier_has_the_best_network_that_can_be_had(tiers: ModuleType, can: int, chosen: str) -> None:
+    tried: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        tried.append(command)
+        return SimpleNamespace(returncode=0 if len(tried) > can else 1)
+
+    tiers.subprocess = SimpleNamespace(run=run, TimeoutExpired=TimeoutError)
+    found = tiers.isolated()
+    assert found[:2] == ["unshare", chosen]
+    assert any("laptop.sh" in word for word in found) == (can < 2)
+
+
+def test_where_no_namespace_can_be_made_there_is_no_prefix(tiers: ModuleType) -> None:
+    def run(*_: Any, **__: Any) -> SimpleNamespace:
+        raise FileNotFoundError("unshare")
+
+    tiers.subprocess = SimpleNamespace(run=run, TimeoutExpired=TimeoutError)
+    assert tiers.isolated() == []
+
+
+CHOSEN = {"unit": ["tests/unit/a/test_a.py"], "ray": ["tests/ray/test_b.py"], "kube": ["tests/kube/test_c.py"]}
+
+
+def test_of_chosen_files_a_tier_runs_its_own_and_measures_no_coverage(tiers: Any) -> None:
+    tiers.isolated = list
+    for tier, (file,) in CHOSEN.items():
+        (command,) = tiers.commands(tier, (), CHOSEN)
+        assert [word for word in command if word.startswith("tests/")] == [file]
+        assert "--cov-branch" not in command
+        assert (tier in command) == (tier == "kube")
+
+
+@pytest.mark.parametrize(
+    ("files", "runs"),
+    [
+        (["a", "BARE"], [["BARE"], ["a"]]),
+        (["BARE"], [["BARE"]]),
+        (["a", "b"], [["a", "b"]]),
+    ],
+)
+def test_what_runs_without_a_namespace_runs_alone_where_it_is_chosen(
+    tiers: Any, files: list[str], runs: list[list[str]]
+) -> None:
+    tiers.isolated = lambda: ["unshare"]
+    names = {"BARE": tiers.BARE, "a": "tests/ray/test_a.py", "b": "tests/ray/test_b.py"}
+    found = tiers.commands("ray", (), {"ray": [names[file] for file in files]})
+    assert [[w for w in command if w.startswith("tests/")] for command in found] == [
+        [names[f] for f in r] for r in runs
+    ]
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(0, 0), (5, 0), (1, 1)])
+def test_chosen_files_of_which_none_has_the_marker_are_no_failure(tiers: Any, code: int, exit_code: int) -> None:
+    tiers.subprocess = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=code))
+    vars(tiers).update(choose=lambda *_: (["slow"], {"slow": ["tests/unit/a/test_a.py"]}))
+    assert tiers.main(["--room", "a"]) == exit_code
+
+
+def test_a_tier_without_a_file_is_left_out(tiers: Any) -> None:
+    lease = "tests/kube/controller/test_operator_lease.py"
+    found = tiers.by_tier(["tests/unit/house/test_tiers.py", lease], tiers.TIERS)
+    assert found == {
+        "unit": ["tests/unit/house/test_tiers.py"],
+        "slow": ["tests/unit/house/test_tiers.py"],
+        "kube": [lease],
+    }
+    assert "node" in tiers.by_tier(["tests/kube/node/test_cli_node.py"], tiers.TIERS)
+
+
+def test_a_room_is_said_with_its_files_and_an_unknown_one_refused(tiers: Any, capsys: Any) -> None:
+    assert tiers.main(["--list", "--room", "runtime/queues"]) == 0
+    said = capsys.readouterr().out
+    assert "room runtime/queues: 1 files of unit" in said
+    assert "ray: ray/data/test_queues_and_weights.py" in said
+    assert tiers.main(["--room", "runtime/queue"]) == 2
+    assert "no room runtime/queue; did you mean runtime/queues? There are: api," in capsys.readouterr().err

@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
 from dljob.kube.api import Kube
-from dljob.kube.connection import Way
+from dljob.kube.connection import ApiConnection
 
 _PATH = re.compile(
     r"^/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<ns>[^/]+))?"
@@ -134,6 +135,11 @@ class FakeCluster:
         meta = body["metadata"]
         meta.setdefault("namespace", key[1])
         meta.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
+        if key[0] == "leases":
+            made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            meta["creationTimestamp"] = (
+                old["metadata"]["creationTimestamp"] if old else meta.get("creationTimestamp", made)
+            )
         changed = old is None or old.get("spec") != body.get("spec")
         meta["generation"] = (old["metadata"]["generation"] if old else 0) + changed
         if old and {**body, "metadata": {**meta, "resourceVersion": ""}} == {
@@ -152,7 +158,7 @@ class FakeCluster:
         self.version = next(self._versions)
         body["metadata"]["resourceVersion"] = str(self.version)
         self._tell("DELETED", key[0], body)
-        owned = [k for k, v in self.objects.items() if _owner(v) == body["metadata"]["uid"]]
+        owned = [k for k, v in self.objects.items() if body["metadata"]["uid"] in _owners(v)]
         for child in owned:
             self._drop(child)
 
@@ -235,6 +241,9 @@ class FakeCluster:
         labels = body["metadata"].get("labels") or {}
         _, _, named = request.query.get("fieldSelector", "").partition("metadata.name=")
         if named and body["metadata"]["name"] != named:
+            return False
+        _, _, hidden = request.query.get("fieldSelector", "").partition("metadata.namespace!=")
+        if hidden and body["metadata"]["namespace"] == hidden:
             return False
         _, _, about = request.query.get("fieldSelector", "").partition("involvedObject.uid=")
         if about and (body.get("involvedObject") or {}).get("uid") != about:
@@ -325,8 +334,8 @@ def _gv(group: str, version: str) -> dict[str, str]:
     return {"groupVersion": f"{group}/{version}", "version": version}
 
 
-def _owner(body: dict[str, Any]) -> str:
-    return next((ref["uid"] for ref in body["metadata"].get("ownerReferences", []) if ref.get("controller")), "")
+def _owners(body: dict[str, Any]) -> set[str]:
+    return {ref["uid"] for ref in body["metadata"].get("ownerReferences", [])}
 
 
 def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
@@ -373,4 +382,4 @@ def client_of(server: TestServer, *, manager: str = "tests", **settings: Any) ->
     configuration.host = str(server.make_url("")).rstrip("/")
     for name, value in settings.items():
         setattr(configuration, name, value)
-    return Kube(Way(configuration, "default"), manager=manager)
+    return Kube(ApiConnection(configuration, "default"), manager=manager)

@@ -24,6 +24,8 @@ class StubHead:
     kept: dict[str, bytes] = field(default_factory=dict)
     """Packages by name."""
     logs: dict[str, str] = field(default_factory=dict)
+    master_log: str | None = None
+    """None: a gateway of before PrimeMaster's log, which answers every question with the ranks' tails."""
     session: str = "session_1"
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     """uid (32 hex digits) -> the snapshot; absent: 404."""
@@ -152,7 +154,10 @@ class StubHead:
         return web.json_response(self.places.get(request.match_info["uid"], {"version": 0, "nodes": []}))
 
     async def _tails(self, request: web.Request) -> web.Response:
-        if "follow" in request.query:
+        if "master" in request.query and self.master_log is not None:
+            begin, end = int(request.query.get("from", 0)), len(self.master_log)
+            return web.json_response({"text": self.master_log[begin:], "offset": end, "end": False, "timed": True})
+        if "follow" in request.query and "role" in request.query:
             start = int(request.query["from"])
             return web.json_response({"text": "abc"[start:], "offset": 3, "end": True})
         if "role" in request.query:
@@ -160,7 +165,8 @@ class StubHead:
             if key not in self.tails:
                 return web.json_response({"error": f"no rank {key}"}, status=404)
             return web.Response(text=self.tails[key][-int(request.query["bytes"]) :])
-        return web.json_response({"logs": self.tails, "cut": ["actor/9"]})
+        own = {} if self.master_log is None else {"master": self.master_log}
+        return web.json_response({"logs": self.tails, "cut": ["actor/9"], **own})
 
     async def _command(self, request: web.Request) -> web.Response:
         body = await request.json()

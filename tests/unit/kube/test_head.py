@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,11 +14,22 @@ from fake_cluster import FakeCluster
 from stub_head import TOKEN, StubHead
 
 from dljob.errors import ExitCode, NotFoundError
+from dljob.kube import answers
 from dljob.kube import head as head_module
 from dljob.kube.api import Kube
-from dljob.kube.gateway import Gateway
-from dljob.kube.head import Ask, AwayError, HeadError, UnknownError, address, directly, through
-from dljob.kube.ray_jobs import RayJobs, refusal
+from dljob.kube.gateway import MASTER_LOG_SINCE, GatewayClient
+from dljob.kube.head import (
+    Ask,
+    HeadError,
+    MisbehavesError,
+    TooOldError,
+    UnavailableError,
+    UnknownError,
+    address,
+    directly,
+    through,
+)
+from dljob.kube.ray_jobs import JobApi, refusal
 
 UID = "0" * 32
 
@@ -41,14 +53,14 @@ def test_addresses() -> None:
     assert address("head.svc", 1) == "http://head.svc:1"
 
 
-async def submit(jobs: RayJobs, name: str = "hello-1") -> str:
+async def submit(jobs: JobApi, name: str = "hello-1") -> str:
     return await jobs.submit(
         name, ["python", "-m", "x", "a b"], runtime_env={"env_vars": {"A": "1"}}, metadata={"k": "v"}
     )
 
 
 async def test_a_submission(head: StubHead, ask: Ask) -> None:
-    assert await submit(RayJobs(ask)) == "made"
+    assert await submit(JobApi(ask)) == "made"
     assert head.posted == [
         {
             "submission_id": "hello-1",
@@ -62,20 +74,20 @@ async def test_a_submission(head: StubHead, ask: Ask) -> None:
 @pytest.mark.parametrize("taken", [400, 409, 500])
 async def test_a_submission_that_is_there_is_adopted(head: StubHead, ask: Ask, taken: int) -> None:
     head.taken = taken
-    await submit(RayJobs(ask))
-    assert await submit(RayJobs(ask)) == "adopted"
+    await submit(JobApi(ask))
+    assert await submit(JobApi(ask)) == "adopted"
     assert len(head.posted) == 1
 
 
 async def test_a_submission_that_ray_cannot_take_now(head: StubHead, ask: Ask) -> None:
     head.accept = False
     with pytest.raises(HeadError, match="submission hello-1: No available agent") as caught:
-        await submit(RayJobs(ask))
+        await submit(JobApi(ask))
     assert caught.value.status == 500
 
 
 async def test_what_ray_says_of_a_submission(head: StubHead, ask: Ask) -> None:
-    jobs = RayJobs(ask)
+    jobs = JobApi(ask)
     with pytest.raises(UnknownError):
         await jobs.get("hello-1")
     assert await jobs.tail("hello-1") == ""
@@ -98,10 +110,10 @@ def test_the_launchers_last_word() -> None:
 async def test_a_wrong_token_is_refused(head: StubHead, ask: Ask) -> None:
     head.token = "other"
     with pytest.raises(HeadError, match="no token, or a wrong one") as caught:
-        await Gateway(ask).status(UID)
+        await GatewayClient(ask).status(UID)
     assert caught.value.status == 401
     with pytest.raises(HeadError) as caught:
-        await submit(RayJobs(ask))
+        await submit(JobApi(ask))
     assert caught.value.status == 401
 
 
@@ -113,24 +125,75 @@ async def test_a_head_that_sends_elsewhere_is_not_followed(head: StubHead, ask: 
 
     head.handlers["GET /v1/version"] = head.handlers["POST /api/jobs/"] = elsewhere
     with pytest.raises(HeadError, match="which is not followed") as caught:
-        await Gateway(ask).version()
+        await GatewayClient(ask).version()
     assert caught.value.status == 307
     with pytest.raises(HeadError, match="which is not followed"):
-        await submit(RayJobs(ask))
+        await submit(JobApi(ask))
     assert "GET /v1/jobs" not in head.asked
 
 
 async def test_an_answer_without_end_is_not_read_to_the_end(
     head: StubHead, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_module, "MOST", 1000)
+    monkeypatch.setattr(head_module, "SMALL", 500)
+    monkeypatch.setattr(answers, "USUAL", answers.Bounds(1000, 100))
 
     async def long(_: web.Request) -> web.Response:
         return web.Response(text="x" * 1001)
 
     head.handlers["GET /v1/version"] = long
-    with pytest.raises(HeadError, match="more than 1000 bytes"):
-        await Gateway(ask).version()
+    with pytest.raises(MisbehavesError, match="more than 1000 bytes"):
+        await GatewayClient(ask).version()
+
+
+async def test_an_answer_of_many_small_objects_is_not_parsed(head: StubHead, ask: Ask) -> None:
+    async def many(_: web.Request) -> web.Response:
+        return web.Response(body=b'{"x":[' + b"{}," * 30_000 + b"{}]}", content_type="application/json")
+
+    head.handlers["GET /v1/version"] = many
+    head.handlers[f"GET /v1/jobs/{UID}/placement"] = many
+    with pytest.raises(MisbehavesError, match="more than 20000 values"):
+        await GatewayClient(ask).version()
+    assert len((await GatewayClient(ask).placement(UID))["x"]) == 30_001
+
+
+async def test_a_large_answer_that_comes_slowly_does_not_keep_others_waiting(
+    head: StubHead, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "SMALL", 10)
+    monkeypatch.setattr(head_module, "LARGE_SECONDS", 0.02)
+    over = asyncio.Event()
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"x" * 20)
+        await over.wait()
+        return answer
+
+    head.handlers["GET /v1/version"] = drip
+    with pytest.raises(MisbehavesError, match=r"takes over 0\.02 s for an answer"):
+        await GatewayClient(ask).version()
+    over.set()
+
+
+@pytest.mark.parametrize("body", [b'"a text"', b"3", b"[" * 5000, b"no json"])
+async def test_what_is_neither_an_object_nor_a_list(head: StubHead, ask: Ask, body: bytes) -> None:
+    async def odd(_: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    head.handlers["GET /v1/version"] = odd
+    with pytest.raises(MisbehavesError, match="no JSON but"):
+        await GatewayClient(ask).version()
+
+
+async def test_an_answer_that_is_compressed_is_not_unpacked(head: StubHead, ask: Ask) -> None:
+    async def bomb(_: web.Request) -> web.Response:
+        return web.Response(body=zlib.compress(b" " * 10_000_000), headers={"Content-Encoding": "deflate"})
+
+    head.handlers["GET /v1/version"] = bomb
+    with pytest.raises(MisbehavesError, match="compresses its answer"):
+        await GatewayClient(ask).version()
 
 
 async def test_nobody_answers() -> None:
@@ -138,13 +201,13 @@ async def test_nobody_answers() -> None:
     async with aiohttp.ClientSession() as session:
         ask = directly(session, "http://127.0.0.1:1", TOKEN, told.append)
         with pytest.raises(HeadError, match=r"no answer from http://127\.0\.0\.1:1") as caught:
-            await Gateway(ask).version()
+            await GatewayClient(ask).version()
     assert caught.value.status == 0
     assert told == [0]
 
 
 async def test_the_status_of_a_job(head: StubHead, ask: Ask) -> None:
-    gateway = Gateway(ask)
+    gateway = GatewayClient(ask)
     with pytest.raises(UnknownError, match=f"no job {UID}") as caught:
         await gateway.status(UID)
     assert isinstance(caught.value, NotFoundError)
@@ -155,20 +218,20 @@ async def test_the_status_of_a_job(head: StubHead, ask: Ask) -> None:
     assert (await gateway.status(UID, ranks=True))["ranks"] == "1"
     assert await gateway.jobs() == [{"uid": UID, "name": "n", "phase": "Running"}]
     head.away = True
-    with pytest.raises(AwayError, match="PrimeMaster does not answer"):
+    with pytest.raises(UnavailableError, match="PrimeMaster does not answer"):
         await gateway.status(UID)
 
 
 async def test_a_long_poll_returns_with_the_news(head: StubHead, ask: Ask) -> None:
     head.say(UID, phase="Starting")
-    poll = asyncio.create_task(Gateway(ask).status(UID, after=1, wait=20))
+    poll = asyncio.create_task(GatewayClient(ask).status(UID, after=1, wait=20))
     await asyncio.wait_for(head.polled.wait(), 5)
     head.say(UID, phase="Running")
     assert (await asyncio.wait_for(poll, 2))["phase"] == "Running"
 
 
 async def test_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> None:
-    gateway = Gateway(ask)
+    gateway = GatewayClient(ask)
     await gateway.command(UID, id="c1", kind="stop", target="job", by="me")
     assert head.commands == [{"id": "c1", "kind": "stop", "target": "job", "by": "me"}]
     with pytest.raises(HeadError, match="dance job: unknown kind dance"):
@@ -177,12 +240,18 @@ async def test_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> N
     assert await gateway.placement(UID) == {"version": 0, "nodes": []}
     head.tails = {"actor/0": "one\ntwo\n"}
     tails = await gateway.tails(UID, 1000)
-    assert (dict(tails.logs), tails.cut) == ({"actor/0": "one\ntwo\n"}, ("actor/9",))
+    assert (dict(tails.logs), tails.cut, tails.master) == ({"actor/0": "one\ntwo\n"}, ("actor/9",), "")
     assert await gateway.tail(UID, "actor", 0, 4) == "two\n"
     with pytest.raises(UnknownError, match="log of actor/7: no rank actor/7"):
         await gateway.tail(UID, "actor", 7, 4)
     piece = await gateway.follow(UID, "actor", 0, 1)
     assert (piece.text, piece.offset, piece.end) == ("bc", 3, True)
+    for question in (gateway.follow(UID, "", 0, 1), gateway.tail(UID, "", 0, 4), gateway.since(UID, "", 0, 1.0)):
+        with pytest.raises(TooOldError, match=f"too old to give PrimeMaster's log: that needs {MASTER_LOG_SINCE} or"):
+            await question
+    head.master_log = "why\n"
+    assert (await gateway.follow(UID, "", 0, 1)).text == "hy\n"
+    assert (await gateway.tails(UID, 1000)).master == "why\n"
 
 
 async def test_the_gateway_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
@@ -193,7 +262,7 @@ async def test_the_gateway_through_the_api_server(fake: FakeCluster, kube: Kube)
         return web.json_response({"error": "no"}, status=404) if "gone" in request.path else web.json_response({"a": 1})
 
     fake.proxies["p:8266"] = pod
-    gateway = Gateway(through(kube, "p", 8266, "ns", TOKEN))
+    gateway = GatewayClient(through(kube, "p", 8266, "ns", TOKEN))
     assert await gateway.version() == {"a": 1}
     await gateway.command(UID, id="c1", kind="stop", target="job", by="me")
     with pytest.raises(UnknownError, match="no"):
@@ -209,4 +278,4 @@ async def test_the_gateway_through_the_api_server(fake: FakeCluster, kube: Kube)
 async def test_an_answer_that_is_no_json(head: StubHead, ask: Ask) -> None:
     head.down = True
     with pytest.raises(HeadError, match="broken"):
-        await Gateway(ask).placement(UID)
+        await GatewayClient(ask).placement(UID)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from master_kit import World, job, nodes
 
-from dljob.master import events as ev
-from dljob.master.views import Clue, HostId, Outcome, Reason
+from dljob.master.state import events as ev
+from dljob.master.state.views import Clue, HostId, Outcome, Reason
 
 
 class Story:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from master_kit import World, job, nodes
 
-from dljob.master import events as ev
-from dljob.master.state import Phase, RankPhase
+from dljob.master.state import events as ev
+from dljob.master.state.state import Phase, RankPhase
 
 
 def boot(count=3, role=None, *others, own_nodes=False, extra=(), group=None, **spec):

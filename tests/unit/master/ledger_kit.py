@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dljob.master import ledger
-from dljob.master.ledger import Account
-from dljob.master.ledger_rules import account_of, micros
-from dljob.master.state import RankPhase
+from dljob.master.ledger.rules import account_of, micros
+from dljob.master.state import ledger
+from dljob.master.state.ledger import Account
+from dljob.master.state.state import RankPhase
 
 
 def check_ledger(state, now):

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from ledger_kit import check_ledger
 
-from dljob.master import actions as act
-from dljob.master import events as ev
-from dljob.master.assign import would_be_nodes
-from dljob.master.codec import event_record, replay
-from dljob.master.grants import given, unit_of
-from dljob.master.pairing import NodeFacts, TeamFacts
-from dljob.master.reissue import live_hosts, ready_spares, reissue
-from dljob.master.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.persistence.codec import event_record, replay
+from dljob.master.placement.reissue import live_hosts, ready_spares, reissue
+from dljob.master.start.assign import would_be_nodes
+from dljob.master.state import actions as act
+from dljob.master.state import events as ev
+from dljob.master.state.memory_overrides import given, unit_of
+from dljob.master.state.pairing import NodeFacts, TeamFacts
+from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, UnitPhase
+from dljob.master.state.views import HostId, NodeView, Outcome, Reason
 from dljob.master.transition import initial, next_wake, transition
-from dljob.master.views import HostId, NodeView, Outcome, Reason
 from dljob.plan.model import GRAIN
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
@@ -493,7 +493,7 @@ def check_grants(world: World):
 
 
 def timer_times(state):
-    from dljob.master.timers import earliest
+    from dljob.master.placement.timers import earliest
 
     at = earliest(state)
     return [] if at is None else [at]

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from master_kit import KILLED, World, error, job, nodes
 
-from dljob.master import events as ev
-from dljob.master.state import HostPhase, Phase, UnitPhase
+from dljob.master.state import events as ev
+from dljob.master.state.state import HostPhase, Phase, UnitPhase
+from dljob.master.state.views import Outcome
 from dljob.master.status import SHOWN, PeerView, brief, brief_of, peers, placement, status
-from dljob.master.views import Outcome
+from dljob.plan.labels import NODE_NAME
 
 UNSAVED = {"lastCheckpointStep": None, "lastCheckpointTime": None}
 
@@ -198,7 +199,7 @@ def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():
 
 
 def test_what_describes_a_failure_has_who_what_and_where():
-    from dljob.master.policy import describe
+    from dljob.master.failure.policy import describe
 
     assert describe("w/1", error("KeyError", "a.py:3 in f", message="'x'", code=1)) == (
         "w/1: UserError: KeyError: 'x' (at a.py:3 in f), exit code 1"
@@ -206,3 +207,13 @@ def test_what_describes_a_failure_has_who_what_and_where():
     assert describe("w/1", Outcome(ok=False)) == "w/1: Failed"
     killed = Outcome(ok=False, reason=KILLED.reason, code=137, message="no answer")
     assert describe("w/1", killed) == "w/1: process gone with exit code 137, cause unknown (no answer)"
+
+
+def test_a_rank_names_its_node_as_people_call_it():
+    views = tuple(replace(view, labels=(*view.labels, (NODE_NAME, "gpu-0"))) for view in nodes(1))
+    world = World(job({"name": "w"}), views=views).boot()
+    (rank,) = show(world)["ranks"]
+    assert rank["nodeName"] == "gpu-0"
+    assert rank["node"] == views[0].id
+    (rank,) = show(World(job({"name": "w"}), views=nodes(1)).boot())["ranks"]
+    assert "nodeName" not in rank

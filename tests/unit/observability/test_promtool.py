@@ -16,7 +16,7 @@ def test_the_rule_file_is_valid(promtool, root):
         "check", "rules", "--lint=all", "--lint-fatal", root / "charts/dljob/observability/rules/dljob.yaml"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "13 rules found" in done.stdout + done.stderr
+    assert "15 rules found" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["jobs", "operator"])

@@ -6,9 +6,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
-from dljob_operator.cache import Cache, Entry
-from dljob_operator.metrics import Metrics
-from dljob_operator.workqueue import Key, WorkQueue
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.watch.cache import Cache, CachedObject
+from dljob_operator.watch.workqueue import Key, WorkQueue
 
 
 def served():
@@ -16,7 +16,7 @@ def served():
     metrics, queue, cache = Metrics("0.1.0"), WorkQueue(), Cache()
     metrics.observe(queue, cache, lambda: True)
     key = Key("ns", "job")
-    cache.jobs.entries[key] = Entry("uid", 1, key, {"status": {"phase": "Running"}})
+    cache.jobs.entries[key] = CachedObject("uid", 1, key, {"status": {"phase": "Running"}})
     metrics.reconciled("error", 0.02)
     metrics.called("GET", 200)
     metrics.called("PATCH", 0)

@@ -11,22 +11,23 @@ from typing import Any
 from fake_cluster import FakeCluster, client_of
 from stub_head import StubHead
 
-from dljob.control import names
-from dljob.control.model import Observed, Outcome, Settings
-from dljob.control.reconcile import reconcile
 from dljob.kube.api import Kube
 from dljob.kube.token_key import TokenKey
-from dljob_operator.cache import Cache
-from dljob_operator.controller import Controller, Parts
-from dljob_operator.events import Recorder
-from dljob_operator.execute import Hands
-from dljob_operator.heads import Heads
-from dljob_operator.metrics import Metrics
-from dljob_operator.observe import Memory, Observer
-from dljob_operator.poller import Pollers
-from dljob_operator.references import References
-from dljob_operator.startup import Startup
-from dljob_operator.workqueue import Key, WorkQueue
+from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state import names
+from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
+from dljob_operator.controller.controller import Controller, Parts
+from dljob_operator.controller.events import Recorder
+from dljob_operator.controller.execute import ActionExecutor
+from dljob_operator.controller.heads import Heads
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.controller.observe import Observer, OperatorMemory
+from dljob_operator.controller.poller import Pollers
+from dljob_operator.controller.references import References
+from dljob_operator.controller.startup import Startup
+from dljob_operator.controller.turns import Turns
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.workqueue import Key, WorkQueue
 
 JOB = Key("default", "hello")
 SETTINGS = Settings(version="0.1.0", image="img:{rayVersion}", ray_version="2.60.0", init_image="init:1")
@@ -53,9 +54,10 @@ class Shell:
     heads: Heads
     pollers: Pollers
     observer: Observer
-    hands: Hands
+    hands: ActionExecutor
     controller: Controller
     metrics: Metrics
+    turns: Turns
 
     def sync(self) -> None:
         """Tell what the API server has now, as the watches would."""
@@ -83,7 +85,7 @@ class Shell:
                 self.queue.done(key)
         raise AssertionError(f"not at rest after {passes} passes")
 
-    def memory(self, key: Key = JOB) -> Memory:
+    def memory(self, key: Key = JOB) -> OperatorMemory:
         body = self.fake.one("dljobs", key.name, key.namespace)
         return self.observer.memory(key, body["metadata"]["uid"], body.get("status", {}).get("attempt", 1))
 
@@ -95,25 +97,28 @@ class Shell:
 async def shell(
     fake: FakeCluster | None = None,
     head: StubHead | None = None,
-    decide: Callable[[Observed, Settings, float], Outcome] = reconcile,
+    decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
     pollers_of: Callable[[Heads, WorkQueue], Pollers] = Pollers,
+    *,
     clock: Callable[[], float] = time.time,
+    head_url: Callable[[str, int], str] | None = None,
 ) -> AsyncIterator[Shell]:
     """An operator's parts; a second one on the same cluster and head is its next life."""
     fake, head = fake or FakeCluster(), head or StubHead()
     api, port = await fake.serve(), await head.serve()
     kube = client_of(api, manager="dljob-operator")
     key = TokenKey(b"k" * 32)
-    heads = Heads(key, url=lambda _host, _port: str(port.make_url("")).rstrip("/"))
+    heads = Heads(key, url=head_url or (lambda _host, _port: str(port.make_url("")).rstrip("/")))
     cache, queue, metrics = Cache(), WorkQueue(), Metrics("0")
     pollers = pollers_of(heads, queue)
     observer = Observer(cache, pollers, kube, References(kube, cache, heads, "sys/operator"))
-    hands = Hands(kube, cache, heads)
+    turns = Turns(2)
+    hands = ActionExecutor(kube, cache, heads, turns)
     startup = Startup(metrics.stage)
     cache.first_seen = startup.seen
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
     controller = Controller(parts, SETTINGS, decide=decide, clock=clock)
-    made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics)
+    made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics, turns)
     try:
         yield made
     finally:

@@ -20,7 +20,11 @@ from dljob.kube.token_key import TokenKey
 from dljob_operator import app as app_module
 from dljob_operator.app import App, Options
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+pytestmark = [  # a whole operator, whose requests and watches wait by the clock
+    pytest.mark.slow,
+    pytest.mark.live,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
 
 
 class World:
@@ -147,7 +151,7 @@ async def test_an_older_crd_is_told_of_until_it_is_mended(world: World, caplog: 
         assert await world.until(lambda: app.lacks) == "spec.code"
         world.fake.documents["dljob.io"] = {"components": "nonsense"}
         await world.until(lambda: not app.lacks)
-    assert caplog.text.count("lacks spec.code: what is written there is lost; apply") == 1
+    assert caplog.text.count("lacks spec.code: values written there are lost; apply") == 1
 
 
 async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
@@ -170,8 +174,6 @@ async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
     assert len(asked) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.live
 async def test_only_its_namespaces_are_looked_after(world: World) -> None:
     fake = world.fake
     async with world.operator(namespaces=("a", "b")) as app:

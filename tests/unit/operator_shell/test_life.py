@@ -16,20 +16,24 @@ from fake_cluster import FakeCluster
 from shell_kit import SETTINGS, dljob, shell
 from test_app import World
 
-from dljob.control.lease import Pace
 from dljob.kube.api import DLJOBS
 from dljob.kube.objects import Objects
 from dljob.kube.token_key import TokenKey
+from dljob.reconcile.leadership.lease import LeaseTiming
 from dljob_operator import app as app_module
 from dljob_operator.app import App, Elect, Options
-from dljob_operator.life import Life
-from dljob_operator.probes import SickError
-from dljob_operator.relist import Relist, Sight
-from dljob_operator.workqueue import Key, WorkQueue
+from dljob_operator.leader.probes import SickError
+from dljob_operator.process import OperatorProcess
+from dljob_operator.watch.relist import Relist, ResyncSource
+from dljob_operator.watch.workqueue import Key, WorkQueue
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+pytestmark = [  # a whole operator, whose requests and watches wait by the clock
+    pytest.mark.slow,
+    pytest.mark.live,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
 
-FAST = Elect(Pace(duration=4, retry=1.0))
+FAST = Elect(LeaseTiming(duration=4, retry=1.0))
 
 
 @pytest.fixture
@@ -211,7 +215,7 @@ async def test_dljobs_that_are_served_later_are_watched_from_a_new_start_on(worl
 
 async def test_a_probe_says_what_a_new_start_would_help() -> None:
     app = App(Options(SETTINGS, TokenKey(b"k" * 32)))
-    life = Life(app)
+    life = OperatorProcess(app)
     assert life.health()["role"] == "starting"
     app._beat -= 3600
     with pytest.raises(SickError, match="the event loop is 3"):
@@ -226,7 +230,7 @@ async def test_a_probe_says_what_a_new_start_would_help() -> None:
 async def test_a_watch_is_dead_that_tells_nothing_while_lists_tell_changes() -> None:
     async with shell(FakeCluster()) as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         assert not await relist.fill([sight])
         assert relist.waits_for == ""
         for number in range(3):
@@ -245,16 +249,35 @@ async def test_a_watch_is_dead_that_tells_nothing_while_lists_tell_changes() -> 
         assert relist.deaf == "DLJob"
 
 
-async def test_the_first_lists_are_made_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dljob_operator.relist.AGAIN", 0.01)
+async def test_the_first_lists_are_made_until_they_are_read_and_each_error_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dljob_operator.watch.relist.AGAIN", 0.01)
     async with shell(FakeCluster()) as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
-        odd = Sight(sight.objects, "", sight.shelf, _stumbling([2], it.cache.put_job), sight.drop)
+        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        odd = ResyncSource(sight.objects, "", sight.shelf, _stumbling([2], it.cache.put_job), sight.drop)
         it.fake.put("dljobs", dljob())
         it.fake.fail("GET", "dljobs", 404, times=1)
         assert await relist.fill([odd]), "it was not served at first"
         assert Key("default", "hello") in it.cache.jobs.entries
+        told = [record for record in caplog.records if "the list of dljobs" in record.getMessage()]
+        assert [record.name for record in told] == ["dljob_operator.watch"] * 2
+        assert ["KeyError: 'spec'" in record.getMessage() for record in told] == [False, True]
+
+
+async def test_a_list_that_fails_for_long_is_told_once_and_ends_no_later_list(caplog: pytest.LogCaptureFixture) -> None:
+    async with shell(FakeCluster()) as it:
+        relist = Relist(it.queue, (None,), lambda _kind, _count: None)
+        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        odd = ResyncSource(sight.objects, "", sight.shelf, _stumbling([5], it.cache.put_job), sight.drop)
+        it.fake.put("dljobs", dljob())
+        running = asyncio.create_task(relist.run(lambda: [odd], every=0.001))
+        async with asyncio.timeout(10):
+            while Key("default", "hello") not in it.cache.jobs.entries:  # noqa: ASYNC110 - some turns of the loop
+                await asyncio.sleep(0.01)
+        running.cancel()
+    assert caplog.text.count("the list of dljobs failed and is tried again") == 1
 
 
 def _stumbling(left: list[int], put: Any) -> Any:

@@ -15,20 +15,21 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from shell_kit import JOB, dljob, shell
 
-from dljob.control.model import Create, Outcome, Submit
 from dljob.kube.api import DLJOBS, PODS
-from dljob.kube.connection import Way
+from dljob.kube.connection import ApiConnection
 from dljob.kube.objects import Objects
+from dljob.reconcile.state.model import Create, ReconcileResult, Submit
 from dljob.spec.crd import crd
 from dljob.telemetry.catalog import CONTROLLER, OPERATOR
-from dljob_operator.cache import Cache
-from dljob_operator.crd import lacks
-from dljob_operator.events import shortened
-from dljob_operator.handlers import configure, connection
-from dljob_operator.metrics import Metrics
-from dljob_operator.relist import Relist, Sight
-from dljob_operator.startup import Startup
-from dljob_operator.workqueue import Key, WorkQueue
+from dljob_operator.app import App
+from dljob_operator.controller.events import shortened
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.controller.startup import Startup
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.crd import lacks
+from dljob_operator.watch.handlers import configure, connection
+from dljob_operator.watch.relist import Relist, ResyncSource
+from dljob_operator.watch.workqueue import Key, WorkQueue
 
 
 def served(metrics: Metrics) -> dict[str, Any]:
@@ -98,8 +99,8 @@ def test_numbers_land_where_they_belong() -> None:
 
 CLUSTER = {"metadata": {}, "status": {}}
 READY = {"metadata": {}, "status": {"conditions": [{"type": "HeadPodReady", "status": "True"}]}}
-MADE = Outcome("", (Create("RayCluster", {}),))
-POSTED = Outcome("", (Submit("i", "c", "a", (), {}, {}),))
+MADE = ReconcileResult("", (Create("RayCluster", {}),))
+POSTED = ReconcileResult("", (Submit("i", "c", "a", (), {}, {}),))
 
 
 def test_the_stages_of_a_start_are_timed_once_each() -> None:
@@ -108,12 +109,12 @@ def test_the_stages_of_a_start_are_timed_once_each() -> None:
     startup.seen(JOB, dljob())
     for at, cluster, outcome in (
         (1.0, None, MADE),
-        (2.0, CLUSTER, Outcome("")),
-        (5.0, READY, Outcome("")),
+        (2.0, CLUSTER, ReconcileResult("")),
+        (5.0, READY, ReconcileResult("")),
         (6.0, READY, POSTED),
-        (7.0, READY, Outcome("", status={"phase": "Scheduling"})),
-        (16.0, READY, Outcome("", status={"phase": "Running"})),
-        (20.0, READY, Outcome("", status={"phase": "Running"})),
+        (7.0, READY, ReconcileResult("", status={"phase": "Scheduling"})),
+        (16.0, READY, ReconcileResult("", status={"phase": "Running"})),
+        (20.0, READY, ReconcileResult("", status={"phase": "Running"})),
     ):
         now[0] = at
         startup.passed(JOB, cluster, outcome)
@@ -127,7 +128,7 @@ def test_a_start_that_was_not_seen_whole_is_not_timed() -> None:
     startup.passed(JOB, None, MADE)
     assert told == []
     startup.seen(JOB, dljob())
-    startup.passed(JOB, None, Outcome("", status={"attempt": 2}))
+    startup.passed(JOB, None, ReconcileResult("", status={"attempt": 2}))
     startup.passed(JOB, None, MADE)
     assert told == []
 
@@ -136,7 +137,7 @@ async def test_a_list_tells_what_no_watch_did() -> None:
     async with shell() as it:
         missed: list[tuple[str, int]] = []
         relist = Relist(it.queue, (None,), lambda kind, count: missed.append((kind, count)))
-        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         it.fake.put("dljobs", dljob("a"))
         it.fake.put("dljobs", dljob("b"))
         assert await relist.once(sight) == 2
@@ -168,7 +169,7 @@ async def test_what_goes_while_a_list_is_on_its_way_stays_gone() -> None:
             yield {"items": [pod("c"), pod("d"), pod("e")]}
 
     async with shell() as it:
-        sight = Sight(Paged(it.kube, PODS), "", cache.pods, cache.put_pod, cache.drop_pod)
+        sight = ResyncSource(Paged(it.kube, PODS), "", cache.pods, cache.put_pod, cache.drop_pod)
         cache.put_pod(pod("c"))
         await Relist(queue, (None,), lambda _kind, _count: None).once(sight)
     assert [each.name for each in cache.pods_of(Key("default", "c"))] == ["a", "e"]
@@ -178,16 +179,16 @@ async def test_what_goes_while_a_list_is_on_its_way_stays_gone() -> None:
 async def test_a_list_that_makes_no_sense_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with shell() as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        asked: list[Sight] = []
+        asked: list[ResyncSource] = []
 
-        async def once(_self: Relist, sight: Sight) -> int:
+        async def once(_self: Relist, sight: ResyncSource) -> int:
             asked.append(sight)
             if len(asked) < 3:
                 raise KeyError("metadata")
             raise asyncio.CancelledError
 
         monkeypatch.setattr(Relist, "once", once)
-        sight = Sight(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         with pytest.raises(asyncio.CancelledError):
             await relist.run(lambda: [sight], every=0.0)
         assert len(asked) == 3
@@ -230,13 +231,13 @@ def test_kopf_goes_the_way_of_our_own_client() -> None:
     settings = Configuration()
     settings.host, settings.ssl_ca_cert = "https://api:6443", "/ca"
     settings.api_key["BearerToken"] = "bearer secret"
-    found = connection(Way(settings, "team"))
+    found = connection(ApiConnection(settings, "team"))
     assert (found.server, found.ca_path, found.insecure) == ("https://api:6443", "/ca", False)
     assert (found.scheme, found.token, found.default_namespace) == ("Bearer", "secret", "team")
     by_certificate = Configuration()
     by_certificate.host, by_certificate.cert_file, by_certificate.key_file = "https://api", "/c", "/k"
     by_certificate.verify_ssl = False
-    found = connection(Way(by_certificate, "team"))
+    found = connection(ApiConnection(by_certificate, "team"))
     assert (found.certificate_path, found.private_key_path) == ("/c", "/k")
     assert (found.scheme, found.token, found.insecure) == (None, None, True)
 
@@ -258,3 +259,12 @@ def test_a_note_is_as_long_as_the_api_takes_it_in_bytes(note: str, size: int) ->
     short = shortened(note)
     assert len(short.encode()) == size
     assert short == note or (short.endswith("…") and note.startswith(short[:-1]))
+
+
+async def test_an_event_loop_that_turns_is_not_behind() -> None:
+    app = App.__new__(App)
+    app._beat = float("-inf")
+    beating = asyncio.create_task(app.beat())
+    await asyncio.sleep(0)
+    assert app.lag < 60
+    beating.cancel()

@@ -6,6 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from dljob.plan.plan import plan
+from dljob.raycluster.render import preview_raycluster
 from dljob.spec.model import DLJobManifest
 
 SHARES = ("0.1", "0.2", "0.25", "0.3333", "0.5", "0.6", "0.9999")
@@ -26,6 +28,11 @@ def role(name: str, replicas: int = 1, group: int = 1, gpu: str | int | None = N
 
 def job(*roles: dict[str, Any], **spec: Any) -> DLJobManifest:
     return DLJobManifest.model_validate({"metadata": {"name": "job"}, "spec": {"roles": list(roles), **spec}})
+
+
+def ray_cluster(manifest: DLJobManifest) -> dict[str, Any]:
+    """The RayCluster that would carry a job."""
+    return preview_raycluster(plan(manifest), manifest)
 
 
 def together(name: str, level: str, *roles: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from plan_kit import job, machines, role, together
 
 from dljob.errors import PlacementError
 from dljob.plan.plan import plan
-from dljob.spec.load import load, parse
+from dljob.spec.loading.load import load, parse
 
 PREFIX = "scheduling.dljob.io/"
 

@@ -8,19 +8,19 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_kit import job, machines, role, together
+from plan_kit import job, machines, ray_cluster, role, together
 
-from dljob.control.placement import placement_plan
 from dljob.errors import PlacementError
 from dljob.plan import domains
-from dljob.plan.domain_pods import REQUIRED
+from dljob.plan.capacity import demand_of, room_of
 from dljob.plan.domains import domains_of, pack_in_domains, why_not
-from dljob.plan.dress import Dress, dressed, effective
 from dljob.plan.model import GRAIN, Bundle, Unit
 from dljob.plan.nodes import DERIVED_DOMAIN
 from dljob.plan.packing import Batch, Packing, Stuck, pack, runs_of
 from dljob.plan.plan import plan
-from dljob.plan.rooms import demand_of, room_of
+from dljob.raycluster.domain_pods import REQUIRED
+from dljob.raycluster.render import RenderOptions, effective, render_raycluster
+from dljob.reconcile.state.placement import placement_plan
 
 PREFIX = "scheduling.dljob.io/"
 TOPOLOGY, STRATEGY = f"{PREFIX}topology-key", f"{PREFIX}strategy"
@@ -276,7 +276,7 @@ def test_pods_keep_together_and_apart():
     template = {"spec": {"affinity": {"podAffinity": {"x": 1}, "podAntiAffinity": {REQUIRED: [{"mine": 1}]}}}}
     groups = [machines("g", 2, template=template), machines("h", 1)]
     manifest = effective(job(in_one("a", 2, spread=True, nodeGroup="g"), nodeGroups=groups), "i", "2.60.0")
-    made = dressed(plan(manifest), manifest, Dress("job-1"))
+    made = render_raycluster(plan(manifest), manifest, RenderOptions("job-1"))
     g, h = made["spec"]["workerGroupSpecs"]
     assert g["labels"]["rack"] == g["template"]["metadata"]["labels"]["rack"] == "g"
     together_, apart = (
@@ -292,7 +292,7 @@ def test_pods_keep_together_and_apart():
 
 
 def test_pods_that_want_one_of_both_get_one_of_both():
-    made = plan(job(in_one("a", 2, key="", spread=True))).manifest["spec"]["workerGroupSpecs"][0]
+    made = ray_cluster(job(in_one("a", 2, key="", spread=True)))["spec"]["workerGroupSpecs"][0]
     assert list(made["template"]["spec"]["affinity"]) == ["podAntiAffinity"]
-    made = plan(job(in_one("a", 2))).manifest["spec"]["workerGroupSpecs"][0]
+    made = ray_cluster(job(in_one("a", 2)))["spec"]["workerGroupSpecs"][0]
     assert list(made["template"]["spec"]["affinity"]) == ["podAffinity"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plan_kit import job, machines, role
+from plan_kit import job, machines, ray_cluster, role
 
 from dljob.errors import PlacementError
 from dljob.plan import elastic
@@ -45,12 +45,13 @@ def test_machines_that_nobody_declared_have_bounds_too():
 def test_machines_follow_the_ranks_within_their_bounds_spares_included():
     bounded = machines("g", 4, gpus=8, minReplicas=2, maxReplicas=6)
     spares = {"spares": {"nodes": 1}}
-    made = plan(job(elastic_role(8, gpu=4, minReplicas=1, maxReplicas=12), nodeGroups=[bounded], faultTolerance=spares))
+    written = job(elastic_role(8, gpu=4, minReplicas=1, maxReplicas=12), nodeGroups=[bounded], faultTolerance=spares)
+    made = plan(written)
     group = made.node_groups["g"]
     assert (group.replicas, group.bounds) == (5, (3, 7))
     wanted = {n: elastic.machines(made, {"e": 8}, {"e": n})["g"] for n in (1, 4, 6, 7, 8, 9, 10, 12)}
     assert wanted == {1: 3, 4: 3, 6: 4, 7: 5, 8: 5, 9: 6, 10: 6, 12: 7}
-    (workers,) = made.manifest["spec"]["workerGroupSpecs"]
+    (workers,) = ray_cluster(written)["spec"]["workerGroupSpecs"]
     assert (workers["replicas"], workers["minReplicas"], workers["maxReplicas"]) == (5, 3, 7)
 
 

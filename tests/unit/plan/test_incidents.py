@@ -6,16 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from dljob.plan.incidents import Incident, Moment, Strike, is_due, mismatch, report, sets, shares
-from dljob.spec.faults import Expected, FaultTime, FileFault
+from dljob.plan.incidents import InjectedFault, Moment, ObservedFault, is_due, mismatch, report, sets, shares
+from dljob.spec.loading.faults import Expected, FaultTime, FileFault
 
 
 def fault(target: str, kind: str = "kill", **more: Any) -> FileFault:
     return FileFault(when=FaultTime(step=1), target=target, fault=cast("Any", kind), **more)
 
 
-def incident(target: str, at: float, *, cause: str = "Unknown", level: str = "Process", took: float = 1.0) -> Incident:
-    return Incident(cause, target, level, at, at + took)
+def incident(
+    target: str, at: float, *, cause: str = "Unknown", level: str = "Process", took: float = 1.0
+) -> ObservedFault:
+    return ObservedFault(cause, target, level, at, at + took)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,10 @@ def test_when_a_fault_is_due(when: FaultTime, now: Moment, due: bool) -> None:
 
 def test_an_incident_is_of_the_latest_fault_that_it_is_about() -> None:
     strikes = [
-        Strike(0, fault("rollout/1"), 10.0),
-        Strike(1, fault("trainer"), 10.0),
-        Strike(2, fault("master"), 20.0),
-        Strike(3, fault("node/0", "stop"), 30.0),
+        InjectedFault(0, fault("rollout/1"), 10.0),
+        InjectedFault(1, fault("trainer"), 10.0),
+        InjectedFault(2, fault("master"), 20.0),
+        InjectedFault(3, fault("node/0", "stop"), 30.0),
     ]
     told = [
         incident("trainer", 10.1, level="RoleGroup"),
@@ -63,7 +65,9 @@ def test_an_incident_is_of_the_latest_fault_that_it_is_about() -> None:
 
 
 def test_what_follows_from_a_fault_to_somebody_else_is_the_latest_ones() -> None:
-    found, _ = shares([Strike(0, fault("a/0"), 1.0), Strike(1, fault("master"), 2.0)], [incident("b/0", 3.0)])
+    found, _ = shares(
+        [InjectedFault(0, fault("a/0"), 1.0), InjectedFault(1, fault("master"), 2.0)], [incident("b/0", 3.0)]
+    )
     assert [i.target for i in found[1]] == ["b/0"]
 
 
@@ -79,10 +83,19 @@ def test_what_is_expected() -> None:
     assert mismatch(Expected(target="a/1"), []) == "expected target a/1; the job told nothing"
 
 
+def test_a_kill_is_what_files_expect_that_were_written_before_killed_was() -> None:
+    told = [incident("a/0", 1.0, cause="Killed")]
+    assert mismatch(Expected(cause="Unknown", target="a/0", level="Process"), told) == ""
+    assert mismatch(Expected(cause="Killed"), told) == ""
+    assert mismatch(Expected(cause="Unknown", target="a/1"), told)
+    assert mismatch(Expected(cause="UserError"), told)
+    assert mismatch(Expected(cause="Killed"), [incident("a/0", 1.0)]), "what is not known may have been anything"
+
+
 def test_the_report() -> None:
     faults = [fault("a/0"), fault("a/1", expect=Expected(cause="Hang")), fault("b"), fault("c", expect=Expected())]
-    told = [incident("a/0", 11.0, took=0.25), Incident("Unknown", "a/1", "Process", 12.5)]
-    made = report(faults, [Strike(0, faults[0], 10.5), Strike(1, faults[1], 12.0)], told, 10.0)
+    told = [incident("a/0", 11.0, took=0.25), ObservedFault("Unknown", "a/1", "Process", 12.5)]
+    made = report(faults, [InjectedFault(0, faults[0], 10.5), InjectedFault(1, faults[1], 12.0)], told, 10.0)
     assert made["faults"] == [
         {
             "fault": "kill",
@@ -105,4 +118,4 @@ def test_the_report() -> None:
     ]
     assert made["unasked"] == []
     assert sets(made)[:2] == [{("Unknown", "a/0", "Process")}, {("Unknown", "a/1", "Process")}]
-    assert report(faults[:1], [Strike(0, faults[0], 10.5)], (), None)["faults"][0]["at"] == 0.0
+    assert report(faults[:1], [InjectedFault(0, faults[0], 10.5)], (), None)["faults"][0]["at"] == 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_kit import job, layouts
 
-from dljob.master.assign import Assignment, assign, would_be_nodes
+from dljob.master.start.assign import Assignment, assign, would_be_nodes
 from dljob.plan.devices import BY_RAY
 from dljob.plan.model import GRAIN, add_up
 from dljob.plan.plan import plan

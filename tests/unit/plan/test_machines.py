@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from plan_kit import job, machines, role, together
+from plan_kit import job, machines, ray_cluster, role, together
 
 from dljob.errors import PlacementError
-from dljob.master.assign import Assignment, assign, spare_nodes, would_be_nodes
+from dljob.master.start.assign import Assignment, assign, spare_nodes, would_be_nodes
 from dljob.plan.model import GRAIN
 from dljob.plan.plan import plan
 
@@ -95,14 +95,15 @@ def test_where_a_tight_fit_is_not_found_again_the_machines_are_of_one_size(monke
 
 
 def test_spares_are_machines_on_top_that_stay_free():
-    made = plan(job(role("a", 2, gpu=8), faultTolerance={"spares": {"nodes": 1}}))
+    written = job(role("a", 2, gpu=8), faultTolerance={"spares": {"nodes": 1}})
+    made = plan(written)
     group = made.node_groups["gpu8"]
     assert (group.replicas, group.spares) == (3, 1)
     assert spare_nodes(made) == {"gpu8": 1}
     found = assign(made.units.values(), would_be_nodes(made), reserve_nodes=spare_nodes(made))
     assert isinstance(found, Assignment)
     assert sorted(found.nodes.values()) == ["gpu8-0", "gpu8-1"]
-    assert made.manifest["spec"]["workerGroupSpecs"][0]["replicas"] == 3
+    assert ray_cluster(written)["spec"]["workerGroupSpecs"][0]["replicas"] == 3
 
 
 def refusal(*roles, **spec):
@@ -201,3 +202,25 @@ def test_what_is_not_proven_is_said(monkeypatch):
     message = refusal(*roles, nodeGroups=[machines("g", 2, "15")])
     assert message.endswith("(no way was found; whether there is one is not proven)")
     assert domains.pack is packing.pack
+
+
+@pytest.mark.parametrize(
+    ("roles", "groups", "cpus"),
+    [
+        ([role("a", 4, resources={"cpu": "3"})], [("g", 2)], {"g": 6}),
+        ([role("a", resources={"cpu": "500m"})], [("g", 1)], {"g": 1}),
+        (
+            [role("a", 2, nodeGroup="g"), role("b", 1, nodeGroup="h", resources={"cpu": "8"})],
+            [("g", 1), ("h", 1)],
+            {"g": 2, "h": 8},
+        ),
+    ],
+)
+def test_a_group_without_cpus_has_those_that_its_roles_need(roles, groups, cpus):
+    made = plan(job(*roles, nodeGroups=[{"name": name, "replicas": count} for name, count in groups]))
+    assert {name: dict(group.resources)["CPU"] / GRAIN for name, group in made.node_groups.items()} == cpus
+
+
+def test_a_group_without_cpus_that_lacks_something_else_is_refused_for_that():
+    with pytest.raises(PlacementError, match="GPU"):
+        plan(job(role("a", 3, gpu=1), nodeGroups=[{"name": "g", "accelerator": {"type": "GPU", "count": 2}}]))

@@ -7,10 +7,10 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dljob.plan.capacity import Devices, admits, copies, demand_of, room_of, take
 from dljob.plan.conflict import conflict_of
-from dljob.plan.model import GRAIN, Bundle, NodeGroup, Unit
-from dljob.plan.packing import Batch, Packing, Run, Stuck, alone, machines_of, pack, runs_of
-from dljob.plan.rooms import Devices, admits, copies, demand_of, room_of, take
+from dljob.plan.model import GRAIN, Bundle, MachineGroup, Unit
+from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, alone, machines_of, pack, runs_of
 
 
 def unit(name, *bundles, selector=(), apart=None):
@@ -156,11 +156,11 @@ def test_a_full_device_machine_is_not_mistaken_for_one_without_devices():
 
 def test_a_million_units_are_one_division():
     wanted = batch("b", 1_000_000, {"CPU": 1})
-    group = NodeGroup("g", 31_250, (("CPU", 32 * GRAIN),), ())
+    group = MachineGroup("g", 31_250, (("CPU", 32 * GRAIN),), ())
     found = pack([wanted], runs_of(machines_of([group]), [wanted]))
     assert isinstance(found, Packing)
     assert [(len(ids), each) for ids, each in found.spots[0]] == [(31_250, 32)]
-    assert alone(wanted, [Run(room(CPU=1), range(10))]) == 10
+    assert alone(wanted, [MachineRun(room(CPU=1), range(10))]) == 10
 
 
 def _knapsack(sizes, rooms):

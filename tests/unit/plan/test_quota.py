@@ -9,7 +9,7 @@ from plan_kit import job, machines, role
 
 from dljob.cli.commands.plan import render_plan
 from dljob.errors import PlacementError
-from dljob.master.assign import Assignment, Refusal, assign, would_be_nodes
+from dljob.master.start.assign import Assignment, Refusal, assign, would_be_nodes
 from dljob.plan.model import GRAIN, LEAST
 from dljob.plan.plan import plan
 from dljob.plan.quota import piece, quota_units

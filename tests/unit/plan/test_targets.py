@@ -7,13 +7,14 @@ from typing import get_args
 
 import pytest
 
-from dljob.errors import SpecError, UsageError
-from dljob.master.views import Level, Reason
+from dljob.errors import RenamedWarning, SpecError, UsageError
+from dljob.master.state.views import Level, Reason
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.targets import Target, chosen, load_faults, ranked, target_of
-from dljob.spec.faults import Expected, FaultCause, FaultLevel
-from dljob.spec.load import parse
+from dljob.spec.loading.faults import Expected, FaultCause, FaultLevel
+from dljob.spec.loading.load import parse
+from dljob.telemetry import reasons
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,15 @@ def problems(folder: Path, text: str, job: JobPlan, nodes: tuple[str, ...] | Non
     with pytest.raises(SpecError) as caught:
         load_faults(file, job, nodes)
     return [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
+
+
+def test_an_event_with_an_old_name_is_obeyed_and_told_of_at_its_place(rl: JobPlan, tmp_path: Path) -> None:
+    file = write(tmp_path, "- when: {event: NodeThawed}\n  target: master\n  fault: kill\n")
+    with pytest.warns(RenamedWarning) as told:
+        (fault,) = load_faults(file, rl)
+    assert fault.when.event == reasons.NODE_RECOVERED
+    words = "event NodeThawed is called NodeRecovered now (the old name is accepted until the next minor version)"
+    assert [str(each.message) for each in told] == [f"{file}:1:17: [0].when.event: {words}"]
 
 
 def test_every_form_of_a_fault(rl: JobPlan, tmp_path: Path) -> None:
@@ -99,10 +109,10 @@ def test_all_problems_of_the_file_at_once(rl: JobPlan, tmp_path: Path) -> None:
         "4:43: [3].fault: a master takes kill, not stop",
         "5:11: [4].when.stp: unknown field (did you mean step?)",
         "5:28: [4].target: there is one master (write master)",
-        "6:10: [5].when: must be a mapping, not 3",
+        "6:10: [5].when: must be a mapping, not 3 (its fields are time, step, event, count)",
         "6:21: [5].target: node '2' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
         "6:36: [5].fault: a node takes kill and stop, not oom",
-        '7:3: [6]: must be a mapping, not "kill master"',
+        '7:3: [6]: must be a mapping, not "kill master" (its fields are when, target, fault, seconds, factor, expect)',
         "8:10: [7].when: one of time, step and event, not time and step (write {step: 15}, {time: 60} or {event: ...})",
         "8:38: [7].target: node 'abc' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
         "9:10: [8].when: one of time, step and event, not none of them (write {step: 15}, {time: 60} or {event: ...})",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dljob.runtime.checkpoint.book import Book
-from dljob.runtime.checkpoint.client import Client
-from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.client import CheckpointClient
+from dljob.runtime.checkpoint.model import CheckpointLocation
 from dljob.runtime.checkpoint.peers import Post
 from dljob.runtime.checkpoint.saver import Saver
 
@@ -46,7 +46,7 @@ def a_saver(
         saver.close()
 
 
-def place(saver: Saver, folder: Path, **changes: Any) -> Place:
+def place(saver: Saver, folder: Path, **changes: Any) -> CheckpointLocation:
     values: dict[str, Any] = {
         "address": saver.address,
         "folder": str(folder),
@@ -59,18 +59,20 @@ def place(saver: Saver, folder: Path, **changes: Any) -> Place:
         "of": "trainer",
         "grace_s": 20.0,
     }
-    return Place(**{**values, **changes})
+    return CheckpointLocation(**{**values, **changes})
 
 
-def client(where: Place, log: list[str] | None = None) -> Client:
+def client(where: CheckpointLocation, log: list[str] | None = None) -> CheckpointClient:
     said = [] if log is None else log
-    return Client(lambda: asdict(where), said.append)
+    return CheckpointClient(lambda: asdict(where), said.append)
 
 
 class Rank:
     """A forked process that runs `body(client, tell)`; `heard` reads a line that it told."""
 
-    def __init__(self, where: Place, body: Callable[[Client, Callable[[str], None]], None]) -> None:
+    def __init__(
+        self, where: CheckpointLocation, body: Callable[[CheckpointClient, Callable[[str], None]], None]
+    ) -> None:
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime.helper import Helper
+from dljob.runtime.worker.helper import Helper
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

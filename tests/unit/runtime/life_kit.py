@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from role_kit import role_plan
 
-from dljob.master.views import Outcome
+from dljob.master.state.views import Outcome
 from dljob.plan.role import RolePlan
-from dljob.runtime.context import Progress, Stopping, WorkerContext, install
-from dljob.runtime.lifecycle import Lifecycle
+from dljob.runtime.process.context import install
+from dljob.runtime.process.messages import JobInfo
+from dljob.runtime.process.worker_context import ProgressCounter, Stopping, WorkerContext
+from dljob.runtime.worker.lifecycle import Lifecycle
+
+
+def info(folder: Path) -> JobInfo:
+    """A job whose folder this is, in its second attempt."""
+    return JobInfo("0123456789abcdef" * 2, "j", str(folder), "dljob", "m", 30, 0.2, "", (("w", 1),), attempt=2)
 
 
 def role_of(path: str, **changes: Any) -> RolePlan:
@@ -38,7 +46,7 @@ def context(**changes: Any) -> WorkerContext:
         "stopping": Stopping(),
         "log": logging.getLogger("test"),
         "calls": None,
-        "report": Progress().put,
+        "report": ProgressCounter().put,
     }
     return WorkerContext(**{**values, **changes})
 

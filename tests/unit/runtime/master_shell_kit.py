@@ -10,14 +10,14 @@ from typing import Any
 
 from memory_backend import MemoryBackend, MemoryHost
 
-from dljob.master import events as ev
-from dljob.master.state import Phase
-from dljob.master.views import Outcome
+from dljob.master.state import events as ev
+from dljob.master.state.state import Phase
+from dljob.master.state.views import Outcome
 from dljob.plan.plan import plan
-from dljob.runtime.messages import JobInfo
-from dljob.runtime.setup import Setup
-from dljob.runtime.shell import Shell
-from dljob.runtime.stores import FileStore, KeyValueStore
+from dljob.runtime.controller.master_loop import MasterLoop
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.journal.stores import FileStore, KeyValueStore
+from dljob.runtime.process.messages import JobInfo
 from dljob.spec.model import DLJobManifest
 
 UID = "0123456789abcdef" * 2
@@ -34,7 +34,7 @@ class World:
         self.backend = MemoryBackend()
         self.carried: ev.Carried | None = None
         self.core = "0.1.0 a"
-        self.masters: list[tuple[Shell, asyncio.Task[None]]] = []
+        self.masters: list[tuple[MasterLoop, asyncio.Task[None]]] = []
 
     def setup(self, **spec: Any) -> Setup:
         roles = [{"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 2}]
@@ -44,9 +44,9 @@ class World:
         info = JobInfo(UID, "j", str(self.folder), "dljob", "01234567/master", 30, 0.2, "/code", (("worker", 2),))
         return Setup(info, manifest.spec, made, carried=self.carried, core=self.core)
 
-    def master(self, *, kv: bool = False, **spec: Any) -> Shell:
+    def master(self, *, kv: bool = False, **spec: Any) -> MasterLoop:
         store = KeyValueStore(self.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(self.folder / "journal")
-        made = Shell(self.setup(**spec), self.backend, store)
+        made = MasterLoop(self.setup(**spec), self.backend, store)
         self.masters.append((made, asyncio.create_task(made.run())))
         return made
 
@@ -75,7 +75,7 @@ async def until(check: Callable[[], Any]) -> Any:
         return got
 
 
-def running(shell: Shell) -> Callable[[], bool]:
+def running(shell: MasterLoop) -> Callable[[], bool]:
     return lambda: shell.state.phase is Phase.RUNNING
 
 

@@ -7,10 +7,10 @@ import importlib
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.master.views import AskedGroup, NodeView
+from dljob.master.state.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Unit
-from dljob.runtime.backend import ActorLostError, ActorRef, ActorSpec, RefusedError
-from dljob.runtime.messages import Ask, Hello, Pulse, Report
+from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, ReservationRefusedError
+from dljob.runtime.process.messages import AgentRequest, Hello, Pulse, Report
 from dljob.spec.capabilities import ALL
 
 
@@ -73,7 +73,7 @@ class MemoryHost:
         self.orders.append(("stop", order))
 
     async def beat(self, packed: bytes) -> bytes:
-        ask = Ask.unpacked(packed)
+        ask = AgentRequest.unpacked(packed)
         await asyncio.sleep(ask.pause_s)
         if self.dead:
             raise ActorLostError("killed")
@@ -115,7 +115,7 @@ class MemoryBackend:
         await asyncio.sleep(0)
         self.calls.append(f"reserve {name}")
         if self.refuse:
-            raise RefusedError(self.refuse)
+            raise ReservationRefusedError(self.refuse)
         self.groups[name] = node
 
     async def release(self, name: str) -> None:

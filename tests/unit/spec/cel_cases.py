@@ -39,7 +39,9 @@ class Case:
     """What the operator had said before."""
 
 
-def case(rule: cel.Rule, accepted: Json, refused: Json, before: Json | None = None, status: Json | None = None) -> Case:
+def case(
+    rule: cel.CelRule, accepted: Json, refused: Json, before: Json | None = None, status: Json | None = None
+) -> Case:
     return Case(rule.message, job(accepted), job(refused), before and job(before), status)
 
 
@@ -60,7 +62,7 @@ def imaged(image: str, **more: Any) -> Json:
     return {"roles": [role()], "image": image, **more}
 
 
-def runs(rule: cel.Rule, *cases: tuple[Json, Json, Json]) -> list[Case]:
+def runs(rule: cel.CelRule, *cases: tuple[Json, Json, Json]) -> list[Case]:
     """What may and may not change while a job runs: (accepted, refused, before)."""
     return [case(rule, accepted, refused, before, RUNS) for accepted, refused, before in cases]
 

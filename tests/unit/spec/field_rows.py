@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-CAUSES = "tests/unit/master/test_causes.py"
-FAILOVER = "tests/unit/master/test_failover.py"
-MEMORY = "tests/unit/master/test_memory.py"
-NODES = "tests/unit/master/test_nodes.py"
+CAUSES = "tests/unit/master/state/test_causes.py"
+FAILOVER = "tests/unit/master/failure/test_failover.py"
+MEMORY = "tests/unit/master/failure/test_memory.py"
+NODES = "tests/unit/master/placement/test_nodes.py"
 
 DERIVED: dict[str, Any] = {
     "apiVersion": "dljob.io/v1alpha1",
@@ -84,14 +84,18 @@ class Code:
 
 ROWS: dict[str, Plan | Code] = {
     "apiVersion": Code(
-        "dljob.spec.load", "manifest.api_version", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+        "dljob.spec.loading.load", "manifest.api_version", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
     ),
-    "kind": Code("dljob.spec.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"),
+    "kind": Code(
+        "dljob.spec.loading.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+    ),
     "metadata.name": Plan("metadata.name", "other"),
     "metadata.namespace": Plan("metadata.namespace", "research"),
     "metadata.labels": Plan("metadata.labels", {"kueue.x-k8s.io/queue-name": "research"}),
     "metadata.annotations": Code(
-        "dljob.spec.load", "manifest.model_dump", "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations"
+        "dljob.spec.loading.load",
+        "manifest.model_dump",
+        "tests/unit/spec/test_fields.py::test_a_dump_carries_annotations",
     ),
     "spec.image": Plan("spec.image", "example/x:1"),
     "spec.rayVersion": Plan("spec.rayVersion", "2.61.0"),
@@ -105,22 +109,22 @@ ROWS: dict[str, Plan | Code] = {
     "spec.envFrom[].secretRef.name": Plan("spec.envFrom.1.secretRef.name", "other"),
     "spec.envFrom[].secretRef.optional": Plan("spec.envFrom.1.secretRef.optional", True),
     "spec.runtimeEnv": Code(
-        "dljob.control.submit",
+        "dljob.reconcile.policies.submit",
         "runtimeEnv",
-        "tests/unit/control/test_submit.py::test_the_runtime_environment_and_version_are_the_specs",
+        "tests/unit/reconcile/policies/test_submit.py::test_the_runtime_environment_and_version_are_the_specs",
     ),
     "spec.config": Plan("spec.config", {"lr": 1}),
     "spec.code.configMap": Plan("spec.code", {"configMap": "code"}),
     "spec.code.workingDir": Code("dljob.api.job", "workingDir"),
     "spec.backend.name": Code(
-        "dljob.runtime.launch",
+        "dljob.runtime.job.launch",
         "backend",
-        "tests/ray/test_prime_jobs.py::test_an_unknown_backend_is_refused_and_never_replaced",
+        "tests/ray/controller/test_prime_jobs.py::test_an_unknown_backend_is_refused_and_never_replaced",
     ),
     "spec.backend.options": Code(
-        "dljob.runtime.launch",
+        "dljob.runtime.job.launch",
         "options",
-        "tests/ray/test_prime_jobs.py::test_the_journal_may_live_in_the_key_value_store",
+        "tests/ray/controller/test_prime_jobs.py::test_the_journal_may_live_in_the_key_value_store",
     ),
     "spec.roles[].name": Plan("spec.roles.0.name", "other"),
     "spec.roles[].type": Plan("spec.roles.3.type", "Elastic"),
@@ -155,12 +159,12 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
     "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(
-        "dljob.master.memory",
+        "dljob.master.failure.memory",
         "policy.memory_factor",
         f"{MEMORY}::test_the_unit_of_a_rank_that_ran_out_of_memory_is_reserved_anew_with_more",
     ),
     "spec.roles[].restartPolicy.outOfMemory.maxMemory": Code(
-        "dljob.master.memory",
+        "dljob.master.failure.memory",
         "policy.max_memory",
         f"{MEMORY}::test_it_goes_up_to_the_most_and_stays_there",
     ),
@@ -187,9 +191,9 @@ ROWS: dict[str, Plan | Code] = {
         "spec.nodeGroups.0.template", {"spec": {"nodeSelector": {"a": "b"}}}, "declared"
     ),
     "spec.rayClusterRef.name": Code(
-        "dljob.control.case",
+        "dljob.reconcile.state.context",
         "rayClusterRef",
-        "tests/unit/control/test_reference.py::test_a_job_runs_on_a_cluster_that_is_there_and_leaves_it_as_it_was",
+        "tests/unit/reconcile/test_reference.py::test_a_job_runs_on_a_cluster_that_is_there_and_leaves_it_as_it_was",
     ),
     "spec.head.cpu": Plan("spec.head", {"cpu": "2"}),
     "spec.head.memory": Plan("spec.head", {"memory": "8Gi"}),
@@ -200,150 +204,152 @@ ROWS: dict[str, Plan | Code] = {
     "spec.master.maxRestarts": Code(
         "dljob.master.transition",
         "master.max_restarts",
-        "tests/unit/master/test_takeover.py::test_too_many_masters_within_the_window_end_the_job",
+        "tests/unit/master/placement/test_takeover.py::test_too_many_masters_within_the_window_end_the_job",
     ),
-    "spec.master.createTimeoutSeconds": Code("dljob.runtime.launch", "createTimeoutSeconds"),
-    "spec.master.journal.path": Code("dljob.runtime.prime", "master.journal.path"),
+    "spec.master.createTimeoutSeconds": Code("dljob.runtime.job.outline", "createTimeoutSeconds"),
+    "spec.master.journal.path": Code("dljob.runtime.controller.prime", "master.journal.path"),
     "spec.master.journal.claimName": Plan("spec.master", {"journal": {"path": "/journal", "claimName": "journal"}}),
     "spec.master.placement": Code(
-        "dljob.runtime.launch", "placement", "tests/unit/runtime/test_standing.py::test_where_a_master_is_made"
+        "dljob.runtime.job.outline",
+        "placement",
+        "tests/unit/runtime/journal/test_standing.py::test_where_a_master_is_made",
     ),
     "spec.faultTolerance.maxRestarts": Code(
-        "dljob.master.budget",
+        "dljob.master.failure.budget",
         "fault_tolerance.max_restarts",
         f"{FAILOVER}::test_an_exhausted_role_budget_restarts_the_job_and_an_exhausted_job_budget_ends_it",
     ),
     "spec.faultTolerance.maxClusterRestarts": Code(
-        "dljob.control.accept",
-        "fault_tolerance.max_cluster_restarts",
-        "tests/unit/control/test_attempts.py::test_the_budget",
+        "dljob.reconcile.state.accept",
+        "maxClusterRestarts",
+        "tests/unit/reconcile/policies/test_attempts.py::test_the_budget",
     ),
     "spec.faultTolerance.windowSeconds": Code(
-        "dljob.master.budget",
+        "dljob.master.failure.budget",
         "fault_tolerance.window_seconds",
         f"{FAILOVER}::test_failures_outside_the_window_are_forgotten",
     ),
     "spec.faultTolerance.leaseSeconds": Code(
-        "dljob.runtime.prime",
+        "dljob.runtime.controller.prime",
         "lease_seconds",
-        "tests/ray/test_host_deaths.py::test_lease_that_runs_out_ends_the_process",
+        "tests/ray/worker/test_host_deaths.py::test_lease_that_runs_out_ends_the_process",
     ),
     "spec.faultTolerance.backoff.initialSeconds": Code(
-        "dljob.master.budget",
+        "dljob.master.failure.budget",
         "rule.initial_seconds",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.backoff.multiplier": Code(
-        "dljob.master.budget",
+        "dljob.master.failure.budget",
         "rule.multiplier",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.backoff.maxSeconds": Code(
-        "dljob.master.budget",
+        "dljob.master.failure.budget",
         "rule.max_seconds",
         f"{FAILOVER}::test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound",
     ),
     "spec.faultTolerance.spares.processesPerNode": Code(
-        "dljob.master.spares",
+        "dljob.master.start.spares",
         "spares.processes_per_node",
-        "tests/unit/master/test_spares.py::test_each_node_gets_its_spares_once_the_role_is_ready_there",
+        "tests/unit/master/start/test_spares.py::test_each_node_gets_its_spares_once_the_role_is_ready_there",
     ),
     "spec.faultTolerance.spares.nodes": Plan("spec.faultTolerance", {"spares": {"nodes": 1}}, "declared"),
     "spec.faultTolerance.node.action": Code(
-        "dljob.master.nodes",
+        "dljob.master.placement.nodes",
         "node.action",
         f"{NODES}::test_a_policy_that_ignores_frozen_nodes_leaves_everything_as_it_is",
     ),
     "spec.faultTolerance.node.freezeSeconds": Code(
-        "dljob.master.silence",
+        "dljob.master.state.silence",
         "policy.freeze_seconds",
         f"{NODES}::test_a_node_is_frozen_when_it_is_silent_for_too_long",
     ),
     "spec.faultTolerance.node.unreachableSeconds": Code(
-        "dljob.master.silence",
+        "dljob.master.state.silence",
         "policy.unreachable_seconds",
         f"{NODES}::test_most_nodes_silent_at_once_are_waited_for",
     ),
     "spec.faultTolerance.node.excludeSeconds": Code(
-        "dljob.master.nodes",
+        "dljob.master.placement.nodes",
         "node.exclude_seconds",
         f"{NODES}::test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again",
     ),
     "spec.faultTolerance.node.pendingTimeoutSeconds": Code(
-        "dljob.master.admission",
+        "dljob.master.placement.admission",
         "node.pending_timeout_seconds",
         f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
     ),
     "spec.faultTolerance.node.relauncher": Code(
-        "dljob.master.relaunch",
+        "dljob.master.start.relaunch",
         "node.relauncher",
-        "tests/unit/master/test_relaunch.py::test_each_bad_node_is_told_of_once",
+        "tests/unit/master/start/test_relaunch.py::test_each_bad_node_is_told_of_once",
     ),
     "spec.faultTolerance.elastic.shrinkAfterSeconds": Code(
-        "dljob.master.elastic",
+        "dljob.master.placement.elastic",
         "elastic.shrink_after_seconds",
-        "tests/unit/master/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
+        "tests/unit/master/placement/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
     ),
     "spec.faultTolerance.elastic.growAfterSeconds": Code(
-        "dljob.master.elastic",
+        "dljob.master.placement.elastic",
         "elastic.grow_after_seconds",
-        "tests/unit/master/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
+        "tests/unit/master/placement/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
     ),
     "spec.faultTolerance.hang.action": Code(
-        "dljob.master.hanging",
+        "dljob.master.failure.hanging",
         "hang.action",
-        "tests/unit/master/test_hang.py::test_a_hang_is_only_told_where_the_policy_or_a_rule_says_so",
+        "tests/unit/master/state/test_hang.py::test_a_hang_is_only_told_where_the_policy_or_a_rule_says_so",
     ),
     "spec.faultTolerance.hang.idleSeconds": Code(
-        "dljob.master.hang",
+        "dljob.master.state.hang",
         "policy.idle_seconds",
-        "tests/unit/master/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
+        "tests/unit/master/state/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
     ),
     "spec.faultTolerance.hang.busySeconds": Code(
-        "dljob.master.hang",
+        "dljob.master.state.hang",
         "policy.busy_seconds",
-        "tests/unit/master/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
+        "tests/unit/master/state/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
     ),
     "spec.faultTolerance.rules[].name": Code(
-        "dljob.master.policy",
+        "dljob.master.failure.policy",
         "rule.name",
         f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
     ),
     "spec.faultTolerance.rules[].roles[]": Code(
-        "dljob.master.policy", "rule.roles", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+        "dljob.master.failure.policy", "rule.roles", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
     ),
     "spec.faultTolerance.rules[].onReasons[]": Code(
-        "dljob.master.policy", "rule.on_reasons", f"{FAILOVER}::test_a_node_loss_can_be_given_to_a_rule"
+        "dljob.master.failure.policy", "rule.on_reasons", f"{FAILOVER}::test_a_node_loss_can_be_given_to_a_rule"
     ),
     "spec.faultTolerance.rules[].onExitCodes[]": Code(
-        "dljob.master.policy", "rule.on_exit_codes", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+        "dljob.master.failure.policy", "rule.on_exit_codes", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
     ),
     "spec.faultTolerance.rules[].action": Code(
-        "dljob.master.policy", "rule.action", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
+        "dljob.master.failure.policy", "rule.action", f"{FAILOVER}::test_the_first_rule_that_matches_decides"
     ),
     "spec.faultTolerance.rules[].maxAttempts": Code(
-        "dljob.master.policy",
+        "dljob.master.failure.policy",
         "rule.max_attempts",
         f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
     ),
     "spec.faultTolerance.rules[].escalateTo": Code(
-        "dljob.master.policy",
+        "dljob.master.failure.policy",
         "rule.escalate_to",
         f"{FAILOVER}::test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up",
     ),
     "spec.faultTolerance.rules[].countsTowardsLimit": Code(
-        "dljob.master.policy",
+        "dljob.master.failure.policy",
         "rule.counts_towards_limit",
         f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
     ),
     "spec.faultTolerance.causes[].name": Code(
-        "dljob.master.causes", "user.name", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.name", f"{CAUSES}::test_users_name_causes_of_their_own"
     ),
     "spec.faultTolerance.causes[].onLog": Code(
-        "dljob.master.causes", "user.on_log", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.on_log", f"{CAUSES}::test_users_name_causes_of_their_own"
     ),
     "spec.faultTolerance.causes[].reason": Code(
-        "dljob.master.causes", "user.reason", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.reason", f"{CAUSES}::test_users_name_causes_of_their_own"
     ),
     "spec.gcsFaultTolerance.backend": Plan(
         "spec.gcsFaultTolerance", {"backend": "Redis", "redisAddress": "redis:6379"}
@@ -363,19 +369,19 @@ ROWS: dict[str, Plan | Code] = {
     "spec.checkpoint.path": Plan("spec.checkpoint", {"path": "/ckpt"}),
     "spec.checkpoint.claimName": Plan("spec.checkpoint", {"path": "/ckpt", "claimName": "ckpt"}),
     "spec.checkpoint.saveOnExit": Code(
-        "dljob.runtime.prime",
+        "dljob.runtime.controller.prime",
         "save_on_exit",
-        "tests/unit/runtime/test_checkpoint_saver.py::test_without_save_on_exit_memory_alone_is_lost_with_its_rank",
+        "tests/unit/runtime/checkpoint/test_checkpoint_saver.py::test_without_save_on_exit_memory_alone_is_lost_with_its_rank",
     ),
     "spec.checkpoint.peerCopy": Code(
-        "dljob.runtime.prime",
+        "dljob.runtime.controller.prime",
         "peer_copy",
-        "tests/unit/runtime/test_checkpoint_peers.py::test_a_job_that_wants_no_copies_gets_none",
+        "tests/unit/runtime/checkpoint/test_checkpoint_peers.py::test_a_job_that_wants_no_copies_gets_none",
     ),
     "spec.checkpoint.gracePeriodSeconds": Code(
-        "dljob.runtime.prime",
+        "dljob.runtime.controller.prime",
         "grace_period_seconds",
-        "tests/unit/runtime/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
+        "tests/unit/runtime/checkpoint/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
     ),
     "spec.collectives.backends[].name": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.B"}]}),
     "spec.collectives.backends[].class": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.C"}]}),
@@ -388,38 +394,38 @@ ROWS: dict[str, Plan | Code] = {
     "spec.scheduling.priorityClassName": Plan("spec.scheduling", {"priorityClassName": "high"}),
     "spec.scheduling.labels": Plan("spec.scheduling", {"labels": {"volcano.sh/queue-name": "q"}}),
     "spec.networkPolicy.enabled": Code(
-        "dljob.control.children",
+        "dljob.reconcile.children.children",
         "network_policy.enabled",
-        "tests/unit/control/test_network_policy.py::test_who_reaches_whom",
+        "tests/unit/reconcile/children/test_network_policy.py::test_who_reaches_whom",
     ),
     "spec.suspend": Code(
-        "dljob.control.case",
+        "dljob.reconcile.state.context",
         "suspend",
-        "tests/unit/control/test_suspending.py::test_a_job_that_begins_suspended_makes_nothing",
+        "tests/unit/reconcile/policies/test_suspending.py::test_a_job_that_begins_suspended_makes_nothing",
     ),
     "spec.managedBy": Code(
-        "dljob.control.reconcile",
+        "dljob.reconcile.reconcile",
         "managedBy",
-        "tests/unit/control/test_accept.py::test_a_job_that_others_manage_is_left_alone",
+        "tests/unit/reconcile/state/test_accept.py::test_a_job_that_others_manage_is_left_alone",
     ),
     "spec.cleanupPolicy": Code(
-        "dljob.control.accept",
-        "spec.cleanup_policy",
-        "tests/unit/control/test_finish.py::test_retain_keeps_the_cluster_and_saves_the_logs",
+        "dljob.reconcile.state.accept",
+        "cleanupPolicy",
+        "tests/unit/reconcile/policies/test_finish.py::test_retain_keeps_the_cluster_and_saves_the_logs",
     ),
     "spec.ttlSecondsAfterFinished": Code(
-        "dljob.control.accept",
-        "spec.ttl_seconds_after_finished",
-        "tests/unit/control/test_accept.py::test_a_change_that_is_obeyed_at_once_is_no_matter",
+        "dljob.reconcile.state.accept",
+        "ttlSecondsAfterFinished",
+        "tests/unit/reconcile/state/test_accept.py::test_a_change_that_is_obeyed_at_once_is_no_matter",
     ),
     "spec.activeDeadlineSeconds": Code(
-        "dljob.master.timers",
+        "dljob.master.placement.timers",
         "spec.active_deadline_seconds",
-        "tests/unit/master/test_ending.py::test_the_active_deadline_counts_from_the_start_of_the_job",
+        "tests/unit/master/failure/test_ending.py::test_the_active_deadline_counts_from_the_start_of_the_job",
     ),
     "spec.preRunningDeadlineSeconds": Code(
-        "dljob.master.timers",
+        "dljob.master.placement.timers",
         "spec.pre_running_deadline_seconds",
-        "tests/unit/master/test_admission.py::test_the_pre_running_deadline_names_what_is_missing",
+        "tests/unit/master/placement/test_admission.py::test_the_pre_running_deadline_names_what_is_missing",
     ),
 }

@@ -14,7 +14,7 @@ from dljob.errors import ExitCode
 from dljob.spec import cel
 from dljob.spec.crd import crd, crd_yaml, schema_of
 from dljob.spec.generate import generated, main
-from dljob.spec.load import load
+from dljob.spec.loading.load import load
 from dljob.spec.model import DLJobManifest
 from dljob.spec.status import COLUMNS, PHASES
 

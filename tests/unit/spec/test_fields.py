@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import ast
 import copy
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from field_rows import DECLARED, DERIVED, GROUPED, ROWS, Code, Plan
 from pydantic import BaseModel
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from field_rows import DECLARED, DERIVED, GROUPED, ROWS, Code, Plan
-
+from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
-from dljob.spec.load import dump, load, parse
+from dljob.raycluster.render import preview_raycluster
+from dljob.spec.loading.load import dump, load, parse
 from dljob.spec.model import DLJobManifest
-from dljob.spec.words import aliases, model_in
+from dljob.spec.text.words import aliases, model_in
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,11 +43,17 @@ def test_every_field_has_a_row_and_every_row_a_field() -> None:
     assert list(leaves(DLJobManifest)) == list(ROWS)
 
 
+def planned(manifest: DLJobManifest) -> tuple[JobPlan, dict[str, Any]]:
+    """The plan of a job, and the RayCluster that would carry it."""
+    made = plan(manifest)
+    return made, preview_raycluster(made, manifest)
+
+
 @pytest.mark.parametrize("field", PLANNED)
 def test_changing_it_changes_the_plan(field: str) -> None:
     row = PLANNED[field]
     data = copy.deepcopy({"derived": DERIVED, "declared": DECLARED, "grouped": GROUPED}[row.base])
-    before = plan(parse(data))
+    before = planned(parse(data))
     node: Any = data
     *parents, last = row.path.split(".")
     for part in parents:
@@ -58,7 +62,7 @@ def test_changing_it_changes_the_plan(field: str) -> None:
     old = node[key] if isinstance(node, list) or key in node else None
     assert old != row.value
     node[key] = row.value
-    assert plan(parse(data)) != before, f"{field} is accepted and does nothing"
+    assert planned(parse(data)) != before, f"{field} is accepted and does nothing"
 
 
 def read_in(module: str) -> set[str]:

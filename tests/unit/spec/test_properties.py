@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+import math
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from spec_strategies import TREES, manifests, spoilt
 
 from dljob.errors import Problem, SpecError
-from dljob.spec.emit import to_yaml
-from dljob.spec.load import dump, load, load_all, parse
+from dljob.spec.loading.load import dump, load, load_all, parse
 from dljob.spec.model import DLJobManifest
+from dljob.spec.text.emit import to_yaml
 
 
 def refused(text: str | bytes) -> tuple[Problem, ...]:
@@ -48,6 +44,11 @@ def test_what_is_emitted_reads_back_in_both_versions_of_yaml(value: Any) -> None
         reader = YAML(typ="safe", pure=True)
         reader.version = version
         assert reader.load(text) == value
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.inf, ".inf"), (-math.inf, "-.inf"), (math.nan, ".nan")])
+def test_numbers_that_json_has_no_word_for_are_emitted_as_yaml_has_them(value: float, text: str) -> None:
+    assert to_yaml({"x": value}) == f"x: {text}\n"
 
 
 @given(st.text(max_size=60) | st.text("{}[]:,&*a-?|>!%@`'\"#\n\t <0.~\\x", max_size=60))

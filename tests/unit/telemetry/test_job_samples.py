@@ -6,8 +6,8 @@ import pytest
 from master_kit import World, job, nodes
 from prometheus_client.parser import text_string_to_metric_families
 
-from dljob.master.ledger import Account
-from dljob.master.state import Phase
+from dljob.master.state.ledger import Account
+from dljob.master.state.state import Phase
 from dljob.master.status import status
 from dljob.telemetry.catalog import CATALOG, GATEWAY
 from dljob.telemetry.exposition import exposition, sample

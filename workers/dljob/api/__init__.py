@@ -1,4 +1,4 @@
-"""What a user's launching script imports: the builders, submit, and the handle of a job."""
+"""Public API for launching scripts: the builders, `submit`, and the handle of a job."""
 
 from __future__ import annotations
 

@@ -1,16 +1,21 @@
-"""What a job that was submitted has in common, wherever it runs."""
+"""Common handle of a submitted job, with the same methods on a Ray and on Kubernetes."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import Any, TextIO, TypedDict, Unpack
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, TextIO, TypedDict, Unpack, cast
 
-from dljob.errors import ExitCode
+from dljob.errors import UsageError, exit_code
+from dljob.runtime.process.handover import in_thread
+
+if TYPE_CHECKING:
+    from dljob.api.views import JobEvent, JobStatus
 
 
-class Which(TypedDict):
-    """Whose output, and how much of it."""
+class LogSelection(TypedDict):
+    """Ranks whose output is shown, and how much of it."""
 
     role: str | None
     rank: int | None
@@ -18,15 +23,63 @@ class Which(TypedDict):
 
 
 class AnyJob(ABC):
-    """A job, on a Ray or on Kubernetes."""
+    """A job on a Ray or on Kubernetes. Its methods block until they are answered; `aio` has them as awaitables."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The job's name."""
+
+    @property
+    @abstractmethod
+    def uid(self) -> str:
+        """Unique id, which tells the job from others of its name."""
+
+    @property
+    def aio(self) -> AsyncJob:
+        """The same methods for asyncio: `await handle.aio.wait()`."""
+        return AsyncJob(self)
 
     @abstractmethod
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """The final status; DeadlineError when it was not over within `timeout` seconds."""
+    def status(self) -> JobStatus:
+        """Return the present status: phase, roles, restarts, progress, faults."""
+
+    @abstractmethod
+    def events(self, after: int = 0) -> list[JobEvent]:
+        """Return the timeline; with `after`, only PrimeMaster's notes with a greater number."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait for the end and return the final status; DeadlineError when it takes longer than `timeout` seconds."""
+
+    @property
+    @abstractmethod
+    def result(self) -> object:
+        """The value that rank 0 of the first driver role returned; waits for the end."""
+
+    @abstractmethod
+    def restart(self, target: str = "job") -> None:
+        """Restart the job, a role ("rollout") or a rank ("rollout/2")."""
+
+    @abstractmethod
+    def scale(self, role: str, ranks: int) -> None:
+        """Resize an Elastic role within minReplicas and maxReplicas, as far as there is capacity."""
+
+    @abstractmethod
+    def stop(self, *, wait: bool = False) -> None:
+        """End the job; with `wait`, return only when it has ended."""
+
+    @abstractmethod
+    def suspend(self, *, wait: bool = False) -> None:
+        """Release the job's machines for a time; UsageError on a Ray, since only Kubernetes can."""
+
+    @abstractmethod
+    def resume(self, *, wait: bool = False) -> None:
+        """Resume a suspended job."""
 
     def wait_code(self) -> int:
-        """Wait for the end: 0 for success, 1 for failure."""
-        return int(ExitCode.OK if self.wait()["phase"] == "Succeeded" else ExitCode.JOB_FAILED)
+        """Wait for the end and return an exit code: 0 for success, 1 for failure, 6 when a user stopped the job."""
+        return int(exit_code(self.wait()["phase"]))
 
     def logs(
         self,
@@ -35,23 +88,135 @@ class AnyJob(ABC):
         rank: int | None = None,
         tail: int | None = None,
         follow: bool = False,
+        master: bool = False,
         out: TextIO | None = None,
     ) -> None:
-        """Write the ranks' output to `out` (sys.stdout), each line after "[role/rank] ".
+        """Write the ranks' output to `out` (sys.stdout), each line with the prefix "[role/rank] ".
 
         Args:
-            role: only of this role.
-            rank: only of this rank.
-            tail: only the last so many lines of each rank.
-            follow: go on until the job is over.
-            out: where to write.
+            role: only this role.
+            rank: only this rank.
+            tail: only the last `tail` lines of each rank.
+            follow: continue until the job is over.
+            master: PrimeMaster's decisions and reasons instead of the ranks' output.
+            out: stream to write to.
 
         Raises:
-            NotFoundError: no such output, and not following.
-            UnreachableError: the job's head on Kubernetes cannot be asked, and not following.
+            NotFoundError: there is no such output, without `follow`.
+            UnreachableError: the job's head on Kubernetes does not answer, without `follow`.
+            UsageError: `master` beside a role or a rank, or of an image whose dljob is too old for it.
         """
-        self._write_logs(sys.stdout if out is None else out, follow=follow, role=role, rank=rank, tail=tail)
+        to = sys.stdout if out is None else out
+        if not master:
+            self._write_logs(to, follow=follow, role=role, rank=rank, tail=tail)
+            return
+        if (role, rank) != (None, None):
+            raise UsageError("master=True and a role or rank", hint="PrimeMaster belongs to the whole job")
+        self._write_master_log(to, follow=follow, tail=tail)
 
     @abstractmethod
-    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[Which]) -> None:
-        """As `logs`."""
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
+        """Write the output for `logs`."""
+
+    @abstractmethod
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+        """As `logs(master=True)`."""
+
+
+class AsyncJob:
+    """Awaitable versions of a handle's methods.
+
+    Cancelling a call does not undo it: the thread that makes it goes on, and its answer is dropped.
+    """
+
+    def __init__(self, job: AnyJob) -> None:
+        self._job = job
+
+    async def status(self) -> JobStatus:
+        """Await `AnyJob.status`."""
+        return await in_thread(self._job.status)
+
+    async def events(self, after: int = 0) -> list[JobEvent]:
+        """Await `AnyJob.events`."""
+        return await in_thread(lambda: self._job.events(after))
+
+    async def wait(self, timeout: float | None = None) -> JobStatus:  # noqa: ASYNC109 - as its blocking twin
+        """Await `AnyJob.wait`."""
+        return await in_thread(lambda: self._job.wait(timeout))
+
+    @property
+    def result(self) -> Awaitable[object]:
+        """Awaitable of `AnyJob.result`: `await handle.aio.result`."""
+        return in_thread(lambda: self._job.result)
+
+    async def wait_code(self) -> int:
+        """Await `AnyJob.wait_code`."""
+        return await in_thread(self._job.wait_code)
+
+    async def restart(self, target: str = "job") -> None:
+        """Await `AnyJob.restart`."""
+        await in_thread(lambda: self._job.restart(target))
+
+    async def scale(self, role: str, ranks: int) -> None:
+        """Await `AnyJob.scale`."""
+        await in_thread(lambda: self._job.scale(role, ranks))
+
+    async def stop(self, *, wait: bool = False) -> None:
+        """Await `AnyJob.stop`."""
+        await in_thread(lambda: self._job.stop(wait=wait))
+
+    async def suspend(self, *, wait: bool = False) -> None:
+        """Await `AnyJob.suspend`."""
+        await in_thread(lambda: self._job.suspend(wait=wait))
+
+    async def resume(self, *, wait: bool = False) -> None:
+        """Await `AnyJob.resume`."""
+        await in_thread(lambda: self._job.resume(wait=wait))
+
+    async def logs(
+        self,
+        *,
+        role: str | None = None,
+        rank: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        master: bool = False,
+        out: TextIO | None = None,
+    ) -> None:
+        """Await `AnyJob.logs`; after a cancellation nothing more is written."""
+        to = _Outlet(sys.stdout if out is None else out)
+        try:
+            out = cast("TextIO", to)
+            await in_thread(
+                lambda: self._job.logs(role=role, rank=rank, tail=tail, follow=follow, master=master, out=out)
+            )
+        finally:
+            # The thread cannot be cancelled; its next write raises and ends it.
+            to.closed = True
+
+
+class _Outlet:
+    """Text stream that can be closed; a write after that raises, which ends the thread that follows the logs."""
+
+    def __init__(self, to: TextIO) -> None:
+        self._to = to
+        self.closed = False
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self._check()
+        return self._to.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each line."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._check()
+        self._to.flush()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("the call that writes here was cancelled")

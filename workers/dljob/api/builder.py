@@ -1,4 +1,4 @@
-"""DLJobBuilder: a job in DLRover's names, on the same spec as YAML.
+"""DLJobBuilder: a job in DLRover's vocabulary, with the same spec as YAML.
 
 DLJobBuilder().role("worker").train("train.Model").nnodes(2).nproc_per_node(8).resource(accelerator=1).build()
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Self
 
-from dljob.api.collocate import Collocation, resolve
+from dljob.api.collocate import CollocationRequest, resolve
 from dljob.api.job import DLJob, Workload, pruned
 from dljob.api.machines import machines
 from dljob.api.role import RoleBuilder
@@ -23,7 +23,7 @@ COLLOCATION_LEVELS = ("Device", "Host", "Separate")
 
 
 class DLJobBuilder(SpecSetters):
-    """Say machines, roles and who shares a device; `build()` gives a draft that can still be changed."""
+    """Builder of machines, roles and collocations; `build()` returns a draft that can still be edited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,24 +31,24 @@ class DLJobBuilder(SpecSetters):
         self._roles: dict[str, Workload] = {}
         self._open: RoleBuilder[Self] | None = None
         self._devices_said: set[str] = set()
-        self._collocations: list[Collocation] = []
+        self._collocations: list[CollocationRequest] = []
         self._machines: dict[str, Any] = {}
         self._comm: dict[str, Any] = {}
 
     # --- machines
 
     def node_num(self, count: int) -> Self:
-        """How many machines."""
+        """Set the number of machines."""
         self._machines["nodes"] = whole(count, ".node_num()")
         return self
 
     def device_per_node(self, count: int) -> Self:
-        """How many devices each machine has; left out: 8 where roles use devices."""
+        """Set the number of devices on each machine; by default 8 when roles use devices."""
         self._machines["devices"] = whole(count, ".device_per_node()", least=0)
         return self
 
     def device_type(self, kind: str) -> Self:
-        """Kind of the devices: CPU (none), GPU, NPU, TPU, HPU, Neuron, in any case."""
+        """Set the kind of the devices: CPU (none), GPU, NPU, TPU, HPU or Neuron; case is ignored."""
         found = {name.lower(): name for name in DEVICE_TYPES}.get(str(kind).lower())
         if found is None:
             raise UsageError(f".device_type({kind!r}): no such kind", hint=suggestion(str(kind), DEVICE_TYPES))
@@ -56,12 +56,12 @@ class DLJobBuilder(SpecSetters):
         return self
 
     def cpu_per_node(self, count: Number) -> Self:
-        """CPUs of each machine; left out: what the roles need there."""
+        """Set the CPUs of each machine; by default the total of its roles."""
         self._machines["cpu"] = cpus(count, ".cpu_per_node()")
         return self
 
     def memory_per_node(self, size: str) -> Self:
-        """Memory of each machine, "512Gi"; left out: what the roles ask for."""
+        """Set the memory of each machine, such as "512Gi"; by default the total of its roles."""
         self._machines["memory"] = memory(size, ".memory_per_node()")
         return self
 
@@ -79,7 +79,7 @@ class DLJobBuilder(SpecSetters):
         labels: Mapping[str, str] | None = None,
         template: Mapping[str, object] | None = None,
     ) -> Self:
-        """Machines of one kind; `accelerator` as the spec has it: {"type": "NPU", "count": 8}; so `template`."""
+        """Add a group of equal machines; `accelerator` and `template` as in the spec: {"type": "NPU", "count": 8}."""
         group = {
             "name": name,
             "replicas": whole(replicas, f".node_group({name!r})"),
@@ -98,23 +98,24 @@ class DLJobBuilder(SpecSetters):
     # --- what all roles get
 
     def config(self, value: object) -> Self:
-        """Config of all roles: dict, Namespace or OmegaConf; a later call is laid over an earlier one."""
+        """Merge a config (dict, Namespace or OmegaConf) into that of all roles; a later call takes precedence."""
         self._spec["config"] = {**self._spec.get("config", {}), **config_of(value, ".config()")}
         return self
 
     def global_env(self, values: Mapping[str, object]) -> Self:
-        """Environment of all roles; a later call is laid over an earlier one."""
+        """Add environment variables of all roles; a later call takes precedence."""
         self._env.update(env_of(values, ".global_env()"))
         return self
 
     # --- roles
 
     def role(self, name: str) -> RoleBuilder[Self]:
-        """Begin a role; its name is lower-cased.
+        """Begin a role; its name is converted to lower case.
 
         Raises:
-            UsageError: when there is one of that name.
+            UsageError: a role has this name already.
         """
+        # DLRover's role names are upper-case members of an enum; names in the spec are DNS labels.
         name = str(name).lower()
         if name in self._roles:
             raise UsageError(f".role({name!r}): there is such a role already", hint="give this one another name")
@@ -123,60 +124,61 @@ class DLJobBuilder(SpecSetters):
         return self._open
 
     def workload(self, name: str, entrypoint: str) -> RoleBuilder[Self]:
-        """`.role(name).run(entrypoint)` in one."""
+        """Begin a role with its entrypoint: `.role(name).run(entrypoint)`."""
         return self.role(name).run(entrypoint)
 
     def run(self, entrypoint: str) -> RoleBuilder[Self]:
-        """What the role begun last runs.
+        """Set the entrypoint of the role begun last.
 
         Raises:
-            UsageError: without a role that waits for its entrypoint.
+            UsageError: no role waits for its entrypoint.
         """
         return self._waiting("run", entrypoint).run(entrypoint)
 
     def train(self, entrypoint: str) -> RoleBuilder[Self]:
-        """What the role begun last runs as torch ranks.
+        """Set the entrypoint of the role begun last, and run it as torch ranks.
 
         Raises:
-            UsageError: without a role that waits for its entrypoint.
+            UsageError: no role waits for its entrypoint.
         """
         return self._waiting("train", entrypoint).train(entrypoint)
 
     def with_collocation(self, *roles: str, level: str | None = None, name: str | None = None) -> Self:
-        """Let roles share: one device by fractions (Device), a machine (Host), or never one (Separate).
+        """Let roles share one device by fractions (Device) or a machine (Host), or keep them apart (Separate).
 
-        Left out, the level is Device when a role has a share below one or the machines have devices that no role
-        asked for, else Host. CPU, memory and shares stay as they were; on level Device, roles without a share get
-        equal parts of what the others leave, exact to four digits (three of three: 0.3334, 0.3333, 0.3333).
+        The default level is Device when a role has a share below one, or when the machines have devices that no role
+        asked for; else Host. CPU, memory and shares stay as they were. On level Device, roles without a share get
+        equal parts of the rest, exact to four digits (three of three: 0.3334, 0.3333, 0.3333).
         """
         if len(roles) < 2:
             raise UsageError(f".with_collocation{roles!r} names fewer than two roles", hint="name at least two")
-        return self._collocate(Collocation(tuple(r.lower() for r in roles), (), _level(level), name))
+        return self._collocate(CollocationRequest(tuple(r.lower() for r in roles), (), _level(level), name))
 
     def with_collocation_all(self, *exclude: str, level: str | None = None, name: str | None = None) -> Self:
-        """Collocate all roles but those named, whenever they are declared."""
-        return self._collocate(Collocation(None, tuple(r.lower() for r in exclude), _level(level), name))
+        """Collocate all roles except those named, also roles that are declared later."""
+        return self._collocate(CollocationRequest(None, tuple(r.lower() for r in exclude), _level(level), name))
 
     def skip_node_check(self) -> Self:
-        """Check no nodes before torch ranks start, in whichever role they are."""
+        """Skip the node check before torch ranks start, in every role."""
         self._comm["preCheck"] = False
         return self
 
     def no_setup_process_group(self) -> Self:
-        """Let the user code of torch ranks make its process group itself."""
+        """Leave it to the user code of torch ranks to initialise the process group."""
         self._comm["initProcessGroup"] = False
         return self
 
     # --- the end
 
     def build(self) -> DLJob:
-        """The job as an editable draft; the builder can go on and build again.
+        """Return the job as an editable draft; the builder stays usable and can build again.
 
         Raises:
-            UsageError: no role, a role without an entrypoint, a collocation that cannot be.
+            UsageError: there is no role, a role has no entrypoint, or a collocation is impossible.
         """
         if not self._roles:
             raise UsageError(".build() without a role", hint='begin with .role("name").run("module.Class")')
+        # Copies throughout: patches of the draft must not reach the builder, and `build()` may be called again.
         roles = copy.deepcopy(self._roles)
         for role in roles.values():
             if not role.entrypoint:
@@ -192,17 +194,18 @@ class DLJobBuilder(SpecSetters):
         made = resolve(self._collocations, roles, self._exempt(), has_devices=has_devices)
         if made:
             spec["collocations"] = made
+        # Last, because the default size of machines follows from roles and collocations.
         machines(self._machines, roles, spec)
         return DLJob(workloads=roles, spec=spec, metadata=copy.deepcopy(self._metadata))
 
     # --- for the role builders
 
     def device_said(self, role: str) -> None:
-        """A role said how many devices it takes, be it none."""
+        """Note that a role gave its number of devices, even if it is 0."""
         self._devices_said.add(role)
 
     def _exempt(self) -> frozenset[str]:
-        """Roles that `with_collocation_all` leaves out: they said that they take no device."""
+        """Return the roles that `with_collocation_all` leaves out: they explicitly take no device."""
         return frozenset(r for r in self._devices_said if Decimal(self._roles[r].accelerator or "0") == 0)
 
     def _role_builder(self, workload: Workload) -> RoleBuilder[Self]:
@@ -215,13 +218,13 @@ class DLJobBuilder(SpecSetters):
             )
         return self._open
 
-    def _collocate(self, collocation: Collocation) -> Self:
+    def _collocate(self, collocation: CollocationRequest) -> Self:
         self._collocations.append(collocation)
         return self
 
 
 def _level(level: str | None) -> str | None:
-    """A collocation level in any case."""
+    """Return a collocation level in the spec's case."""
     if level is None:
         return None
     found = {name.lower(): name for name in COLLOCATION_LEVELS}.get(level.lower())

@@ -1,4 +1,4 @@
-"""Who shares what, decided when the job is built: levels and shares that were left out."""
+"""Collocations of the builder: levels and shares that were left out are filled in when the job is built."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dljob.api.values import exact, suggestion
 from dljob.errors import UsageError
 
 GRAIN = 10_000
-"""Shares are counted in ten-thousandths of a device, Ray's own grain."""
+"""Parts of a device in which shares are counted: Ray's own unit is 1/10000."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collocation:
-    """What `.with_collocation(...)` said; `roles` None: all that are declared but `exclude`."""
+class CollocationRequest:
+    """Arguments of one `.with_collocation(...)`; `roles` None: all declared roles but `exclude`."""
 
     roles: tuple[str, ...] | None
     exclude: tuple[str, ...]
@@ -26,16 +26,17 @@ class Collocation:
 
 
 def resolve(
-    said: list[Collocation], roles: Mapping[str, Workload], exempt: frozenset[str], *, has_devices: bool
+    said: list[CollocationRequest], roles: Mapping[str, Workload], exempt: frozenset[str], *, has_devices: bool
 ) -> list[dict[str, Any]]:
-    """The spec's collocations; fills in the shares of roles that share a device and named none.
+    """Return the spec's collocations, and fill in the shares of roles on a shared device that named none.
 
     Raises:
-        UsageError: for a role that is not declared, or shares that leave nothing for the rest.
+        UsageError: a role is not declared, or the given shares leave nothing for the others.
     """
     made: list[dict[str, Any]] = []
     for index, one in enumerate(said):
         names = _names(one, roles, exempt)
+        # After all roles are declared: a role that comes later may still ask for a share.
         level = one.level or _level([roles[n] for n in names], has_devices=has_devices)
         if level == "Device":
             _share_out([roles[n] for n in names])
@@ -43,8 +44,8 @@ def resolve(
     return made
 
 
-def _names(one: Collocation, roles: Mapping[str, Workload], exempt: frozenset[str]) -> tuple[str, ...]:
-    """The roles of a collocation, each of them declared."""
+def _names(one: CollocationRequest, roles: Mapping[str, Workload], exempt: frozenset[str]) -> tuple[str, ...]:
+    """Return the roles of a collocation, and check that each is declared."""
     call = ".with_collocation()" if one.roles is not None else ".with_collocation_all()"
     for name in (*(one.roles or ()), *one.exclude):
         if name not in roles:
@@ -58,7 +59,7 @@ def _names(one: Collocation, roles: Mapping[str, Workload], exempt: frozenset[st
 
 
 def _level(roles: list[Workload], *, has_devices: bool) -> str:
-    """Device for shares, or for devices that nobody asked for; Host for whole devices and for none at all."""
+    """Choose Device for shares, or when the machines' devices are not asked for; else Host."""
     counts = [Decimal(r.accelerator) for r in roles if r.accelerator is not None]
     if any(count < 1 for count in counts):
         return "Device"
@@ -66,14 +67,15 @@ def _level(roles: list[Workload], *, has_devices: bool) -> str:
 
 
 def _share_out(roles: list[Workload]) -> None:
-    """Give the roles without a share equal parts of what the others leave of one device.
+    """Give roles without a share equal parts of the rest of one device.
 
-    Exact to four digits: what does not divide goes to the first ones, one ten-thousandth each.
+    Shares are exact to four digits: the indivisible rest goes to the first roles, 1/10000 each.
     """
     empty = [r for r in roles if r.accelerator is None]
     if not empty:
         return
     taken = sum((Decimal(r.accelerator) for r in roles if r.accelerator is not None), Decimal(0))
+    # In integers: parts must add up to exactly one device, or Ray cannot place the last one.
     left = int((1 - taken) * GRAIN)
     if left < len(empty):
         names = ", ".join(r.name for r in empty)

@@ -1,27 +1,29 @@
-"""A job that was submitted: ask it, order it about, wait for it; the same for one that has ended."""
+"""Handle of a submitted job on a Ray: status, events, logs, orders and result, also after the job's end."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, Unpack
+from typing import TYPE_CHECKING, TextIO, Unpack, cast
 
-from dljob.api import logs, registry
-from dljob.api.any_job import AnyJob, Which
-from dljob.errors import JobFailedError, UsageError
+from dljob.api import logs, master_log, registry
+from dljob.api.any_job import AnyJob, LogSelection
+from dljob.errors import DLJobError, JobFailedError, JobStoppedError, UnreachableError, UsageError
+from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 
 if TYPE_CHECKING:
-    from dljob.runtime.launch import JobConnection
+    from dljob.api.views import JobEvent, JobStatus
+    from dljob.runtime.control_socket.client import Connection
     from dljob.spec.model import DLJobManifest
 
 
 class JobHandle(AnyJob):
-    """A job on a Ray that this process has joined."""
+    """A job on a Ray: of a cluster, or of this machine."""
 
-    def __init__(self, record: registry.JobRecord, connection: JobConnection) -> None:
+    def __init__(self, record: registry.RegistryEntry, connection: Connection) -> None:
         self.record = record
         self.connection = connection
 
@@ -32,76 +34,118 @@ class JobHandle(AnyJob):
 
     @property
     def uid(self) -> str:
-        """32 hex digits."""
+        """The job's uid: 32 hex digits."""
         return self.record.uid
 
     @property
     def dir(self) -> Path:
-        """Journal, logs, status, and what user code keeps there."""
+        """The job's folder: journal, logs, status, and what user code keeps there."""
         return self.record.folder
 
-    def status(self) -> dict[str, Any]:
-        """The status now: phase, roles, ranks, restarts, progress, result."""
-        return self.connection.status()
+    def status(self) -> JobStatus:
+        """Return the present status: phase, roles, ranks, restarts, progress, result."""
+        return cast("JobStatus", self.connection.status())
 
-    def events(self, after: int = 0) -> list[dict[str, Any]]:
-        """The timeline: notes with a number greater than `after`."""
-        return self.connection.notes(after)
+    def events(self, after: int = 0) -> list[JobEvent]:
+        """Return the timeline: notes with a number greater than `after`."""
+        return cast("list[JobEvent]", self.connection.notes(after))
 
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """The final status.
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait for the end and return the final status.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None: without limit.
 
         Raises:
-            DeadlineError: it was not over in time.
+            DeadlineError: the job had not ended in time.
         """
-        return self.connection.wait(timeout)
+        return cast("JobStatus", self.connection.wait(timeout))
 
     @property
     def result(self) -> object:
-        """What rank 0 of the first driver role returned; waits for the end.
+        """The value that rank 0 of the first driver role returned; waits for the end.
 
         Raises:
-            JobFailedError: the job failed; the message is its first cause.
+            JobFailedError: the job failed; the message is the first cause.
+            JobStoppedError: the job was stopped.
         """
         status = self.wait()
         if status["phase"] != "Succeeded":
-            raise JobFailedError(
-                f"job {self.name} failed: {status.get('reason')}: {status.get('message')}", hint=f"see {self.dir}"
-            )
-        return json.loads(status["result"]) if status.get("result") else None
+            stopped = status["phase"] == "Stopped"
+            how, kind = ("was stopped", JobStoppedError) if stopped else ("failed", JobFailedError)
+            why = f"{status.get('reason')}: {status.get('message')}"
+            raise kind(f"job {self.name} {how}: {why}", hint=f"see {self.dir}")
+        result = status.get("result")
+        return json.loads(result) if result else None
 
-    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[Which]) -> None:
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
         lines = logs.follow(self.dir, self._over, **which) if follow else logs.read(self.dir, **which)
-        for line in lines:
-            to.write(f"{line}\n")
-            if follow:
-                to.flush()
+        _write(to, lines, flush=follow)
+
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+        here = self.dir
+        lines = master_log.follow(here, self._over, tail=tail) if follow else master_log.read(here, tail=tail)
+        _write(to, lines, flush=follow)
 
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2")."""
         self.connection.command("restart", target, by=_me())
 
     def scale(self, role: str, ranks: int) -> None:
-        """Have an Elastic role get so many ranks, within minReplicas and maxReplicas, as far as there is room.
+        """Resize an Elastic role within minReplicas and maxReplicas, as far as there is capacity.
 
         Raises:
-            UsageError: PrimeMaster refused it: there is no such role, or it cannot have so many.
+            UsageError: PrimeMaster refused: there is no such role, or it cannot have this size.
         """
-        before = max((note["seq"] for note in self.events()), default=0)
+        # The answer to a command carries no refusal; PrimeMaster notes it in the timeline, after the last note of now.
+        before = max((int(note["seq"]) for note in self.connection.notes()), default=0)
         self.connection.command("scale", f"{role}={ranks}", by=_me())
-        for note in self.events(before):
+        for note in self.connection.notes(before):
             if (note["reason"], note["target"]) == (reasons.COMMAND_REFUSED, role):
                 raise UsageError(note["message"])
 
-    def stop(self) -> None:
-        """End the job; what it had journaled and saved stays in its folder."""
+    def stop(self, *, wait: bool = False) -> None:
+        """End the job; its journal and checkpoints stay in its folder.
+
+        Args:
+            wait: return only when the job has ended.
+        """
         self.connection.command("stop", "job", by=_me())
+        if wait:
+            self.connection.wait()
+
+    def suspend(self, *, wait: bool = False) -> None:
+        """Refuse: on a Ray, without an operator, nothing would start the job again.
+
+        Raises:
+            UsageError: always.
+        """
+        raise self._not_here("suspend", wait=wait)
+
+    def resume(self, *, wait: bool = False) -> None:
+        """Refuse, like `suspend`.
+
+        Raises:
+            UsageError: always.
+        """
+        raise self._not_here("resume", wait=wait)
+
+    def _not_here(self, verb: str, *, wait: bool) -> UsageError:
+        del wait
+        return UsageError(
+            f"{verb}() of job {self.name}: only Kubernetes suspends and resumes jobs",
+            hint="stop() saves a checkpoint; a later submit with the same checkpoint.path goes on from it",
+        )
 
     def _over(self) -> bool:
-        return self.connection.status().get("phase") in registry.FINAL
+        return self.connection.status().get("phase") in TERMINAL
+
+
+def _write(to: TextIO, lines: Iterable[object], *, flush: bool) -> None:
+    for line in lines:
+        to.write(f"{line}\n")
+        if flush:
+            to.flush()
 
 
 def submit(
@@ -110,51 +154,108 @@ def submit(
     address: str | None = None,
     code_dir: Path,
     backend: str | None = None,
-    record: Callable[[registry.JobRecord], registry.JobRecord] = registry.register,
+    record: Callable[[registry.RegistryEntry], registry.RegistryEntry] = registry.register,
     environment: tuple[tuple[str, str], ...] = (),
     runner: int = 0,
+    replace: bool = False,
 ) -> JobHandle:
-    """Start a job on a Ray; see `DLJob.submit`.
+    """Start a job on a Ray. `DLJob.submit` is the public form.
 
     Args:
         manifest: the job.
-        address: host:port of Ray's GCS; left out: RAY_ADDRESS, or the Ray that this process has joined.
+        address: host:port of Ray's GCS; by default RAY_ADDRESS, or the Ray that this process has joined.
         code_dir: first on the workers' path, and their working directory.
         backend: name of the backend, over that of the spec.
-        record: puts the job where other terminals find it.
-        environment: what other processes need to reach this Ray.
-        runner: pid of the process with which that Ray ends; 0 for one that was there before.
+        record: writes the job's entry where other terminals find it.
+        environment: variables with which other processes reach this Ray.
+        runner: pid of the process that owns this Ray, which ends with it; 0 for a Ray that was there before.
+        replace: stop a running job of that name first.
 
     Raises:
-        UnreachableError: no Ray, or no right to write to DLJOB_HOME.
-        UsageError: the working directory is not there; the job is suspended.
+        UnreachableError: there is no Ray, or DLJOB_HOME cannot be written.
+        UsageError: a job of that name runs; there is no working directory; the job is suspended.
     """
-    from dljob.runtime.connect import connect
-    from dljob.runtime.launch import launch, new_uid
+    from dljob.runtime.backend.connect import JOIN_S, connect
+    from dljob.runtime.job.launch import launch, new_uid
 
     check_wanted(manifest)
     check_code_dir(code_dir)
-    reached = connect(address, code_dir)
     uid, name = new_uid(), manifest.metadata.name
-    entry = record(
-        registry.JobRecord(
-            name=name,
-            uid=uid,
-            dir=os.fspath(registry.folder_of(name, uid)),
-            address=reached,
-            environment=environment or _own_environment(),
-            runner=runner,
-            runner_started=registry.start_of(runner) if runner else 0,
+    free_name(name, replace=replace)
+    # An embedded Ray answers. Joining another one can hang in C++, so it is given up after JOIN_S (ADR 56).
+    reached = connect(address, code_dir, within_s=None if runner else JOIN_S)
+    # The name is looked at again, under the lock: connecting takes seconds, and another process may have taken it.
+    with registry.claimed(name) as namesake:
+        if namesake is not None and lives(namesake):
+            raise taken(namesake)
+        # Registered before the launch: if this process dies in between, the job can still be found and stopped.
+        entry = record(
+            registry.RegistryEntry(
+                name=name,
+                uid=uid,
+                dir=os.fspath(registry.folder_of(name, uid)),
+                address=reached,
+                environment=environment or _own_environment(),
+                runner=runner,
+                runner_started=registry.start_of(runner) if runner else 0,
+            )
         )
-    )
-    return JobHandle(entry, launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend))
+    try:
+        made = launch(manifest, job_dir=entry.folder, code_dir=code_dir, uid=uid, backend=backend)
+    except UnreachableError:
+        raise  # its master may still come up, and then this entry is how the user finds the job
+    except DLJobError:
+        registry.forget(entry)
+        raise
+    return JobHandle(entry, made)
+
+
+def free_name(name: str, *, replace: bool) -> None:
+    """Make sure that no job of a name runs; with `replace`, by stopping it.
+
+    Raises:
+        UsageError: a job of that name runs.
+        UnreachableError: it does not answer, or does not end.
+    """
+    # The folder may say "running" for ever: a job whose Ray was killed wrote no final status.
+    namesake = registry.living(name)
+    if namesake is None or not lives(namesake):
+        return
+    if not replace:
+        raise taken(namesake)
+    handle_of(namesake).stop(wait=True)
+
+
+def lives(record: registry.RegistryEntry) -> bool:
+    """Whether a job without a final status may still run: its runner is alive, or its Ray listens."""
+    from dljob.runtime.backend.connect import listens
+
+    return listens(record.address) if not record.runner else not record.stale
+
+
+def taken(record: registry.RegistryEntry) -> UsageError:
+    """Return the error for a job whose name is taken by `record`."""
+    who = f"a job {record.name} ({record.uid[:8]})"
+    if record.status().get("phase") == "Stopping":
+        message, way = f"{who} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
+    else:
+        message, way = f"{who} runs already", f"stop it (dljob stop {record.name})"
+    hint = f"replace it (--replace, or replace=True), {way}, or take another name"
+    return UsageError(f"{message}; its folder: {record.dir}", hint=hint)
+
+
+def handle_of(record: registry.RegistryEntry) -> JobHandle:
+    """Return the handle of a job of this user, also of an ended one, or one that another process started."""
+    from dljob.api.local.connection import RecordConnection
+
+    return JobHandle(record, RecordConnection(record))
 
 
 def check_wanted(manifest: DLJobManifest) -> None:
-    """Whether the job is to run: on a Ray nobody would come back to one that is to begin suspended.
+    """Refuse a job that is to begin suspended: on a Ray, without an operator, nothing would resume it.
 
     Raises:
-        UsageError: it is not.
+        UsageError: `spec.suspend` is set.
     """
     if manifest.spec.suspend:
         raise UsageError(
@@ -164,21 +265,21 @@ def check_wanted(manifest: DLJobManifest) -> None:
 
 
 def check_code_dir(code_dir: Path) -> None:
-    """Whether ranks can have it as their working directory.
+    """Check that ranks can use a folder as their working directory.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: it is not a folder.
     """
     if not code_dir.is_dir():
         raise UsageError(f"the working directory {code_dir} is not there", hint="see spec.code.workingDir")
 
 
 def _own_environment() -> tuple[tuple[str, str], ...]:
-    """How this process itself reached its Ray; the token's file, never the token."""
+    """Return how this process itself reached its Ray: the file of the token, never the token."""
     names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
     return tuple((name, os.environ[name]) for name in names if name in os.environ)
 
 
 def _me() -> str:
-    """Who gives an order, for the timeline."""
+    """Return the author of an order, for the timeline."""
     return f"pid {os.getpid()}"

@@ -1,9 +1,8 @@
-"""An editable draft of a job: what `build()` gives, `manifest()` freezes and `submit()` runs."""
+"""Editable draft of a job: `build()` returns it, `manifest()` freezes it and `submit()` runs it."""
 
 from __future__ import annotations
 
 import copy
-import io
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 Place = Literal["ray", "kubernetes"]
 
 DEFAULT_NAME = "dljob"
-"""The name of a job that was given none."""
+"""Name of a job without a given name."""
 
 
 @dataclass(slots=True)
@@ -44,9 +43,9 @@ class Workload:
     """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
     accelerator_type: str | None = None
     visibility: str | None = None
-    """Isolated or Shared; None: as the role's type has it."""
+    """Isolated or Shared; None: the default of the role's type."""
     numa_binding: str | None = None
-    """Node, Socket, Exclusive or CoreComplex; None: a rank runs on any core."""
+    """Node, Socket, Exclusive or CoreComplex; None: ranks are not bound to cores."""
     cpu: str | None = None
     memory: str | None = None
     custom: dict[str, str] = field(default_factory=dict[str, str])
@@ -57,15 +56,16 @@ class Workload:
     comm: dict[str, Any] = field(default_factory=dict[str, Any])
     """backend, timeoutSeconds, preCheck, initProcessGroup, subMaster, virtualLocalRank."""
     restart_policy: dict[str, Any] = field(default_factory=dict[str, Any])
-    """level, maxRestarts."""
+    """level, maxRestarts, outOfMemory."""
     reserve: Literal["Placement", "Quota"] = "Placement"
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse attributes that a role does not have, so that a misspelt patch cannot be lost."""
+        """Refuse attributes that a role does not have, so that a misspelt patch fails instead of being ignored."""
         known = [f.name for f in fields(self)]
         if name == "backend":
             raise UsageError(f"backend of role {self.name!r} is read-only: it says the role's type", hint="set .type")
+        # These two are properties, which `fields` does not list; DLRover's scripts set them.
         if name not in (*known, "comm_pre_check", "rank_based_gpu_selection"):
             raise UsageError(f"a workload has no attribute {name!r}", hint=suggestion(name, known))
         object.__setattr__(self, name, value)
@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def rank_based_gpu_selection(self) -> bool:
-        """Whether ranks see the devices of all ranks of the role on their host, their own at LOCAL_RANK."""
+        """Whether ranks see the devices of all ranks of the role on their host, and use the one at LOCAL_RANK."""
         return self.visibility == "Shared"
 
     @rank_based_gpu_selection.setter
@@ -88,7 +88,7 @@ class Workload:
 
     @property
     def comm_pre_check(self) -> bool | None:
-        """Whether nodes are checked before the role starts; None: where its ranks talk by nccl or hccl."""
+        """Whether nodes are checked before the role starts; None: only for nccl and hccl."""
         return self.comm.get("preCheck")
 
     @comm_pre_check.setter
@@ -98,7 +98,8 @@ class Workload:
         self.comm = {**self.comm, "preCheck": value}
 
     def to_dict(self) -> dict[str, Any]:
-        """The role as the manifest writes it; what was not set is left out."""
+        """Return the role in the manifest's spelling, without what was not set."""
+        # A type without a count, as .resource(gpu=0) leaves it, asks for no device.
         accelerator = {"type": self.accelerator_type, "count": self.accelerator, "visibility": self.visibility}
         accelerator["numaBinding"] = self.numa_binding
         made: dict[str, Any] = {
@@ -122,6 +123,7 @@ class Workload:
             "reserve": self.reserve,
             "annotations": self.annotations,
         }
+        # A value that equals the spec's default is left out as well: `to_yaml()` is meant to be read.
         return {k: v for k, v in pruned(made).items() if v != _DEFAULTS.get(k, object())}
 
 
@@ -134,27 +136,28 @@ _DEFAULTS: dict[str, object] = {
 }
 
 
+# Free-form objects, where None and {} are the user's own and may mean something.
 _FREE = ("config", "options", "template", "rayClusterTemplate", "runtimeEnv")
 
 
 def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str, Any]:
-    """The same without None and empty parts; free objects in `keep` stay as they are, unless empty."""
+    """Return a copy without None and empty parts; objects under the keys `keep` are copied whole, unless empty."""
     made: dict[str, Any] = {}
     for key, part in value.items():
         clean = part
         if key not in keep and isinstance(part, dict):
             clean = pruned(cast("dict[str, Any]", part), keep=keep)
         if clean is not None and clean not in ({}, [], ()):
-            made[key] = copy.deepcopy(clean)
+            made[key] = copy.deepcopy(clean)  # patching the draft later must not change a document made before
     return made
 
 
 class DLJob:
-    """A draft: patch `workloads`, look at `to_yaml()`, then `submit()`.
+    """An editable draft of a job: patch `workloads`, read `to_yaml()`, then `submit()`.
 
     Attributes:
-        workloads: role name -> Workload, in the order they were declared.
-        spec: everything of the spec but the roles, in the manifest's spelling.
+        workloads: role name -> Workload, in the order of their declaration.
+        spec: the spec without its roles, in the manifest's spelling.
         metadata: name, namespace, labels, annotations.
     """
 
@@ -164,39 +167,44 @@ class DLJob:
         self.metadata = metadata
 
     def model_dump(self, *, name: str | None = None) -> dict[str, Any]:
-        """The document as it stands, not validated."""
+        """Return the document in its present state, without validation."""
         roles = [w.to_dict() for w in self.workloads.values()]
         metadata = pruned({**self.metadata, "name": name or self.metadata.get("name") or DEFAULT_NAME})
         spec = {**pruned(self.spec), "roles": roles}
         return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": metadata, "spec": spec}
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
-        """The document as JSON, not validated: the dry run of DLRover's examples."""
+        """Return the document as JSON, without validation: the dry run of DLRover's examples."""
         return json.dumps(self.model_dump(), indent=indent, ensure_ascii=False)
 
     def to_yaml(self) -> str:
-        """The document as YAML, not validated; `dljob run` takes it."""
-        from ruamel.yaml import YAML
+        """Return the document as YAML, without validation, for `dljob run` and `dljob submit`."""
+        from dljob.spec.text.emit import to_yaml
 
-        yaml = YAML()
-        yaml.default_flow_style = False
-        out = io.StringIO()
-        yaml.dump(self.model_dump(), out)  # pyright: ignore[reportUnknownMemberType] - ruamel is not annotated
-        return out.getvalue()
+        return to_yaml(json.loads(self.model_dump_json()))  # tuples as lists, keys as text
 
     def manifest(self, name: str | None = None) -> DLJobManifest:
-        """Freeze and check the draft.
+        """Freeze and validate the draft.
 
         Raises:
-            SpecError: with every problem of the draft.
+            SpecError: the draft is wrong; the error names every problem.
         """
-        from dljob.spec.load import parse
+        from dljob.spec.loading.load import parse
 
         return parse(self.model_dump(name=name))
 
     @overload
     def submit(
-        self, name: str | None = None, *, blocking: Literal[True] = True, address: str | None = None, to: Place = "ray"
+        self,
+        name: str | None = None,
+        *,
+        blocking: Literal[True] = True,
+        address: str | None = None,
+        to: Place = "ray",
+        detach: bool = False,
+        replace: bool = False,
+        namespace: str | None = None,
+        context: str | None = None,
     ) -> int: ...
     @overload
     def submit(
@@ -206,33 +214,71 @@ class DLJob:
         blocking: Literal[False],
         address: str | None = None,
         to: Literal["ray"] = "ray",
+        detach: bool = False,
+        replace: bool = False,
     ) -> JobHandle: ...
     @overload
     def submit(
-        self, name: str | None = None, *, blocking: Literal[False], address: None = None, to: Literal["kubernetes"]
+        self,
+        name: str | None = None,
+        *,
+        blocking: Literal[False],
+        to: Literal["kubernetes"],
+        replace: bool = False,
+        namespace: str | None = None,
+        context: str | None = None,
     ) -> KubernetesJob: ...
     @overload
     def submit(
-        self, name: str | None = None, *, blocking: bool = True, address: str | None = None, to: Place = "ray"
+        self,
+        name: str | None = None,
+        *,
+        blocking: bool = True,
+        address: str | None = None,
+        to: Place = "ray",
+        detach: bool = False,
+        replace: bool = False,
+        namespace: str | None = None,
+        context: str | None = None,
     ) -> int | JobHandle | KubernetesJob: ...
     def submit(
-        self, name: str | None = None, *, blocking: bool = True, address: str | None = None, to: Place = "ray"
+        self,
+        name: str | None = None,
+        *,
+        blocking: bool = True,
+        address: str | None = None,
+        to: Place = "ray",
+        detach: bool = False,
+        replace: bool = False,
+        namespace: str | None = None,
+        context: str | None = None,
     ) -> int | JobHandle | KubernetesJob:
-        """Run the job on a Ray: that of `address`, of RAY_ADDRESS, or the one this process is connected to.
+        """Run the job on a Ray: of `address`, of RAY_ADDRESS, or that this process has joined; else on this machine.
 
-        With to="kubernetes" a DLJob is made in the cluster of the kubeconfig's current context, or the one that this
-        process runs in, in the draft's `metadata["namespace"]`, else the current one; the code goes along.
+        Where there is no Ray, one is started for the job in a separate process, as `dljob run` does. It lives until
+        the job ends. When this process ends first, that process says so, saves and stops the job. To share a Ray
+        between several jobs, submit them in `with dljob.local():`.
+
+        With to="kubernetes" a DLJob is created with the current context of the kubeconfig, or in the cluster that this
+        process runs in; its namespace is `metadata["namespace"]` of the draft, else the current one. The code folder
+        is uploaded with it.
 
         Args:
-            name: name of the job; left out: the one given to the builder, else "dljob".
+            name: name of the job; by default the one given to the builder, else "dljob".
             blocking: wait for the end and return the exit code (0 success, 1 failure); else return a handle at once.
             address: host:port of Ray's GCS.
-            to: ray or kubernetes.
+            to: "ray" or "kubernetes".
+            detach: let the job outlive this process on this machine, as it does on a cluster.
+            replace: stop a running job of the same name first.
+            namespace: Kubernetes namespace, over the draft's.
+            context: context of the kubeconfig.
 
         Raises:
-            SpecError: the draft is wrong; all problems at once.
-            UsageError: an address and to="kubernetes"; a job of that name is there.
-            UnreachableError: there is no Ray (`dljob run` brings its own), or the cluster is not reached, or refuses.
+            SpecError: the draft is wrong; the error names every problem.
+            UsageError: an address together with to="kubernetes", or a namespace or context without it; a job of that
+                name runs; Ray is not installed.
+            PlacementError: this machine lacks devices that the job wants.
+            UnreachableError: the Ray or the cluster does not answer, or refuses.
         """
         if to not in ("ray", "kubernetes"):
             raise UsageError(f"submit(to={to!r}): there is no such place", hint='to="ray" or to="kubernetes"')
@@ -241,15 +287,22 @@ class DLJob:
                 raise UsageError("submit(address=...) is for to='ray'", hint="the kubeconfig says where the cluster is")
             from dljob.api.kubernetes.handle import submit_job
 
-            handle = submit_job(self.manifest(name), folder=self._code_dir())
-        else:
-            from dljob.api.handle import submit
+            made = submit_job(
+                self.manifest(name), folder=self._code_dir(), namespace=namespace, context=context, replace=replace
+            )
+            return made.wait_code() if blocking else made
+        if namespace is not None or context is not None:
+            raise UsageError("submit(namespace=..., context=...) is for Kubernetes", hint='add to="kubernetes"')
+        from dljob.api.place import submit_here
 
-            handle = submit(self.manifest(name), address=address, code_dir=self._code_dir())
-        return handle.wait_code() if blocking else handle
+        manifest, folder = self.manifest(name), self._code_dir()
+        return submit_here(
+            manifest, address=address, code_dir=folder, blocking=blocking, detach=detach, replace=replace
+        )
 
     def _code_dir(self) -> Path:
-        """The folder workers import from: `code.workingDir`, else that of the script, else the current one."""
+        """Return the folder that workers import from: `code.workingDir`, within the script's or the current folder."""
+        # A REPL or a notebook has no __file__.
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         base = Path(script).resolve().parent if script else Path.cwd()
         return base / os.fspath(self.spec.get("code", {}).get("workingDir") or "")

@@ -1,22 +1,37 @@
-"""The output of ranks, read from the job's folder: by role and rank, the last lines, and on as they are written."""
+"""Output of ranks, read from the job's folder by role and rank: whole, the last lines, or as it grows.
+
+A log is read in pieces, never into memory as a whole, and a line longer than `LINE_BYTES` is broken there. Parts cut
+out of the middle of a log are a hole in the file (`dljob.runtime.logs.cut`), and are skipped.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from dljob.errors import NotFoundError
+from dljob.runtime.logs.cut import next_data
+from dljob.runtime.logs.marks import place_since
 
 POLL_S = 0.2
-"""How often `follow` looks for new output; a terminal needs no more."""
+"""Poll interval of `follow`, in seconds; enough for a terminal."""
+PIECE = 1 << 20
+LINE_BYTES = 64 << 10
+"""Longest line that is kept together: a rank may write for hours without a line end."""
+MARK_BYTES = 256
+"""Bytes in which dljob's first line of a process is recognized."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a rank's output, without its end."""
+class LogLine:
+    """One line of a rank's output, without its line end."""
 
     role: str
     rank: int
@@ -27,8 +42,8 @@ class Line:
 
 
 @dataclass(slots=True)
-class _Reader:
-    """A log that grows: what has been read of it, and the line that has no end yet."""
+class LogTail:
+    """Reading position in a log that grows, and its unfinished last line."""
 
     role: str
     rank: int
@@ -36,65 +51,164 @@ class _Reader:
     at: int = 0
     rest: bytes = field(default=b"")
 
-    def read(self) -> list[Line]:
-        """The lines that were finished since the last time. A log that was cut off is read from its start."""
-        if self.path.stat().st_size < self.at:
-            self.at, self.rest = 0, b""
-        with self.path.open("rb") as log:
-            log.seek(self.at)
-            data = log.read()
-        self.at += len(data)
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        return [self._line(line) for line in whole]
+    @property
+    def name(self) -> str:
+        """The rank in the usual form: role/rank."""
+        return f"{self.role}/{self.rank}"
 
-    def last(self) -> list[Line]:
-        """The line that never got its end."""
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the data written since the last call; nothing of what is no plain file.
+
+        A file shorter than the position was replaced or truncated, and is read from its start.
+        """
+        try:
+            # O_NONBLOCK: user code can put a FIFO in the place of a log, and opening it would block for ever.
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        with os.fdopen(fd, "rb", buffering=0) as log:
+            # Of the open file, not of the path: it could be replaced between the two.
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                return
+            if info.st_size < self.at:
+                self.at, self.rest = 0, b""
+            while data := self._piece(log.fileno(), info.st_size):
+                yield data
+
+    def _piece(self, fd: int, size: int) -> bytes:
+        """Return the next data before `size`, up to where a hole begins."""
+        if self.at >= size:
+            return b""
+        # A log that was cut keeps its size, and has a hole (ADR 58): reading it would yield NUL bytes.
+        start, end = next_data(fd, self.at, size)
+        data = os.pread(fd, min(PIECE, end - start), start)
+        self.at = start + len(data)
+        return data
+
+    def lines(self) -> Iterator[LogLine]:
+        """Yield the lines completed since the last call."""
+        for data in self.pieces():
+            *whole, rest = (self.rest + data).split(b"\n")
+            self.rest = rest
+            yield from map(self.line, whole)
+            # A progress bar without line ends must not grow in memory.
+            while len(self.rest) > LINE_BYTES:
+                broken, self.rest = self.rest[:LINE_BYTES], self.rest[LINE_BYTES:]
+                yield self.line(broken)
+
+    def last(self) -> list[LogLine]:
+        """Return the unfinished last line, if any."""
         line, self.rest = self.rest, b""
-        return [self._line(line)] if line else []
+        return [self.line(line)] if line else []
 
-    def _line(self, data: bytes) -> Line:
-        return Line(self.role, self.rank, data.decode("utf-8", "replace").rstrip("\r"))
+    def line(self, data: bytes) -> LogLine:
+        """Make a line of bytes; those that are not UTF-8 become escapes, one for each byte."""
+        return LogLine(self.role, self.rank, data.decode("utf-8", "backslashreplace").rstrip("\r"))
 
 
-def _logs(folder: Path, role: str | None, rank: int | None) -> dict[Path, tuple[str, int]]:
-    """The logs that are asked for, by role and rank."""
-    found: list[tuple[str, int, Path]] = []
+def found(folder: Path, role: str | Container[str] | None = None, rank: int | None = None) -> dict[Path, LogTail]:
+    """Return the logs in a job's folder, by path; only those of a role (or of several) and a rank."""
+    wanted: Container[str] | None = (role,) if isinstance(role, str) else role
+    logs: list[LogTail] = []
     for path in (folder / "logs").glob("*.log"):
-        name, _, number = path.stem.rpartition("-")
-        if name and number.isdigit() and role in (None, name) and rank in (None, int(number)):
-            found.append((name, int(number), path))
-    return {path: (name, number) for name, number, path in sorted(found)}
+        name, _, number = path.stem.rpartition("-")  # a role's name may itself contain a dash
+        if name and number.isdigit() and (wanted is None or name in wanted) and rank in (None, int(number)):
+            logs.append(LogTail(name, int(number), path))
+    return {log.path: log for log in sorted(logs, key=lambda log: (log.role, log.rank))}
 
 
-def read(folder: Path, *, role: str | None = None, rank: int | None = None, tail: int | None = None) -> list[Line]:
-    """The lines there are, rank by rank; with `tail`, the last so many of each.
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A moment from which output is shown."""
+
+    moment: float
+    """Unix seconds."""
+    say: Callable[[str], None]
+    """Called with a message about a log without known times, which is then shown whole."""
+
+    def begin(self, log: LogTail) -> None:
+        """Set where to begin to read a log."""
+        place = place_since(log.path, self.moment)
+        log.at = place or 0
+        if place is None:
+            self.say(UNTIMED.format(log.name))
+
+
+UNTIMED = "the output of {} has no known times: its log is shown whole"
+
+
+def read(
+    folder: Path,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    tail: int | None = None,
+    since: Since | None = None,
+) -> Iterator[LogLine]:
+    """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
 
     Raises:
-        NotFoundError: no log of that role and rank.
+        NotFoundError: there is no log of that role and rank.
     """
-    lines: list[Line] = []
-    logs = _logs(folder, role, rank)
-    for path, (name, number) in logs.items():
-        reader = _Reader(name, number, path)
-        own = [*reader.read(), *reader.last()]
-        lines += own if tail is None else own[max(0, len(own) - tail) :]
+    logs = found(folder, role, rank)
     if not logs:
         raise _nothing(folder, role, rank)
-    return lines
+    return (line for log in logs.values() for line in _read(log, tail, since))
+
+
+def _read(log: LogTail, tail: int | None, since: Since | None) -> Iterator[LogLine]:
+    if since is not None:
+        since.begin(log)
+    if tail is None:
+        yield from log.lines()
+        yield from log.last()
+        return
+    log.at = max(log.at, _last_lines(log.path, tail))
+    kept = deque(log.lines(), maxlen=tail + 1)
+    kept.extend(log.last())
+    yield from list(kept)[max(0, len(kept) - tail) :]
+
+
+def _last_lines(path: Path, count: int) -> int:
+    """Return an offset from which a file holds at least its last `count` lines."""
+    try:
+        with path.open("rb") as log:
+            at = log.seek(0, os.SEEK_END)
+            ends = 0
+            while at > 0 and ends <= count:
+                at = max(0, at - PIECE)
+                log.seek(at)
+                ends += log.read(PIECE).count(b"\n")
+            return at
+    except OSError:
+        return 0
 
 
 def follow(
-    folder: Path, over: Callable[[], bool], *, role: str | None = None, rank: int | None = None, tail: int | None = None
-) -> Iterator[Line]:
-    """The lines there are (with `tail`, the last of each rank) and those to come, until the job is over."""
-    readers: dict[Path, _Reader] = {}
+    folder: Path,
+    over: Callable[[], bool],
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    tail: int | None = None,
+    since: Since | None = None,
+) -> Iterator[LogLine]:
+    """Yield the lines so far (with `tail`, the last of each rank) and those to come, until the job is over."""
+    readers: dict[Path, LogTail] = {}
     while True:
-        ended = over()  # asked first: what is written before the end is read after it
-        for path, (name, number) in _logs(folder, role, rank).items():
-            new = path not in readers
-            reader = readers.setdefault(path, _Reader(name, number, path))
-            lines = reader.read()
-            yield from lines[max(0, len(lines) - tail) :] if new and tail is not None else lines
+        ended = over()  # asked before the read: else lines written between the read and the end would be lost
+        for path, log in found(folder, role, rank).items():
+            if path in readers:
+                yield from readers[path].lines()
+                continue
+            # A rank that starts later has a new file, so the folder is listed again each time.
+            readers[path] = log
+            if since is not None:
+                since.begin(log)
+            if tail is not None:
+                log.at = max(log.at, _last_lines(path, tail))
+            yield from deque(log.lines(), maxlen=tail) if tail is not None else log.lines()
         if ended:
             for reader in readers.values():
                 yield from reader.last()
@@ -102,8 +216,35 @@ def follow(
         time.sleep(POLL_S)
 
 
+def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> bytes:
+    """Return the end of what one process of a rank wrote, at most `most` bytes; of an unknown one, of the whole log.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    # One log holds all processes of a rank, each begun by a line of dljob with its incarnation; search from the end.
+    mark = re.compile(rb"^\[dljob\] \d\d:\d\d:\d\d %s starts, incarnation (\d+)[,\n]" % re.escape(name.encode()), re.M)
+    end = at = log.seek(0, os.SEEK_END)
+    begin = 0
+    while at > 0 and not begin:
+        at = max(0, at - PIECE)
+        log.seek(at)
+        # MARK_BYTES more than a piece, for a mark that lies across two pieces.
+        for found_at in reversed(list(mark.finditer(log.read(PIECE + MARK_BYTES)))):
+            number = int(found_at[1])
+            if number > incarnation:
+                end = at + found_at.start()
+            elif number == incarnation:
+                begin = at + found_at.end() - 1
+                break
+    start = max(begin, end - most)
+    log.seek(start)
+    text = log.read(max(0, end - start))
+    return text.partition(b"\n")[2] if start == begin and begin else text
+
+
 def _nothing(folder: Path, role: str | None, rank: int | None) -> NotFoundError:
-    there = sorted({name for name, _ in _logs(folder, None, None).values()})
+    there = sorted({log.role for log in found(folder).values()})
     wanted = "/".join(str(x) for x in (role, rank) if x is not None)
     what = f"no output of {wanted}" if wanted else "no output yet"
     return NotFoundError(

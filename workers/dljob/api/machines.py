@@ -1,4 +1,4 @@
-"""From node_num, device_per_node and device_type to a node group, once all roles are known."""
+"""Node group of the builder: node_num, device_per_node and device_type, applied once all roles are known."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dljob.errors import UsageError
 GROUP = "workers"
 """Name of the node group that node_num makes."""
 DEFAULT_DEVICES = 8
-"""Devices of a machine where roles use devices and nobody said how many; DLRover's default."""
+"""Devices of a machine by default, when roles use devices; DLRover's default."""
 
 _COUNTED = frozenset({"nodes", "devices", "cpu", "memory"})
-"""What a node group is made for; where only their size is said there is one machine."""
+"""Settings that make a node group; without `nodes` it has one machine."""
 _UNITS = {
     "": Decimal(1), "k": Decimal(1000), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
     "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "m": Decimal("0.001"),
@@ -25,18 +25,20 @@ _QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]{0,2})$")
 
 
 def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[str, Any]) -> None:
-    """Put device types into the roles and, when machines were counted or measured, a node group into the spec.
+    """Set device types of roles and, when a machine's number or size was given, add a node group to the spec.
 
-    Left out, CPU and memory of a machine are an equal part of what all ranks take and the largest unit on top: then
-    a greedy placement cannot fail for them.
+    The default CPU and memory of a machine are an equal part of the demand of all ranks, plus the largest unit. With
+    that margin greedy placement cannot fail for lack of them.
 
     Raises:
-        UsageError: when a role asks for devices that the machines do not have.
+        UsageError: a role wants devices that the machines do not have.
     """
     users = [r for r in roles.values() if r.accelerator is not None]
     kind = _kind(said.get("type"), users)
     for role in users:
+        # A type that a role names itself stays; `_kind` has refused one that contradicts the machines.
         role.accelerator_type = role.accelerator_type or (kind if "type" in said else None)
+    # Without a number or size of machines the plan derives them from the roles.
     if not _COUNTED & said.keys():
         return
     if any(g["name"] == GROUP for g in spec.get("nodeGroups", [])):
@@ -61,7 +63,7 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
 
 
 def _kind(said: str | None, users: Iterable[Workload]) -> str:
-    """The kind of device of the machines; a role that names another one is refused."""
+    """Return the device kind of the machines; refuse a role that names another kind."""
     named = {r.accelerator_type: r.name for r in users if r.accelerator_type}
     if said is None:
         return next(iter(named), None) or "GPU"
@@ -75,17 +77,19 @@ def _kind(said: str | None, users: Iterable[Workload]) -> str:
 
 
 def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
-    """An equal part of what all ranks take, and the largest unit."""
+    """Return an equal part of the total demand, plus the largest unit; with one machine, the total."""
     each = {n: amount(getattr(r, what) or ("1" if what == "cpu" else "0")) for n, r in roles.items()}
     total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
     units = [[n] for n in roles]
+    # Collocated roles are placed together, so that their sum must fit on one machine.
     units += [c["roles"] for c in spec.get("collocations", []) if c["level"] != "Separate"]
     largest = max(sum((each[n] * roles[n].replicas_per_group for n in unit), Decimal(0)) for unit in units)
+    # Greedy placement leaves less than the largest unit free on each machine but the last.
     return total if nodes == 1 else total / nodes + largest
 
 
 def amount(quantity: str) -> Decimal:
-    """A quantity as a number; what cannot be read counts nothing here, the spec will refuse it."""
+    """Convert a quantity to a number; an invalid one counts as 0 here, and the spec refuses it."""
     found = _QUANTITY.match(quantity.strip())
     if not found or found[2] not in _UNITS:
         return Decimal(0)
@@ -97,5 +101,5 @@ def _whole(value: Decimal) -> str:
 
 
 def _mebi(value: Decimal) -> str:
-    """Bytes as Mi, rounded up; empty for none."""
+    """Format bytes as Mi, rounded up; empty for 0."""
     return f"{(value / _UNITS['Mi']).to_integral_value(ROUND_CEILING)}Mi" if value else ""

@@ -1,4 +1,4 @@
-"""Calls of DLRover's builders that are not here, and what to do in their place."""
+"""Calls of DLRover's builders that dljob does not have, and their replacements."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ NOT_HERE = {
     "by_dlrover_run_cmd": "give the line to `dljob torchrun`, which knows all of torchrun's arguments",
     "enable_node_group_failover": "machines are left one by one, each for its own fault; see .lost_nodes()",
 }
-"""Calls of DLRover's builders -> what to do in their place."""
+"""Name of the call -> what to do instead."""
 
 
 class NotHere:
-    """A builder that says of an attribute which it has not what became of it."""
+    """Base of the builders, whose error for a missing method says what replaces DLRover's."""
 
-    if not TYPE_CHECKING:  # where a type checker names what is misspelt by itself
+    if not TYPE_CHECKING:  # a type checker must keep finding misspelt names by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what DLRover's calls are here.
+            """Raise with the replacement of a call of DLRover.
 
             Raises:
-                AttributeError: always: it is asked for what is not there.
+                AttributeError: always; Python asks here only for names that do not exist.
             """
             said = f"{type(self).__name__} has no {name!r}"
             raise AttributeError(f"{said}: {NOT_HERE[name]}" if name in NOT_HERE else said, name=name, obj=self)

@@ -1,27 +1,32 @@
-"""The jobs of this user, as files: one folder each under DLJOB_HOME, found again by name from any terminal."""
+"""Registry of this user's jobs: one folder each under DLJOB_HOME, found by name from any terminal."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dljob.api.values import suggestion
-from dljob.errors import NotFoundError, UnreachableError
+from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.runtime.control_socket.location import ENTRY, read, remove, write
+from dljob.spec.status import TERMINAL
 
-FINAL = ("Succeeded", "Failed")
-_ENTRY = "job.json"
 _UID8 = 8
+_PREFIX = 4
+"""Fewest digits of a uid that name a job."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobRecord:
-    """What job.json says of a job."""
+class RegistryEntry:
+    """Content of a job's job.json."""
 
     name: str
     uid: str
@@ -29,46 +34,51 @@ class JobRecord:
     address: str = ""
     """host:port of Ray's GCS."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Variables by which a process of this user reaches that Ray."""
+    """Variables with which a process of this user reaches that Ray."""
     runner: int = 0
-    """The pid of `dljob run`, with which an embedded Ray lives and dies; 0 on a Ray that was there before."""
+    """Pid of the process that owns the embedded Ray (`dljob run`, a session host); 0 on a Ray that was there before."""
     runner_started: int = 0
-    """Its start, in clock ticks since the boot: another process of that pid is not it."""
+    """Start of that process in clock ticks since boot, to tell it from a later process with the same pid."""
     started: float = 0.0
     """Unix seconds."""
+    socket: str = ""
+    """Control socket of the job's PrimeMaster; empty until it listens."""
+    socket_trouble: str = ""
+    """Why there is no control socket."""
 
     @property
     def folder(self) -> Path:
-        """Journal, logs, status, and what user code keeps there."""
+        """The job's folder: journal, logs, status, and what user code keeps there."""
         return Path(self.dir)
 
     def status(self) -> dict[str, Any]:
-        """The status that the folder holds: the final one, or the last that was written."""
+        """Return the status in the folder: the final one, or the last one written."""
         with suppress(OSError, ValueError):
             return dict(json.loads((self.folder / "status.json").read_text(encoding="utf-8")))
         return {}
 
     @property
     def over(self) -> bool:
-        """Whether it ended, and said so."""
-        return self.status().get("phase") in FINAL
+        """Whether the job ended and wrote its final status."""
+        return self.status().get("phase") in TERMINAL
 
     @property
     def stale(self) -> bool:
-        """Whether its runner is gone without a last word: nothing of the job can be alive."""
+        """Whether the runner is gone without a final status: nothing of the job can be alive."""
         return not self.over and self.runner != 0 and start_of(self.runner) != self.runner_started
 
 
 def start_of(pid: int) -> int:
-    """When a process started, in clock ticks since the boot; 0 when there is no such process."""
+    """Return the start of a process in clock ticks since boot; 0 when there is no such process."""
     try:
+        # Field 22 of stat. The command in field 2 may itself contain spaces and parentheses: count from the last ")".
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
         return 0
 
 
 def home() -> Path:
-    """DLJOB_HOME, else the user's state folder of dljob."""
+    """Return DLJOB_HOME, else dljob's folder in the user's state folder."""
     said = os.environ.get("DLJOB_HOME")
     if said:
         return Path(said).expanduser().absolute()
@@ -78,10 +88,10 @@ def home() -> Path:
 
 
 def check_home() -> None:
-    """Make the folder of all jobs.
+    """Create the folder of all jobs.
 
     Raises:
-        UnreachableError: it cannot be made or written.
+        UnreachableError: it cannot be created or written.
     """
     folder = home() / "jobs"
     try:
@@ -99,52 +109,127 @@ def _refused(error: OSError) -> UnreachableError:
     )
 
 
-def register(record: JobRecord) -> JobRecord:
-    """Make the job's folder, readable by this user only, and put its entry there.
+def register(record: RegistryEntry) -> RegistryEntry:
+    """Create the job's folder, readable by this user only, and write its entry.
 
     Raises:
-        UnreachableError: the folder cannot be made or written.
+        UnreachableError: the folder cannot be created or written.
     """
     record = replace(record, started=record.started or time.time())
     try:
         record.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = record.folder / f".{_ENTRY}.{os.getpid()}"
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump({**asdict(record), "environment": dict(record.environment)}, out, indent=1)
-        part.replace(record.folder / _ENTRY)
+        write(record.folder / ENTRY, {**asdict(record), "environment": dict(record.environment)})
     except OSError as error:
         raise _refused(error) from error
     return record
 
 
+@contextmanager
+def claimed(name: str) -> Generator[RegistryEntry | None]:
+    """Hold the lock of a name, and yield the running job of that name, if any.
+
+    Until the block ends no other process can register a job of this name. The kernel releases the lock if this process
+    dies.
+    """
+    try:
+        folder = home() / "jobs"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refused(error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield living(name)
+    finally:
+        # The lock file stays: if it were removed, two processes could hold locks on two files of one name.
+        os.close(descriptor)
+
+
+def living(name: str) -> RegistryEntry | None:
+    """Return the newest job of a name that has neither ended nor lost its runner; None when there is none."""
+    found = [one for one in records() if one.name == name and not one.over and not one.stale]
+    return found[-1] if found else None
+
+
+def forget(record: RegistryEntry) -> None:
+    """Remove the entry of a job that never started; its folder stays."""
+    with suppress(OSError):  # the folder is gone, or another user's: either way no entry can be found
+        (record.folder / ENTRY).unlink()
+
+
+def close_socket(record: RegistryEntry) -> None:
+    """Remove the control socket of a dead job, whose PrimeMaster may have been killed before it could."""
+    with suppress(OSError, ValueError):  # without folder or entry, nothing can find the socket either
+        if path := read(record.folder).get("socket"):
+            remove(path)
+
+
 def folder_of(name: str, uid: str) -> Path:
-    """Where a job lives."""
+    """Return the folder of a job."""
     return home() / "jobs" / f"{name}-{uid[:_UID8]}"
 
 
-def records() -> list[JobRecord]:
-    """All jobs of this user, oldest first; folders that hold no entry are not jobs."""
-    found: list[JobRecord] = []
-    for entry in (home() / "jobs").glob(f"*/{_ENTRY}"):
-        with suppress(OSError, ValueError, TypeError):
+def records() -> list[RegistryEntry]:
+    """Return all jobs of this user, oldest first; folders without an entry are not jobs."""
+    found: list[RegistryEntry] = []
+    known = {field.name for field in fields(RegistryEntry)}  # entries of a later dljob may have more fields
+    for entry in (home() / "jobs").glob(f"*/{ENTRY}"):
+        with suppress(OSError, ValueError, TypeError):  # a damaged entry must not hide the other jobs
             data: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
             data["environment"] = tuple(data["environment"].items())
-            found.append(JobRecord(**data))
+            found.append(RegistryEntry(**{key: value for key, value in data.items() if key in known}))
     return sorted(found, key=lambda r: r.started)
 
 
-def find(job: str) -> JobRecord:
-    """A job by name, uid or the uid's first 8 digits; of several with one name one that lives, else the latest.
+def find(job: str) -> RegistryEntry:
+    """Find a job by name, uid, or at least the first 4 digits of its uid.
+
+    Of several jobs of one name the running one is meant, else the newest.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or several uids begin with the digits.
     """
+    # A full match comes first: a name may look like the beginning of a uid.
     everything = records()
-    named = [r for r in everything if job in (r.name, r.uid, r.uid[:_UID8], r.folder.name)]
+    named = [r for r in everything if job in (r.name, r.uid, r.folder.name)]
+    if not named and len(job) >= _PREFIX:
+        named = [r for r in everything if r.uid.startswith(job)]
+        if len(named) > 1:
+            each = ", ".join(f"{r.uid[:12]} ({r.name})" for r in named)
+            raise NotFoundError(f"{job} begins the uids of {len(named)} jobs", hint=f"give more digits: {each}")
     if not named:
         names = {r.name for r in everything}
         hint = suggestion(job, names) if names else f"there is no job in {home()}; is DLJOB_HOME another one?"
         raise NotFoundError(f"no job {job!r}", hint=hint)
     living = [r for r in named if not r.over and not r.stale]
     return (living or named)[-1]
+
+
+def refuse_living(record: RegistryEntry) -> None:
+    """Refuse to delete a running job.
+
+    Raises:
+        UsageError: the job has neither ended nor lost its runner.
+    """
+    if not record.over and not record.stale:
+        phase = record.status().get("phase", "starting")
+        raise UsageError(
+            f"job {record.name} ({record.uid[:_UID8]}) has not ended: {phase}",
+            hint=f"dljob stop {record.uid[:_UID8]} --wait",
+        )
+
+
+def delete(record: RegistryEntry) -> None:
+    """Delete the folder of an ended job, but only where dljob keeps jobs: an entry may name any folder.
+
+    Raises:
+        UsageError: the folder is elsewhere, or cannot be deleted.
+    """
+    folder = folder_of(record.name, record.uid)
+    # job.json is a file of the user's, and names a folder: a wrong or hostile one must not delete anything else.
+    if record.folder != folder or folder.is_symlink():
+        raise UsageError(f"{record.dir} is not a folder that dljob made", hint=f"dljob keeps jobs in {home() / 'jobs'}")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise UsageError(f"cannot delete {folder}: {error.strerror or error}") from error

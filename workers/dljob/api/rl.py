@@ -1,4 +1,4 @@
-"""RLJobBuilder: the roles of reinforcement learning by name, beside any others."""
+"""RLJobBuilder: a DLJobBuilder with the usual roles of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dljob.errors import UsageError
 
 
 class RLRoleType(Enum):
-    """The usual roles; `RLRoleType.REWARD.name` and `.value` are both taken as a role's name."""
+    """The usual roles; both `RLRoleType.REWARD.name` and `.value` are accepted as a role's name."""
 
     TRAINER = "trainer"
     ACTOR = "actor"
@@ -22,42 +22,43 @@ class RLRoleType(Enum):
     REWARD = "reward"
 
 
+# They answer calls of the trainer and have no end of their own, so they are no drivers.
 _SERVERS = {r.value for r in RLRoleType} - {RLRoleType.TRAINER.value}
 
 
 class RLRoleBuilder(RoleBuilder["RLJobBuilder"]):
-    """A role of an RL job; the presets begin the next one."""
+    """A role of an RL job; its presets begin the next role."""
 
     def trainer(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The trainer: see RLJobBuilder.trainer."""
+        """Begin the trainer; see RLJobBuilder.trainer."""
         return self.end().trainer(entrypoint)
 
     def actor(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The policy: see RLJobBuilder.actor."""
+        """Begin the policy; see RLJobBuilder.actor."""
         return self.end().actor(entrypoint)
 
     def critic(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The value model: see RLJobBuilder.critic."""
+        """Begin the value model; see RLJobBuilder.critic."""
         return self.end().critic(entrypoint)
 
     def rollout(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The inference engines: see RLJobBuilder.rollout."""
+        """Begin the inference engines; see RLJobBuilder.rollout."""
         return self.end().rollout(entrypoint)
 
     def reference(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The frozen policy: see RLJobBuilder.reference."""
+        """Begin the frozen policy; see RLJobBuilder.reference."""
         return self.end().reference(entrypoint)
 
     def reward(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The judge: see RLJobBuilder.reward."""
+        """Begin the reward model; see RLJobBuilder.reward."""
         return self.end().reward(entrypoint)
 
 
 class RLJobBuilder(DLJobBuilder):
-    """A DLJobBuilder whose job ends with its trainer: the other RL roles serve, unless `.driver()` says otherwise.
+    """Builder of a job that ends with its trainer: other RL roles are servers, unless `.driver()` is called.
 
-    `.actor("ppo.Actor")` and its like declare a role, `.actor()` goes on with one that is declared. `.ppo()`, `.grpo()`
-    and `.dpo()` declare the roles of an algorithm at once; any other role may stand beside them.
+    `.actor("ppo.Actor")` and the like declare a role; `.actor()` returns to a declared one. `.ppo()`, `.grpo()` and
+    `.dpo()` declare all roles of an algorithm at once. Any other role may be added.
     """
 
     def __init__(self) -> None:
@@ -69,30 +70,32 @@ class RLJobBuilder(DLJobBuilder):
     def ppo(
         self, *, trainer: str, actor: str, critic: str, rollout: str, reward: str, reference: str | None = None
     ) -> Self:
-        """The roles of PPO; without a reference where nothing is paid for straying from it."""
+        """Declare the roles of PPO; without a reference when there is no KL penalty."""
         self.trainer(trainer).actor(actor).critic(critic).rollout(rollout).reward(reward)
         return self._led(RLRoleType.TRAINER, reference)
 
     def grpo(
         self, *, trainer: str, actor: str, rollout: str, reward: str | None = None, reference: str | None = None
     ) -> Self:
-        """The roles of GRPO: no critic; without a reward role where a rule in the trainer judges."""
+        """Declare the roles of GRPO, which has no critic; without a reward role when a rule in the trainer scores."""
         self.trainer(trainer).actor(actor).rollout(rollout)
         if reward is not None:
             self.reward(reward)
         return self._led(RLRoleType.TRAINER, reference)
 
     def dpo(self, *, actor: str, reference: str, trainer: str | None = None) -> Self:
-        """The roles of DPO, which learns from pairs that are there: without a trainer the actor is the driver."""
+        """Declare the roles of DPO, which learns from given pairs; without a trainer the actor is the driver."""
         self.actor(actor)
         if trainer is None:
+            # An actor is a server by default; without a trainer nothing else would end the job.
             self.actor().driver()
             return self._led(RLRoleType.ACTOR, reference)
         self.trainer(trainer)
         return self._led(RLRoleType.TRAINER, reference)
 
     def _led(self, leader: RLRoleType, reference: str | None) -> Self:
-        """Add the reference, if any; the leader starts when all RL roles that it calls are ready."""
+        """Add the reference, if any, and let the leader start only when all RL roles that it calls are ready."""
+        # Last, so that all servers are declared when the leader's dependencies are collected.
         if reference is not None:
             self.reference(reference)
         for role in sorted(self._builders.keys() & _SERVERS - {leader.value}):
@@ -102,46 +105,47 @@ class RLJobBuilder(DLJobBuilder):
     # --- roles
 
     def trainer(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The driver of the job: one plain rank."""
+        """Declare the trainer, the driver of the job: one plain rank."""
         return self._begun(RLRoleType.TRAINER, "run", entrypoint)
 
     def actor(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The policy, as torch ranks."""
+        """Declare the policy, as torch ranks."""
         return self._begun(RLRoleType.ACTOR, "train", entrypoint)
 
     def critic(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The value model, as torch ranks."""
+        """Declare the value model, as torch ranks."""
         return self._begun(RLRoleType.CRITIC, "train", entrypoint)
 
     def rollout(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The inference engines, each for itself."""
+        """Declare the inference engines, as independent ranks."""
         return self._begun(RLRoleType.ROLLOUT, "run", entrypoint)
 
     def reference(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The frozen policy, each rank for itself."""
+        """Declare the frozen policy, as independent ranks."""
         return self._begun(RLRoleType.REFERENCE, "run", entrypoint)
 
     def reward(self, entrypoint: str | None = None) -> RLRoleBuilder:
-        """The judge, each rank for itself."""
+        """Declare the reward model, as independent ranks."""
         return self._begun(RLRoleType.REWARD, "run", entrypoint)
 
     def role(self, name: str) -> RLRoleBuilder:
-        """Begin a role; the RL roles but the trainer are no drivers."""
+        """Begin a role; of the RL roles only the trainer is a driver."""
         super().role(name)
         assert isinstance(self._open, RLRoleBuilder)  # noqa: S101 - _role_builder makes no other
         return self._open
 
     def workload(self, name: str, entrypoint: str) -> RLRoleBuilder:
-        """`.role(name).run(entrypoint)` in one."""
+        """Begin a role with its entrypoint: `.role(name).run(entrypoint)`."""
         return self.role(name).run(entrypoint)
 
     def _role_builder(self, workload: Workload) -> RoleBuilder[Self]:
+        # Before the user's setters, which may say otherwise.
         workload.driver = workload.name not in _SERVERS
         self._builders[workload.name] = RLRoleBuilder(self, workload)
         return self._builders[workload.name]  # pyright: ignore[reportReturnType] - Self is at least RLJobBuilder
 
     def _begun(self, role: RLRoleType, how: Literal["run", "train"], entrypoint: str | None) -> RLRoleBuilder:
-        """A role of this type, declared; without an entrypoint, the one that is."""
+        """Declare a role of this type; without an entrypoint, return the declared one."""
         name = role.value
         if entrypoint is not None:
             begun = self.role(name)
@@ -153,6 +157,6 @@ class RLJobBuilder(DLJobBuilder):
         return self._builders[name]
 
     def _exempt(self) -> frozenset[str]:
-        """A trainer on CPU shares no device."""
+        """Exempt a trainer on CPU from `with_collocation_all` as well: it shares no device."""
         trainer = self._roles.get(RLRoleType.TRAINER.value)
         return super()._exempt() | frozenset({trainer.name} if trainer and not trainer.accelerator else ())

@@ -1,4 +1,4 @@
-"""One role of a job under construction: the setters that follow `.role(...)`, and the way back to the job."""
+"""Builder of one role: the setters that follow `.role(...)`, and the way back to the job's builder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
 
 DEVICES = {"gpu": "GPU", "npu": "NPU", "tpu": "TPU", "hpu": "HPU", "neuron": "Neuron"}
-"""Keywords of `.resource()` that name a device kind -> the spec's type."""
+"""Keywords of `.resource()` that name a device kind, with the accelerator type of the spec."""
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 LEVELS = ("InProcess", "Process", "RoleGroup", "Role", "Job", "Never")
 
 
 class RoleBuilder(NotHere, Generic[B_co]):
-    """A role: what it runs, how often, on what. `.end()`, `.role()` or `.build()` go on with the job."""
+    """A role under construction. `.end()`, `.role()` or `.build()` go back to the job."""
 
     def __init__(self, parent: B_co, workload: Workload) -> None:
         self._parent = parent
@@ -49,7 +49,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
     # --- what it runs
 
     def run(self, entrypoint: str) -> Self:
-        """Run a class, a function or a script, each rank for itself.
+        """Run a class, a function or a script as independent ranks.
 
         Raises:
             UsageError: when the role already runs something.
@@ -57,7 +57,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         return self._enter("run", entrypoint)
 
     def train(self, entrypoint: str) -> Self:
-        """Run it as torch ranks: one process group over all ranks of the role (`type: Elastic`).
+        """Run an entrypoint as torch ranks: one process group over all ranks of the role (`type: Elastic`).
 
         Raises:
             UsageError: when the role already runs something.
@@ -67,48 +67,52 @@ class RoleBuilder(NotHere, Generic[B_co]):
         return self
 
     def module(self, name: str) -> Self:
-        """Run a module as `python -m` would, or a `.py` file, in processes of its own."""
+        """Run a module like `python -m`, or a `.py` file, each rank in its own process."""
         return self._claim("module", {"module": name})
 
     def command(self, *argv: str) -> Self:
-        """Run a command as it is, without a shell."""
+        """Run a command without a shell, one process per rank."""
         return self._claim("command", {"command": list(argv)})
 
     def args(self, *values: object) -> Self:
-        """Append arguments: sys.argv[1:] of the entrypoint."""
+        """Append arguments: the entrypoint's sys.argv[1:]."""
         self._workload.args = [*self._workload.args, *(str(v) for v in values)]
         return self
 
     def quota(self) -> Self:
-        """Hold nothing of what `resource` says: it is for the placement groups that the script itself makes in Ray."""
+        """Reserve nothing: `resource` is a quota for the placement groups that the script itself makes in Ray."""
         self._workload.reserve = "Quota"
         return self
 
     # --- how often
 
     def total(self, count: int) -> Self:
-        """How many ranks."""
+        """Set the number of ranks."""
         self._workload.replicas = whole(count, self._call("total"))
         return self._shaped("total")
 
     def per_group(self, count: int) -> Self:
-        """How many consecutive ranks form a role group: one host, restarted together."""
+        """Set the number of consecutive ranks in a role group, which share a host and restart together."""
         self._workload.replicas_per_group = whole(count, self._call("per_group"))
         return self._shaped("per_group")
 
     def nnodes(self, count: int | str) -> Self:
-        """How many torch nodes: role groups of `nproc_per_node` ranks; "2:8": 8 where there is room, 2 at least."""
+        """Set the number of torch nodes: role groups of `nproc_per_node` ranks.
+
+        Args:
+            count: a number, or "2:8": 8 where there is capacity, at least 2.
+        """
         if self._fewest < self._torch_shape.get("nnodes", 1):
-            self._workload.min_replicas = self._workload.max_replicas = None  # an earlier call said them
+            self._workload.min_replicas = self._workload.max_replicas = None  # they came from an earlier "2:8"
         self._fewest, most = span(count, self._call("nnodes"))
         return self._torch("nnodes", most)
 
     def nproc_per_node(self, count: int) -> Self:
-        """How many ranks a torch node has."""
+        """Set the number of ranks on each torch node."""
         return self._torch("nproc_per_node", count)
 
     def elastic(self, fewest: int | None = None, most: int | None = None) -> Self:
-        """How many ranks it may go on with when nodes are lost, and how many it may be given while it runs."""
+        """Make the role elastic: `fewest` ranks are enough after a lost node; it may grow to `most` while it runs."""
         self._workload.type = "Elastic"
         if fewest is not None:
             self._workload.min_replicas = whole(fewest, self._call("elastic"))
@@ -127,17 +131,17 @@ class RoleBuilder(NotHere, Generic[B_co]):
         custom: Mapping[str, Number] | None = None,
         **more: Number,
     ) -> Self:
-        """What one rank takes; what is not named stays as it was.
+        """Set the resources of one rank; those not named stay as they were.
 
         Args:
-            accelerator: devices: whole, or an exact share such as 0.4; also by its kind: gpu=, npu=, tpu=.
-            cpu: CPUs, 2 or 0.5 or "500m".
-            memory: with its unit, "64Gi".
+            accelerator: devices: a whole number, or an exact share such as 0.4; also by kind: gpu=, npu=, tpu=.
+            cpu: CPUs: 2, 0.5 or "500m".
+            memory: a quantity with its unit: "64Gi".
             custom: further Ray resources by name.
             more: the aliases `acc`, `mem`, `gpu`, `npu`, `tpu`, `hpu`, `neuron`.
 
         Raises:
-            UsageError: for an unknown keyword, or the same thing said twice.
+            UsageError: for an unknown keyword, or when one resource is given twice.
         """
         call, role = self._call("resource"), self._workload
         refuse_unknown(call, {k: v for k, v in more.items() if k not in _RESOURCES}, _RESOURCES)
@@ -148,6 +152,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         for keyword, count in said.items():
             role.accelerator = share(count, f"{call}: {keyword}")
             role.accelerator_type = DEVICES.get(keyword, role.accelerator_type)
+            # `with_collocation_all` leaves out roles that said 0: remember that the count was given, whatever it is.
             self._parent.device_said(role.name)
         if cpu is not None:
             role.cpu = cpus(cpu, f"{call}: cpu")
@@ -159,7 +164,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         return self
 
     def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
-        """Which devices a rank sees: its own alone, or those of all ranks of the role on its host."""
+        """Set which devices a rank sees: its own (Isolated), or those of all ranks of the role on its host (Shared)."""
         self._workload.visibility = one_of(which, ("Isolated", "Shared"), self._call("visibility"))
         return self
 
@@ -170,16 +175,16 @@ class RoleBuilder(NotHere, Generic[B_co]):
         return self
 
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
-        """A rank takes the device that LOCAL_RANK counts, of those that all ranks of the role on its host see."""
+        """Let each rank see the devices of all ranks of the role on its host, and use the one at LOCAL_RANK."""
         self._workload.rank_based_gpu_selection = enabled
         return self
 
     def disable_ray_auto_visible_device(self) -> Self:
-        """Ranks see all devices of their machine, whatever they take: for code that hands them out itself."""
+        """Let ranks see all devices of their machine: for code that assigns devices itself."""
         return self.env(all_left_alone())
 
     def node_group(self, name: str) -> Self:
-        """Live on the machines of this node group."""
+        """Place the role on the machines of this node group."""
         self._workload.node_group = name
         return self
 
@@ -191,25 +196,25 @@ class RoleBuilder(NotHere, Generic[B_co]):
     # --- how
 
     def env(self, values: Mapping[str, object] | None = None, **more: object) -> Self:
-        """Environment of each rank, over the job's."""
+        """Add environment variables of each rank, over those of the job."""
         self._workload.env = {**self._workload.env, **env_of({**(values or {}), **more}, self._call("env"))}
         return self
 
     def config(self, value: object) -> Self:
-        """Config of this role (dict, Namespace or OmegaConf), laid over the job's."""
+        """Merge a config (dict, Namespace or OmegaConf) into the role's, over that of the job."""
         self._workload.config = {**self._workload.config, **config_of(value, self._call("config"))}
         return self
 
     def driver(self) -> Self:
-        """The job ends when this role (with the other drivers) has ended."""
+        """Make the role a driver: the job ends when all drivers have ended. Roles are drivers by default."""
         return self._drives(value=True)
 
     def not_driver(self) -> Self:
-        """Serve until the drivers have ended."""
+        """Make the role a server: it runs until the drivers have ended."""
         return self._drives(value=False)
 
     def depends_on(self, role: str, condition: Literal["Ready", "Complete"] = "Ready") -> Self:
-        """Start only when another role is ready, or complete."""
+        """Start the role only when another role is ready or complete."""
         if condition not in ("Ready", "Complete"):
             raise UsageError(f"{self._call('depends_on')}: condition {condition!r}", hint="Ready or Complete")
         self._workload.depends_on = {**self._workload.depends_on, role.lower(): condition}
@@ -225,15 +230,15 @@ class RoleBuilder(NotHere, Generic[B_co]):
         sub_master: str | None = None,
         virtual_local_rank: bool | None = None,
     ) -> Self:
-        """How torch ranks meet; what is left out stays as it was.
+        """Set how torch ranks form their process group; settings left out stay as they were.
 
         Args:
             backend: Auto, nccl, hccl, gloo or None.
-            timeout_seconds: how long a collective may wait.
-            init_process_group: whether a class finds the group initialised.
-            pre_check: whether nodes are checked first; left out: where the backend is nccl or hccl.
-            sub_master: an entry point in `dljob.submasters` that serves where they meet, in the place of torch's store.
-            virtual_local_rank: whether LOCAL_RANK is 0 in every rank, each seeing its own devices alone.
+            timeout_seconds: timeout of a collective.
+            init_process_group: whether a class finds the process group initialised.
+            pre_check: whether nodes are checked first; by default only for nccl and hccl.
+            sub_master: an entry point in `dljob.submasters` that serves the rendezvous in place of torch's store.
+            virtual_local_rank: whether each rank sees only its own devices and has LOCAL_RANK 0.
         """
         if pre_check is not None:
             self._workload.comm_pre_check = pre_check
@@ -250,13 +255,13 @@ class RoleBuilder(NotHere, Generic[B_co]):
         max_memory: str | None = None,
         memory_factor: str | None = None,
     ) -> Self:
-        """What restarts when a rank fails, and with what; what is left out stays as it was.
+        """Set what restarts when a rank fails; settings left out stay as they were.
 
         Args:
             level: InProcess, Process, RoleGroup, Role, Job or Never.
-            max_restarts: how often in a window.
-            max_memory: a rank that runs out of memory comes back with more, at most "64Gi".
-            memory_factor: so many times what it had, "1.5".
+            max_restarts: restarts allowed in a window.
+            max_memory: a rank that ran out of memory restarts with more, at most this much ("64Gi").
+            memory_factor: factor of each such increase, "1.5".
         """
         if level is not None and level not in LEVELS:
             raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, LEVELS))
@@ -272,34 +277,34 @@ class RoleBuilder(NotHere, Generic[B_co]):
     # --- back to the job
 
     def end(self) -> B_co:
-        """The job's builder again."""
+        """Return the job's builder."""
         return self._parent
 
     def role(self, name: str) -> RoleBuilder[B_co]:
-        """The next role of the job."""
+        """Begin the next role of the job."""
         return self._parent.role(name)
 
     def workload(self, name: str, entrypoint: str) -> RoleBuilder[B_co]:
-        """The next role of the job, in short."""
+        """Begin the next role of the job with its entrypoint."""
         return self._parent.workload(name, entrypoint)
 
     def with_collocation(self, *roles: str, level: str | None = None, name: str | None = None) -> B_co:
-        """Collocate roles of the job."""
+        """Collocate the named roles of the job."""
         return self._parent.with_collocation(*roles, level=level, name=name)
 
     def with_collocation_all(self, *exclude: str, level: str | None = None, name: str | None = None) -> B_co:
-        """Collocate all roles of the job but those named."""
+        """Collocate all roles of the job except those named."""
         return self._parent.with_collocation_all(*exclude, level=level, name=name)
 
     def build(self) -> DLJob:
-        """The job as an editable draft."""
+        """Return the job as an editable draft."""
         return self._parent.build()
 
     # --- helpers
 
     @property
     def has_entrypoint(self) -> bool:
-        """Whether it has been said what the role runs."""
+        """Whether the role's entrypoint is set."""
         return bool(self._workload.entrypoint)
 
     def _call(self, method: str) -> str:
@@ -308,10 +313,11 @@ class RoleBuilder(NotHere, Generic[B_co]):
     def _enter(self, method: str, entrypoint: object) -> Self:
         made, args = entrypoint_of(entrypoint, self._call(method))
         self._claim(method, made)
-        self._workload.args = [*args, *self._workload.args]
+        self._workload.args = [*args, *self._workload.args]  # .args() may have been called before
         return self
 
     def _claim(self, method: str, entrypoint: dict[str, object]) -> Self:
+        # A second entrypoint is nearly always a forgotten .role(): the first would be lost without a word.
         if self._workload.entrypoint:
             runs = next(iter(self._workload.entrypoint.values()))
             raise UsageError(
@@ -332,6 +338,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         per, most = self._torch_shape.get("nproc_per_node", 1), self._torch_shape.get("nnodes", 1)
         self._workload.replicas_per_group, self._workload.replicas = per, most * per
         if self._fewest < most:
+            # Only a range makes the role elastic; a plain number leaves bounds that `.elastic()` set.
             self._workload.min_replicas, self._workload.max_replicas = self._fewest * per, most * per
         return self
 

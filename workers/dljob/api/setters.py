@@ -1,4 +1,4 @@
-"""The builder's setters of the spec beside roles and machines: one for each field, in the spec's own words."""
+"""The builder's setters of the spec, without roles and machines: one per field, named after it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dljob.api.values import Number, cpus, whole
 
 
 class SpecSetters(NotHere):
-    """Says what a job is called, where its code and images come from, what is done when it fails, and when it ends."""
+    """Setters of the job's name, code, images, fault tolerance and end."""
 
     def __init__(self) -> None:
         self._spec: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
 
     def name(self, name: str) -> Self:
-        """Name of the job; `submit(name)` may give another."""
+        """Set the name of the job; `submit(name)` may override it."""
         self._metadata["name"] = name
         return self
 
     def namespace(self, namespace: str) -> Self:
-        """Kubernetes namespace."""
+        """Set the Kubernetes namespace."""
         self._metadata["namespace"] = namespace
         return self
 
@@ -38,24 +38,32 @@ class SpecSetters(NotHere):
         return self
 
     def image(self, image: str) -> Self:
-        """The runtime image."""
+        """Set the runtime image."""
         return self._put("image", image)
 
     def image_pull(self, policy: str | None = None, *, secrets: Sequence[str] = ()) -> Self:
-        """When Kubernetes pulls images (Always, IfNotPresent, Never), and with which Secrets."""
+        """Set when Kubernetes pulls images (Always, IfNotPresent, Never), and its pull Secrets."""
         if policy is not None:
             self._put("imagePullPolicy", policy)
         return self._put("imagePullSecrets", [{"name": name} for name in secrets]) if secrets else self
 
     def env_from(self, *, config_map: str = "", secret: str = "", prefix: str = "", optional: bool = False) -> Self:
-        """Environment of every role from a ConfigMap or a Secret of the job's namespace; may be called again."""
+        """Add the variables of a ConfigMap or a Secret to the environment of every role. May be called repeatedly.
+
+        Args:
+            config_map: name of a ConfigMap in the job's namespace.
+            secret: name of a Secret there, when no ConfigMap is named.
+            prefix: put before each variable's name.
+            optional: start the pods even if the object does not exist.
+        """
         source = {"name": config_map or secret, "optional": optional or None}
         entry = {"prefix": prefix or None, "configMapRef" if config_map else "secretRef": pruned(source)}
+        # Appended, unlike most setters: Kubernetes reads the sources in order, and later ones win.
         self._spec.setdefault("envFrom", []).append(pruned(entry))
         return self
 
     def runtime_env(self, environment: Mapping[str, object]) -> Self:
-        """Ray's runtime environment of the job on Kubernetes."""
+        """Set Ray's runtime environment of the job on Kubernetes."""
         return self._put("runtimeEnv", dict(environment))
 
     def checkpoint(
@@ -67,48 +75,56 @@ class SpecSetters(NotHere):
         peer_copy: bool | None = None,
         grace_seconds: int | None = None,
     ) -> Self:
-        """Where user code saves, the claim mounted there, what is saved at the end and for how long, what is copied."""
+        """Set where user code saves checkpoints, and how copies in memory reach the disk.
+
+        Args:
+            path: folder of the checkpoints.
+            claim: PersistentVolumeClaim mounted there.
+            save_on_exit: write copies that exist in memory alone to disk when their rank ends.
+            peer_copy: copy what is not yet on disk into the memory of another node.
+            grace_seconds: time for writing copies to disk when a rank, a node or the job ends.
+        """
         more = {"saveOnExit": save_on_exit, "peerCopy": peer_copy, "gracePeriodSeconds": grace_seconds}
         return self._put("checkpoint", pruned({"path": path, "claimName": claim, **more}))
 
     def scheduling(
         self, *, queue: str | None = None, priority_class: str | None = None, labels: Mapping[str, str] | None = None
     ) -> Self:
-        """The queue of the RayCluster, its priority there, and further labels that its scheduler reads."""
+        """Set the RayCluster's queue and priority, and further labels for its scheduler."""
         return self._merge(
             "scheduling", queueName=queue, priorityClassName=priority_class, labels=labels and dict(labels)
         )
 
     def network_policy(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
-        """Close the job's pods on Kubernetes to all but each other, the operator's ports and the metrics."""
+        """Isolate the job's pods on Kubernetes: others reach only Ray's Job API, the gateway and the metrics."""
         return self._merge("networkPolicy", enabled=enabled)
 
     def suspend(self, on: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
-        """Hold the job back on Kubernetes: it begins, or goes on, when it is resumed."""
+        """Suspend the job on Kubernetes: it starts, or continues, when it is resumed."""
         return self._put("suspend", on)
 
     def managed_by(self, controller: str) -> Self:
-        """Whose job it is on Kubernetes: dljob.io/operator or kueue.x-k8s.io/multikueue."""
+        """Set the controller of the job on Kubernetes: dljob.io/operator or kueue.x-k8s.io/multikueue."""
         return self._put("managedBy", controller)
 
     def ray_version(self, version: str) -> Self:
-        """Ray's version in the image."""
+        """Set the version of Ray in the image."""
         return self._put("rayVersion", version)
 
     def working_dir(self, folder: str) -> Self:
-        """The folder that workers import from, relative to the script."""
+        """Set the folder that workers import from, relative to the script."""
         return self._merge("code", workingDir=folder)
 
     def code_config_map(self, name: str) -> Self:
-        """The ConfigMap with the user code on Kubernetes, when it is not the folder's."""
+        """Take the user code on Kubernetes from this ConfigMap instead of uploading the folder."""
         return self._merge("code", configMap=name)
 
     def backend(self, name: str, **options: object) -> Self:
-        """The distributed backend."""
+        """Set the distributed backend and its options."""
         return self._put("backend", {"name": name, "options": dict(options)})
 
     def collective_backend(self, name: str, path: str) -> Self:
-        """A backend of collectives by the dotted path of its class; may be called again."""
+        """Register a backend of collectives by the dotted path of its class. May be called repeatedly."""
         return self._collective("backends", {"name": name, "class": path})
 
     def collective_group(
@@ -119,7 +135,7 @@ class SpecSetters(NotHere):
         timeout_seconds: int | None = None,
         on_restart: str | None = None,
     ) -> Self:
-        """A group of collectives across these roles; on_restart: Recreate or Fail. May be called again."""
+        """Declare a collective group across roles; on_restart: Recreate or Fail. May be called repeatedly."""
         more = {"backend": backend, "timeoutSeconds": timeout_seconds, "onRestart": on_restart}
         return self._collective("groups", pruned({"name": name, "roles": list(roles), **more}))
 
@@ -134,16 +150,16 @@ class SpecSetters(NotHere):
         memory: str | None = None,
         template: Mapping[str, object] | None = None,
     ) -> Self:
-        """Size of the RayCluster's head, and what is laid over its pod."""
+        """Set the size of the RayCluster's head, and a template merged into its pod."""
         size = None if cpu is None else cpus(cpu, ".head()")
         return self._merge("head", cpu=size, memory=memory, template=None if template is None else dict(template))
 
     def ray_cluster(self, name: str) -> Self:
-        """A RayCluster of the job's namespace on Kubernetes that is there already, to run on."""
+        """Run on an existing RayCluster of the job's namespace on Kubernetes."""
         return self._put("rayClusterRef", {"name": name})
 
     def ray_cluster_template(self, template: Mapping[str, object]) -> Self:
-        """What is laid over the RayCluster on Kubernetes: metadata and spec, in KubeRay's spelling."""
+        """Merge metadata and spec, in KubeRay's spelling, into the RayCluster on Kubernetes."""
         return self._put("rayClusterTemplate", dict(template))
 
     def master(
@@ -157,7 +173,17 @@ class SpecSetters(NotHere):
         journal_claim: str | None = None,
         placement: str | None = None,
     ) -> Self:
-        """PrimeMaster's size, budget, patience, where it lives, and its journal, be it on a PersistentVolumeClaim."""
+        """Set PrimeMaster's resources, restart budget, timeout of its creation, placement and journal.
+
+        Args:
+            cpu: its CPUs.
+            memory: its memory, with unit.
+            max_restarts: restarts allowed.
+            create_timeout_seconds: time for its creation.
+            journal_path: folder of the journal.
+            journal_claim: PersistentVolumeClaim of the journal.
+            placement: Auto, Head or Worker.
+        """
         journal = {k: v for k, v in {"path": journal_path, "claimName": journal_claim}.items() if v is not None}
         return self._merge(
             "master",
@@ -176,8 +202,15 @@ class SpecSetters(NotHere):
         redis: str | None = None,
         redis_password: tuple[str, str] | None = None,
     ) -> Self:
-        """Keep what Ray's head knows: in RocksDB on a claim, or in Redis at host:port, password in (Secret, key)."""
+        """Keep the tables of Ray's head over its death: in RocksDB on a claim, or in Redis.
+
+        Args:
+            claim: PersistentVolumeClaim for RocksDB.
+            redis: host:port of Redis, instead of RocksDB.
+            redis_password: name of the Secret and key in it.
+        """
         secret = None if redis_password is None else dict(zip(("name", "key"), redis_password, strict=True))
+        # The two backends exclude each other; the argument that was given names it.
         kept = {"redisAddress": redis, "redisPasswordSecret": secret, "claimName": claim}
         return self._put("gcsFaultTolerance", pruned({"backend": "Redis" if redis else "RocksDB", **kept}))
 
@@ -189,7 +222,14 @@ class SpecSetters(NotHere):
         window_seconds: int | None = None,
         lease_seconds: int | None = None,
     ) -> Self:
-        """Restarts of the whole job within a window, new RayClusters, and how long a process may go on unheard."""
+        """Set restart budgets and the lease.
+
+        Args:
+            max_restarts: restarts of the whole job within a window.
+            max_cluster_restarts: new RayClusters.
+            window_seconds: length of the window.
+            lease_seconds: time for which a process goes on without word from its master.
+        """
         return self._merge(
             "faultTolerance",
             maxRestarts=max_restarts,
@@ -201,12 +241,12 @@ class SpecSetters(NotHere):
     def backoff(
         self, *, initial_seconds: int | None = None, multiplier: int | None = None, max_seconds: int | None = None
     ) -> Self:
-        """Waits between restarts, from the second failure in a window on."""
+        """Set the backoff between restarts; it begins with the second failure in a window."""
         wait = {"initialSeconds": initial_seconds, "multiplier": multiplier, "maxSeconds": max_seconds}
         return self._merge("faultTolerance", backoff={k: v for k, v in wait.items() if v is not None})
 
     def spares(self, *, processes_per_node: int | None = None, nodes: int | None = None) -> Self:
-        """Processes per node and role, and machines per node group, that are kept ready."""
+        """Keep spare processes per node and role, and spare machines per node group."""
         kept = {"processesPerNode": processes_per_node, "nodes": nodes}
         return self._merge("faultTolerance", spares={k: v for k, v in kept.items() if v is not None})
 
@@ -220,7 +260,16 @@ class SpecSetters(NotHere):
         pending_timeout_seconds: int | None = None,
         relauncher: str | None = None,
     ) -> Self:
-        """What becomes of a node that stops answering, how long its ranks wait for another one, who replaces it."""
+        """Set what happens to nodes that stop answering.
+
+        Args:
+            action: the action, in the spec's words.
+            freeze_seconds: silence after which a node counts as frozen.
+            unreachable_seconds: the same where most nodes are silent at once; also how long pods stay on such a node.
+            exclude_seconds: time for which a replaced node gets no ranks.
+            pending_timeout_seconds: time for which ranks of a replaced node wait for another one.
+            relauncher: entry point in `dljob.noderelaunchers` that replaces nodes.
+        """
         policy = {
             "action": action,
             "freezeSeconds": freeze_seconds,
@@ -232,14 +281,20 @@ class SpecSetters(NotHere):
         return self._merge("faultTolerance", node=pruned(policy))
 
     def resizing(self, *, shrink_after_seconds: int | None = None, grow_after_seconds: int | None = None) -> Self:
-        """How long elastic roles wait before they go on with fewer ranks, and before they grow back."""
+        """Set how long elastic roles wait before they shrink, and before they grow back."""
         policy = {"shrinkAfterSeconds": shrink_after_seconds, "growAfterSeconds": grow_after_seconds}
         return self._merge("faultTolerance", elastic=pruned(policy))
 
     def hung_ranks(
         self, *, action: str | None = None, idle_seconds: int | None = None, busy_seconds: int | None = None
     ) -> Self:
-        """What becomes of ranks that stand still, and how long their silence may be at least."""
+        """Set what happens to hung ranks.
+
+        Args:
+            action: Restart, Report or Ignore.
+            idle_seconds: least silence of an idle rank that others wait for.
+            busy_seconds: least silence of a rank that works, or that no other waits for.
+        """
         policy = {"action": action, "idleSeconds": idle_seconds, "busySeconds": busy_seconds}
         return self._merge("faultTolerance", hang=pruned(policy))
 
@@ -255,9 +310,10 @@ class SpecSetters(NotHere):
         escalate_to: str | None = None,
         counts_towards_limit: bool | None = None,
     ) -> Self:
-        """What to do about a failure; rules are tried in the order they are declared."""
+        """Add a rule for failures; rules are tried in the order of their declaration."""
         rule = {
             "name": name,
+            # As `.role()` lower-cases its name.
             "roles": [r.lower() for r in roles],
             "onReasons": list(on_reasons),
             "onExitCodes": list(on_exit_codes),
@@ -270,25 +326,25 @@ class SpecSetters(NotHere):
         return self
 
     def known_cause(self, name: str, *, on_log: str, reason: str) -> Self:
-        """What a text in an error or a log means; asked before the causes that dljob knows itself."""
+        """Assign a reason to a text in errors or logs; it takes precedence over the causes built into dljob."""
         cause = {"name": name, "onLog": on_log, "reason": reason}
         self._spec.setdefault("faultTolerance", {}).setdefault("causes", []).append(cause)
         return self
 
     def cleanup_policy(self, policy: str) -> Self:
-        """What becomes of the RayCluster at the end: DeleteCluster or Retain."""
+        """Set whether the RayCluster is removed at the end: DeleteCluster or Retain."""
         return self._put("cleanupPolicy", policy)
 
     def ttl_after_finished(self, seconds: int) -> Self:
-        """The DLJob leaves Kubernetes so long after its end."""
+        """Delete the DLJob from Kubernetes this many seconds after its end."""
         return self._put("ttlSecondsAfterFinished", whole(seconds, ".ttl_after_finished()", least=0))
 
     def active_deadline(self, seconds: int) -> Self:
-        """The job fails when it has run so long."""
+        """Fail the job when it has run this many seconds."""
         return self._put("activeDeadlineSeconds", whole(seconds, ".active_deadline()"))
 
     def pre_running_deadline(self, seconds: int) -> Self:
-        """The job fails when it is not running after so long."""
+        """Fail the job when it is not running after this many seconds."""
         return self._put("preRunningDeadlineSeconds", whole(seconds, ".pre_running_deadline()"))
 
     def _put(self, key: str, value: object) -> Self:
@@ -296,5 +352,6 @@ class SpecSetters(NotHere):
         return self
 
     def _merge(self, key: str, **values: object) -> Self:
+        # Only what was given: a second call of a setter changes its own arguments and keeps the rest.
         self._spec.setdefault(key, {}).update({k: v for k, v in values.items() if v is not None})
         return self

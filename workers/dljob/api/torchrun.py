@@ -1,4 +1,4 @@
-"""A torchrun command as a DLJob: one Elastic role whose role groups are torchrun's nodes."""
+"""Translation of a torchrun command line into a DLJob: one Elastic role whose role groups are torchrun's nodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from dljob.api.torchrun_line import given, spelled
 from dljob.errors import UsageError
-from dljob.spec.machines import devices_per_group
 from dljob.spec.quantity import parse_devices
-from dljob.spec.rules import RESERVED_ROLES
+from dljob.spec.rules.machines import devices_per_group
+from dljob.spec.rules.rules import RESERVED_ROLES
 
 AUTO = ("GPU", "NPU", "HPU")
-"""What `--nproc-per-node=auto` counts, the first that the machine has; else its CPUs."""
+"""Device kinds that `--nproc-per-node=auto` counts: the first that the machine has, else its CPUs."""
 COUNTED: Mapping[str, tuple[str, ...]] = {
     "auto": AUTO,
     "gpu": ("GPU",),
@@ -27,12 +27,23 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
     "xpu": ("GPU",),
     "cpu": (),
 }
-"""What `--nproc-per-node` may count: `xpu` are GPUs of Intel, `npu` and `hpu` the backends that plug into torch."""
+"""Device kinds by word of `--nproc-per-node`; `xpu` are Intel GPUs, `npu` and `hpu` backends that plug into torch."""
 FOR_EVER = 2592000
-"""torchrun counts restarts from the start of the job; this is the longest window there is, a month."""
+"""Longest restart window of the spec, 30 days: torchrun counts restarts from the start of the job, without a window."""
 AGAIN = {"name": "torchrun", "onReasons": ["UserError", "ImportError"], "action": "RestartRole"}
-"""torchrun does not look at what a script failed of: the same error twice is two failures, and no end before the count.
-All of them are the role's: with a budget of the job as well, there would be as many again."""
+"""Restart rule for errors of the script itself.
+
+torchrun does not look at why a script failed: without this rule the same error twice would end the job before
+`--max-restarts` is used up. The role's budget counts all of them; with a budget of the job as well, there would be as
+many again.
+"""
+LOST = {
+    "name": "lost-nodes",
+    "onReasons": ["NodeLost", "NodeFrozen", "Preempted"],
+    "action": "RestartRole",
+    "countsTowardsLimit": False,
+}
+"""Restart rule for lost machines: torchrun counts failures of workers, not machines that leave."""
 LONGEST_NAME = 47
 LONGEST_ROLE = 24
 NOT_USED = frozenset(
@@ -43,48 +54,50 @@ NOT_USED = frozenset(
     }
 )
 CONSOLE = frozenset({"redirects", "tee", "log-line-prefix-template", "local-ranks-filter"})
-"""What is said of the lines of ranks; on Kubernetes they come as `dljob run` shows them."""
+"""Options about how lines of ranks are shown; on Kubernetes they are shown as `dljob run` does."""
 NUMA = {"node": "Node", "socket": "Socket", "exclusive": "Exclusive", "core-complex": "CoreComplex"}
-"""--numa-binding, and how `accelerator.numaBinding` says it."""
+"""Values of --numa-binding, with those of `accelerator.numaBinding`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the job is to run."""
+    """Place where the job runs, and facts about this machine."""
 
     local: bool
     cpus: int
-    """Of this machine."""
+    """Number of CPUs of this machine."""
     devices: Mapping[str, int]
-    """Of this machine, by kind."""
+    """Number of devices of this machine, by kind."""
     folder: Path
     """The folder of the code."""
     python: str = ""
-    """What is to run the script (torchrun's PYTHON_EXEC); empty: a Python that ranks are forked from."""
+    """Python of the script (torchrun's PYTHON_EXEC); empty: dljob's own, whose ranks are forked."""
     threads: str | None = None
-    """OMP_NUM_THREADS of this command; None: it is not set."""
+    """OMP_NUM_THREADS of this command; None: unset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a command means."""
+class TorchrunJob:
+    """Result of the translation."""
 
     document: dict[str, Any]
-    """The DLJob, as YAML has it."""
+    """The DLJob as a document, like YAML."""
     notes: tuple[str, ...]
-    """What the user is told of arguments that change nothing here."""
+    """Notes for the user about arguments without effect."""
     ranks_per_node: int
 
 
-def job(line: argparse.Namespace, site: Site) -> Job:
-    """The DLJob of a command that `torchrun_line.read` has read.
+def job(line: argparse.Namespace, site: Site) -> TorchrunJob:
+    """Translate a command line that `torchrun_line.read` has parsed.
 
     Raises:
-        UsageError: it cannot be done.
+        UsageError: the arguments contradict each other, or dljob cannot do what they ask.
     """
     _refuse(line)
     least, most = nnodes(line)
     each, kind = nproc(line, site)
+    # A laptop cannot wait for further machines: the job begins at the minimum. On a cluster it asks for the maximum
+    # and shrinks to what it gets.
     now = least if site.local else most
     device, word = accelerator(line, site, now * each, kind)
     role: dict[str, Any] = {
@@ -104,17 +117,19 @@ def job(line: argparse.Namespace, site: Site) -> Job:
         **({"image": line.image} if line.image else {}),
         **({"nodeGroups": [_machines(least, most, now, each, device)]} if most > 1 else {}),
         "roles": [role],
-        "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "rules": [AGAIN]},
+        # No budget of the job besides the role's: restarts that the role has used up would begin anew in that one.
+        "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "rules": [LOST, AGAIN]},
         **_patience(line),
     }
     meta = {"name": name(line), **({"namespace": line.namespace} if line.namespace else {})}
     document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": meta, "spec": spec}
-    return Job(document, tuple(filter(None, (word, *_notes(line)))), each)
+    return TorchrunJob(document, tuple(filter(None, (word, *_notes(line)))), each)
 
 
 def _refuse(line: argparse.Namespace) -> None:
     if not line.training_script:
         raise UsageError("SCRIPT is empty", hint="name a script, a module with -m, or a program with --no-python")
+    # torchrun is started on each machine with another --node-rank; a copied line would submit the job many times.
     if line.node_rank:
         said = spelled(line, "node-rank")
         raise UsageError(
@@ -126,9 +141,9 @@ def _refuse(line: argparse.Namespace) -> None:
 
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:
-    """The fewest and the most machines: `N` or `MIN:MAX`.
+    """Return the minimum and maximum number of machines, from `N` or `MIN:MAX`.
 
-    Under torchrun a standalone node meets no other one: it waits for them in vain, or goes on alone where MIN is 1.
+    Under torchrun, a standalone node never meets another: it waits in vain, or goes on alone where MIN is 1.
     """
     found = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -144,7 +159,7 @@ def nnodes(line: argparse.Namespace) -> tuple[int, int]:
 
 
 def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
-    """Ranks on each machine; and of which device each has one, if the words say so."""
+    """Return the ranks of each machine, and the device kind that was counted; empty when a number was given."""
     said, here = line.nproc_per_node, f"{spelled(line, 'nproc-per-node')}={line.nproc_per_node}"
     if said.isdecimal() and int(said) > 0:
         return int(said), ""
@@ -157,6 +172,7 @@ def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
             f"{here} is counted on this machine, and the job runs on others",
             hint=f"say how many: --nproc-per-node=8 --accelerator {(kinds or AUTO)[0]}",
         )
+    # torch counts the first backend that is available, and CPUs where there is none.
     kind = next((kind for kind in kinds if site.devices.get(kind)), "")
     if said not in ("auto", "cpu") and not kind:
         raise UsageError(f"{here}: this machine has no {kinds[0]}", hint="--nproc-per-node=cpu, or a number")
@@ -164,7 +180,14 @@ def nproc(line: argparse.Namespace, site: Site) -> tuple[int, str]:
 
 
 def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> tuple[dict[str, Any], str]:
-    """The devices of a rank, and a word where that may not be what was meant. `ranks` are those of all machines."""
+    """Return the devices of a rank, and a note when they may differ from what the user meant.
+
+    Args:
+        line: the command line.
+        site: where the job runs.
+        ranks: the number of ranks on all machines.
+        kind: the device kind that `nproc` counted, or empty.
+    """
     said = line.accelerator
     if said == "none":
         return {}, ""
@@ -175,6 +198,7 @@ def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> 
         return {"type": kind, "count": "1"}, ""
     if not site.local:
         return {}, "no rank gets a device: --accelerator GPU gives one to each"
+    # torchrun knows no devices: each process takes cuda:LOCAL_RANK. Give each rank one where there are enough.
     here = next((kind for kind in AUTO if site.devices.get(kind)), "")
     if here and site.devices[here] >= ranks:
         return {"type": here, "count": "1"}, ""
@@ -185,7 +209,7 @@ def accelerator(line: argparse.Namespace, site: Site, ranks: int, kind: str) -> 
 
 
 def near(line: argparse.Namespace, device: Mapping[str, Any]) -> dict[str, Any]:
-    """The devices of a rank, with what --numa-binding says of them."""
+    """Return the devices of a rank with the placement of --numa-binding."""
     if not line.numa_binding:
         return dict(device)
     if not device:
@@ -198,12 +222,13 @@ def near(line: argparse.Namespace, device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
-    """What each rank runs."""
+    """Return the entrypoint of the role."""
     script = line.training_script
     if line.no_python and not line.run_path:  # torch's order of the three
         if line.module:
             raise UsageError("--no-python and --module do not go together")
         return {"command": [script]}
+    # --run-path makes a script of anything, and torch runs it in the present interpreter.
     chosen = site.python if not line.run_path else ""
     if line.module and not line.run_path:
         return {"command": [chosen, "-u", "-m", script]} if chosen else {"module": script}
@@ -214,25 +239,26 @@ def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
 
 
 def argument(said: str) -> str:
-    """A script's argument as a job has it: torchrun's `$$` and `$local_rank` are plain text to a job.
+    """Escape an argument of the script for a job, after expanding torchrun's `$$` and `$local_rank`.
 
     Source: torch 2.15, `elastic.utils.api.macros`. A job knows `${local_rank}`, and `$$` in front of `{local_rank}`.
     """
-    meant = Template(said).safe_substitute(local_rank="\0")  # which no argument has
+    meant = Template(said).safe_substitute(local_rank="\0")  # a placeholder: no argument can contain NUL
     return re.sub(r"(\$*)(\0|\{local_rank\})", lambda found: found[1] * 2 + found[2], meant).replace(
         "\0", "${local_rank}"
     )
 
 
 def _path(line: argparse.Namespace, site: Site) -> str:
-    """The script as every machine finds it: from the folder of the code where it is in there."""
+    """Return the script's path as every machine finds it: relative to the code folder when it lies in there."""
     script = str(line.training_script)
-    if line.no_upload:  # it is in the image, and nobody here can look
+    if line.no_upload:  # the script is in the image, which cannot be looked into from here
         return script
     folder = site.folder.resolve()
     path = (folder / script).resolve()
     if not path.exists():
         raise UsageError(f"there is no {script} in {site.folder}", hint="-m for a module, --no-python for a program")
+    # Only this folder travels to other machines, and there it has another absolute path.
     if path.is_relative_to(folder):
         return str(path.relative_to(folder))
     if line.to != "kubernetes":
@@ -244,7 +270,7 @@ def _path(line: argparse.Namespace, site: Site) -> str:
 
 
 def _machines(least: int, most: int, now: int, each: int, device: Mapping[str, Any]) -> dict[str, Any]:
-    """One node group: a machine for each role group."""
+    """Return the node group: one machine for each role group."""
     devices = {"type": device["type"], "count": _devices(device, each)} if device else {}
     return {
         "name": "node",
@@ -256,7 +282,7 @@ def _machines(least: int, most: int, now: int, each: int, device: Mapping[str, A
 
 
 def _devices(device: Mapping[str, Any], each: int) -> int:
-    """Whole devices of a machine: no share lies on two of them."""
+    """Return the whole devices of a machine: a share never spans two devices."""
     try:
         return devices_per_group(each, parse_devices(str(device["count"])))
     except ValueError as error:
@@ -264,16 +290,17 @@ def _devices(device: Mapping[str, Any], each: int) -> int:
 
 
 def _threads(site: Site, ranks: int) -> str | None:
-    """OMP_NUM_THREADS where torchrun has it as it is: it writes its 1 only where nobody said any, for several ranks.
+    """Return OMP_NUM_THREADS as torchrun would leave it; None: as dljob sets it.
 
-    A host cannot tell whether somebody did: Ray sets the variable in all its processes. So one rank alone on this
-    machine is given what the machine has, and elsewhere ranks have the CPUs that they take.
+    torchrun sets it to 1 only when it is unset and there are several ranks. A host cannot tell whether a user set it,
+    because Ray sets the variable in all its processes. So a single rank on this machine gets this machine's CPUs, and
+    elsewhere ranks get the number of CPUs that they reserve.
     """
     return str(site.cpus) if site.threads is None and site.local and ranks == 1 else site.threads
 
 
 def _told(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
-    """What the script is to find as it was said: names of ours are written in another way."""
+    """Return variables that keep the user's spelling, where a Kubernetes name had to differ from it."""
     said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
     said |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
     said |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
@@ -281,7 +308,7 @@ def _told(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]
 
 
 def name(line: argparse.Namespace) -> str:
-    """The job's name: what was said, else --rdzv-id, else the script's."""
+    """Return the job's name: --name, else from --rdzv-id, else from the script."""
     if line.name:
         return str(line.name)
     if line.rdzv_id != "none":
@@ -291,19 +318,20 @@ def name(line: argparse.Namespace) -> str:
 
 
 def _named(text: str, longest: int, kind: str = "job") -> str:
-    """A text as names of Kubernetes are written; what it is of begins that of one that has no letter to begin with."""
+    """Convert a text to a Kubernetes name of at most `longest` characters; `kind` is put before a leading digit."""
+    # torchrun's names are free text, Kubernetes' are DNS labels.
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"{kind}-{plain}")[:longest].strip("-")
 
 
 def _role(said: str) -> str:
-    """The role's name here: torchrun knows no words that are taken."""
+    """Convert the role's name; torchrun has no reserved names, dljob has."""
     named = _named(said, LONGEST_ROLE, "role")
     return f"role-{named}" if named in RESERVED_ROLES else named
 
 
 def _conf(line: argparse.Namespace) -> dict[str, str]:
-    """--rdzv-conf: `k1=v1,k2=v2`."""
+    """Parse --rdzv-conf: `k1=v1,k2=v2`."""
     pairs = [pair.partition("=") for pair in line.rdzv_conf.split(",") if pair.strip()]
     if wrong := [key for key, sign, _ in pairs if not (key.strip() and sign)]:
         said = spelled(line, "rdzv-conf")
@@ -312,7 +340,8 @@ def _conf(line: argparse.Namespace) -> dict[str, str]:
 
 
 def _patience(line: argparse.Namespace) -> dict[str, Any]:
-    """`join_timeout` (or `timeout`) of --rdzv-conf: how long the ranks are waited for at the start."""
+    """Return the deadline for all ranks to be ready, from `join_timeout` (or `timeout`) of --rdzv-conf."""
+    # The only settings of the rendezvous with an equivalent: PrimeMaster replaces the rest of it.
     conf = _conf(line)
     seconds = conf.get("join_timeout") or conf.get("timeout", "")
     if not seconds:
@@ -324,14 +353,14 @@ def _patience(line: argparse.Namespace) -> dict[str, Any]:
 
 
 def _notes(line: argparse.Namespace) -> tuple[str, ...]:
-    """A word about what is taken and changes nothing."""
+    """Return the notes about accepted options without effect."""
     said = set(given(line))
     idle = sorted(NOT_USED & said)
     idle += sorted({*CONSOLE, "log-dir"} & said) if line.to == "kubernetes" else []
     idle += ["nnodes"] if line.standalone and ":" in line.nnodes and "nnodes" in said else []
     flags = [spelled(line, argument) for argument in idle]
     flags += [f"{spelled(line, 'rdzv-conf')} {key}" for key in sorted(_conf(line).keys() - {"join_timeout", "timeout"})]
-    words = [f"not used: {', '.join(flags)}; dljob torchrun --help says what is instead"] if flags else []
+    words = [f"not used: {', '.join(flags)}; see dljob torchrun --help"] if flags else []
     if line.to not in ("local", "kubernetes"):
-        words.append("lines are shown of ranks whose log can be read here: of all where DLJOB_HOME is on a shared disk")
+        words.append("only logs that can be read here are shown: those of all ranks if DLJOB_HOME is on a shared disk")
     return tuple(words)

@@ -1,4 +1,4 @@
-"""What of the ranks' output torchrun's log options let through to the console, and in which form."""
+"""Console of `dljob torchrun`: which lines of ranks torchrun's log options show, and in which form."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dljob.api.torchrun_line import spelled
 from dljob.errors import UsageError
 
 PREFIX = "[${role_name}${local_rank}]:"
-"""torchrun's own, where `--tee` is given."""
+"""torchrun's own prefix with `--tee`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A value of `--redirects` or `--tee`: for all local ranks, or for some."""
+    """Value of `--redirects` or `--tee`: all local ranks, or some."""
 
     everyone: bool = False
     some: Mapping[int, bool] = field(default_factory=dict[int, bool])
@@ -27,12 +27,16 @@ class Chosen:
 
 
 def chosen(argument: str, said: str) -> Chosen:
-    """`3`, or `0:3,1:0` by local rank; 1 is stdout, 2 stderr, 3 both: a rank's log has both, so each means both.
+    """Parse `3`, or `0:3,1:0` by local rank, where 1 is stdout, 2 stderr and 3 both.
 
-    `argument` is what it was said with.
+    A rank's log holds both streams, so 1 and 2 mean both as well.
+
+    Args:
+        argument: the option's name, for the message.
+        said: its value.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value has neither form.
     """
     if re.fullmatch("[0-3]", said):
         return Chosen(everyone=said != "0")
@@ -44,22 +48,23 @@ def chosen(argument: str, said: str) -> Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Which lines are shown, and how. `ranks_per_node` turns ranks into local ranks."""
+    """Filter and format of the ranks' lines; `ranks_per_node` turns ranks into local ranks."""
 
     ranks_per_node: int
     redirects: Chosen = Chosen()
     tee: Chosen = Chosen()
     template: str = PREFIX
     only: frozenset[int] = frozenset()
-    """Local ranks; empty: all."""
+    """Local ranks to show; empty: all."""
     role: str | None = None
-    """As the line has it: the role's own name is written in small letters, and is never empty."""
+    """--role as given: the role's own name is in lower case, and never empty."""
     hostname: str = ""
 
     def shown(self, role: str, rank: int, text: str) -> str | None:
-        """A line as the console has it; None where it is in the log alone."""
+        """Return a line as shown on the console; None when it is only in the log."""
         local = rank % self.ranks_per_node
         tee = local in self.tee
+        # torchrun's rule: the filter hides a rank altogether; --redirects only if --tee does not show it.
         if (self.only and local not in self.only) or (local in self.redirects and not tee):
             return None
         if not tee:
@@ -74,10 +79,15 @@ class Console:
 
 
 def console(line: argparse.Namespace, ranks_per_node: int, hostname: str) -> Console:
-    """What a command line says of the console. `hostname` is that of all ranks; empty: they are on other machines.
+    """Return the console that a command line asks for.
+
+    Args:
+        line: the command line.
+        ranks_per_node: the number of ranks on each machine.
+        hostname: the host of all ranks; empty when they are on other machines.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError: an option is malformed, or cannot be met here.
     """
     only = str(line.local_ranks_filter)
     if only and not re.fullmatch(r"\d+(,\d+)*", only):
@@ -88,7 +98,7 @@ def console(line: argparse.Namespace, ranks_per_node: int, hostname: str) -> Con
     template = str(line.log_line_prefix_template or PREFIX)
     if not hostname and re.search(r"\$(hostname\b|{hostname})", template):
         raise UsageError(
-            f"{spelled(line, 'log-line-prefix-template')}={template}: which machine a line is from is not known here",
+            f"{spelled(line, 'log-line-prefix-template')}={template}: the machine of a line is not known here",
             hint="leave ${hostname} out; dljob status says where each rank is",
         )
     return Console(

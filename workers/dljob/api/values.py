@@ -1,4 +1,4 @@
-"""From what users write in Python to what a spec holds: exact numbers, plain objects, entrypoints, close names."""
+"""Conversion of Python values to those of a spec: exact numbers, plain objects, entrypoints, close names."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from typing import TypeAlias, cast
 from dljob.errors import UsageError
 
 Number: TypeAlias = int | float | str | Decimal
-"""What a count or a CPU may be written as; a float is taken as it prints, so 0.4 is four tenths."""
+"""Types of a count or of CPUs. A float is taken as it prints, so 0.4 is exactly four tenths."""
 
 _DEEPEST = 32
 _SPAN = re.compile(r"(\d+):(\d+)")
 LONGEST_COUNT = 6
-"""Digits of a number of ranks."""
+"""Most digits in a number of ranks."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """'did you mean ...?' for a misspelt name, or the names there are."""
+    """Return "did you mean ...?" for a misspelt name, or the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
 def role_size(text: str) -> tuple[str, int]:
-    """A role and a number of ranks, written as `trainer=4`.
+    """Parse a role and a number of ranks, written as `trainer=4`.
 
     Raises:
-        UsageError: it is not written so.
+        UsageError: the text has another form.
     """
     role, _, ranks = text.partition("=")
     if not role or not ranks.isascii() or not ranks.isdecimal() or len(ranks) > LONGEST_COUNT:
-        raise UsageError(f"{text!r} is no role with its ranks", hint="write trainer=4")
+        raise UsageError(f"{text!r} is not a role with a number of ranks", hint="write trainer=4")
     return role, int(ranks)
 
 
 def refuse_unknown(call: str, unknown: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise for the first keyword that a call does not know.
+    """Refuse keywords that a call does not know; name the first, and the nearest known one.
 
     Raises:
         UsageError: with the call and the nearest name.
@@ -54,14 +54,16 @@ def refuse_unknown(call: str, unknown: Mapping[str, object], known: Iterable[str
 
 
 def exact(value: Number, call: str) -> str:
-    """A number as a plain decimal string, without exponent or trailing zeros.
+    """Convert a number to a plain decimal string, without exponent or trailing zeros.
 
     Raises:
-        UsageError: for what is no number, not finite or negative.
+        UsageError: the value is no number, not finite, or negative.
     """
+    # bool is an int in Python: True would become one device.
     if isinstance(value, bool):
         raise UsageError(f"{call} takes a number, not {value!r}")
     try:
+        # repr first: Decimal(0.1) would be 0.1000000000000000055...
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     except (InvalidOperation, TypeError, ValueError):
         raise UsageError(f"{call} takes a number, not {value!r}") from None
@@ -72,10 +74,10 @@ def exact(value: Number, call: str) -> str:
 
 
 def share(value: Number, call: str) -> str | None:
-    """The devices of one rank as the spec writes them: a whole number, or a share below one; None for zero.
+    """Convert the devices of one rank to the spec's form: a whole number, or a share below one; None for zero.
 
     Raises:
-        UsageError: for 1.5, or for a share of more than four digits.
+        UsageError: 1.5, or a share with more than four decimals.
     """
     text = exact(value, call)
     number = Decimal(text)
@@ -83,6 +85,7 @@ def share(value: Number, call: str) -> str | None:
         return None
     if number != int(number) and number > 1:
         raise UsageError(f"{call}: {text} devices per rank", hint="take a whole number, or a share below 1")
+    # Ray counts resources in units of 1/10000; a finer share would be rounded, and shares no longer add up to 1.
     if "." in text and len(text.split(".")[1]) > 4:
         rounded = f"{number:.4f}"
         raise UsageError(f"{call}: {text} is finer than Ray's grain of 0.0001", hint=f"write {rounded}")
@@ -90,15 +93,15 @@ def share(value: Number, call: str) -> str | None:
 
 
 def cpus(value: Number, call: str) -> str:
-    """CPUs as a quantity: a number, or text such as "500m" that the spec will check."""
+    """Convert CPUs to a quantity; text such as "500m" is left for the spec to check."""
     return value if isinstance(value, str) else exact(value, call)
 
 
 def memory(value: object, call: str) -> str:
-    """Memory as a quantity with its unit.
+    """Check that a memory quantity has its unit.
 
     Raises:
-        UsageError: for a bare number, which some read as bytes and others as MB.
+        UsageError: a bare number: some tools read it as bytes, others as MB.
     """
     if isinstance(value, str) and not value.strip().isdigit():
         return value
@@ -106,10 +109,10 @@ def memory(value: object, call: str) -> str:
 
 
 def memory_of(said: object, alias: object, call: str) -> str | None:
-    """Memory that a call may be given as `memory=` or as `mem=`; None: neither.
+    """Return the memory given to a call as `memory=` or as `mem=`; None when neither was given.
 
     Raises:
-        UsageError: It is given as both, or without a unit.
+        UsageError: both were given, or the unit is missing.
     """
     if said is not None and alias is not None:
         raise UsageError(f"{call} names memory twice: memory, mem", hint="keep one of them")
@@ -118,10 +121,10 @@ def memory_of(said: object, alias: object, call: str) -> str | None:
 
 
 def one_of(value: str, known: Sequence[str], call: str) -> str:
-    """One of the words there are.
+    """Check that a word is one of those known.
 
     Raises:
-        UsageError: It is none of them.
+        UsageError: it is not.
     """
     if value not in known:
         raise UsageError(f"{call}: {value!r}", hint=f"{', '.join(known[:-1])} or {known[-1]}")
@@ -129,10 +132,10 @@ def one_of(value: str, known: Sequence[str], call: str) -> str:
 
 
 def whole(value: object, call: str, least: int = 1) -> int:
-    """A count.
+    """Check a count.
 
     Raises:
-        UsageError: for what is no integer or below `least`.
+        UsageError: it is no integer, or below `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         hint = 'a range is for .nnodes("1:4") or .elastic(1, 4)' if isinstance(value, str) and ":" in value else ""
@@ -143,10 +146,10 @@ def whole(value: object, call: str, least: int = 1) -> int:
 
 
 def span(value: object, call: str) -> tuple[int, int]:
-    """The fewest and the most: of 4 it is 4 and 4, of "2:8" it is 2 and 8.
+    """Parse a minimum and a maximum: 4 gives (4, 4), "2:8" gives (2, 8).
 
     Raises:
-        UsageError: for what is neither.
+        UsageError: the value has neither form.
     """
     found = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -159,10 +162,10 @@ def span(value: object, call: str) -> tuple[int, int]:
 
 
 def env_of(values: Mapping[str, object], call: str) -> dict[str, str]:
-    """Environment variables; numbers become text.
+    """Convert environment variables; numbers become text.
 
     Raises:
-        UsageError: for a value whose text nobody can be sure of (None, True, a list).
+        UsageError: a value without an obvious text (None, True, a list).
     """
     made: dict[str, str] = {}
     for name, value in values.items():
@@ -173,15 +176,16 @@ def env_of(values: Mapping[str, object], call: str) -> dict[str, str]:
 
 
 def plain(value: object, path: str = "config", depth: int = 0) -> object:
-    """A config as JSON-like data: dicts, Namespaces, dataclasses, and what looks like OmegaConf, to the bottom.
+    """Convert a config to JSON-like data, recursively: dicts, Namespaces, dataclasses, and what resembles OmegaConf.
 
     Raises:
-        UsageError: for a value that JSON cannot hold, with its path.
+        UsageError: JSON cannot hold a value; the message names its path.
     """
+    # Before Python's own recursion limit: a config that contains itself gets a message with its path.
     if depth > _DEEPEST:
         raise UsageError(f"{path} is nested deeper than {_DEEPEST} levels", hint="does it contain itself?")
     if value is None or isinstance(value, str | bool | int | float):
-        return value.value if isinstance(value, Enum) else value
+        return value.value if isinstance(value, Enum) else value  # a member of a StrEnum is a str, and an Enum
     if isinstance(value, Enum):
         return plain(value.value, path, depth + 1)
     if isinstance(value, PurePath | Decimal):
@@ -197,7 +201,8 @@ def plain(value: object, path: str = "config", depth: int = 0) -> object:
 
 
 def _members(value: object) -> Mapping[object, object] | None:
-    """The named parts of a value, or None when it has none."""
+    """Return the named parts of a value, or None when it has none."""
+    # OmegaConf's DictConfig is a Mapping as well, so dljob needs no import of omegaconf.
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)
     if isinstance(value, Namespace):
@@ -208,7 +213,7 @@ def _members(value: object) -> Mapping[object, object] | None:
 
 
 def _at(members: Mapping[object, object], key: object, path: str) -> object:
-    """One part; OmegaConf resolves interpolations here, and may fail."""
+    """Return one part; OmegaConf resolves interpolations here, and may fail."""
     try:
         return members[key]
     except Exception as error:  # OmegaConf errors of any class become ours, with the path
@@ -216,10 +221,10 @@ def _at(members: Mapping[object, object], key: object, path: str) -> object:
 
 
 def config_of(value: object, call: str) -> dict[str, object]:
-    """A config object as a dict.
+    """Convert a config object to a dict.
 
     Raises:
-        UsageError: when it has no named parts.
+        UsageError: it has no named parts.
     """
     made = plain(value)
     if not isinstance(made, dict):
@@ -228,11 +233,12 @@ def config_of(value: object, call: str) -> dict[str, object]:
 
 
 def entrypoint_of(text: object, call: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """An entrypoint and its arguments: "pkg.mod.Name", "pkg.mod::Name", or "train.py --flag x".
+    """Parse an entrypoint and its arguments: "pkg.mod.Name", "pkg.mod::Name", or "train.py --flag x".
 
     Raises:
-        UsageError: for an empty one or one that is not text.
+        UsageError: the text is empty, or not text.
     """
+    # A class or function object is refused as well: the job runs elsewhere, and finds code only by its name.
     if not isinstance(text, str) or not text.strip():
         raise UsageError(
             f'{call} takes a dotted path such as "ppo.PolicyModel" or a script such as "train.py", not {text!r}'

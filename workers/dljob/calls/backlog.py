@@ -1,7 +1,8 @@
-"""What a queue holds, and whom it gave what: the whole of `DataQueue` but for the bytes of the items and the waiting.
+"""State of a `DataQueue`: item numbers, sizes and the items each consumer holds, without the items' bytes or waiting.
 
-Each thread that puts or gets is a line of a rank. A get says which answer its line has seen: what was seen is done
-with, and what was not goes back to the front. So an answer that is lost on its way loses no item, and doubles none.
+Each thread that puts or gets has a session (`line`). A get names the last answer that its session received: items of
+that answer are acknowledged, items of an answer that was not received return to the front. So a lost answer neither
+loses nor duplicates an item.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from enum import StrEnum
 from typing import Any
 
 
-class Verdict(StrEnum):
-    """Why an item is not taken in."""
+class PutRefusal(StrEnum):
+    """Reason why a put adds no item."""
 
     AGAIN = "again"
-    """It is in already: the same put was sent twice."""
+    """A repeated put: the queue has accepted the item already, and the caller sent it twice."""
     FULL = "full"
     CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who asks: a line of a rank, as in `rollout/1`, in one of its incarnations."""
+    """The caller of a queue: a rank such as `rollout/1`, its incarnation (`life`), and the session of its thread."""
 
     rank: str
     life: int
@@ -33,42 +34,45 @@ class Who:
 
 
 @dataclass(slots=True)
-class Line:
-    """What the queue knows of one thread that puts or gets."""
+class ThreadSession:
+    """The queue's record of one thread that puts or gets."""
 
     rank: str
     put: int = 0
-    """The last put that was taken in."""
+    """Number of the last accepted put."""
     turn: int = 0
-    """The last get that was heard."""
+    """Number of the last get that arrived."""
     answered: bool = False
     ids: tuple[int, ...] = ()
-    """What it was given for that get."""
+    """Items handed out for that get and not yet acknowledged."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """The items by number, in the order in which they came; bounds count those that nobody has been given yet."""
+    """The items by number, in the order of their puts; the bounds count only waiting items, not those handed out."""
 
     max_items: int
     max_bytes: int
     closed: bool = False
     next: int = 1
     bytes: int = 0
-    """Of the items that wait."""
+    """Bytes of the waiting items."""
     sizes: dict[int, int] = field(default_factory=dict[int, int])
-    """Of all items, those that a line holds too."""
+    """Item -> bytes, of waiting items and of those handed out."""
     waiting: list[int] = field(default_factory=list[int])
-    """A heap: what goes back is in front of what came after it."""
+    """Heap of item numbers: a returned item comes before items that were put after it."""
     lives: dict[str, int] = field(default_factory=dict[str, int])
-    lines: dict[str, Line] = field(default_factory=dict[str, Line])
+    lines: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
     counts: list[int] = field(default_factory=list[int], compare=False)
-    """How many items the gets that wait now want, each; they ask a successor again."""
+    """Number of items that each waiting get wants. Not persisted: callers repeat their gets to a restarted queue."""
 
     # -- who asks
 
     def meet(self, who: Who) -> bool:
-        """Whether a rank may ask; the first word of its later process gives back what the one before had not done."""
+        """Register a caller; False for an older incarnation of its rank.
+
+        The first request of a newer incarnation returns the unacknowledged items of the one before it to the queue.
+        """
         known = self.lives.get(who.rank, 0)
         if self.past(who):
             return False
@@ -76,30 +80,31 @@ class Backlog:
             self.lives[who.rank] = who.life
             for line in [name for name, one in self.lines.items() if one.rank == who.rank]:
                 self._give_back(self.lines.pop(line).ids)
-        self.lines.setdefault(who.line, Line(who.rank))
+        self.lines.setdefault(who.line, ThreadSession(who.rank))
         return True
 
     def past(self, who: Who) -> bool:
-        """Whether a later process of its rank has asked meanwhile."""
+        """Return whether a newer incarnation of the caller's rank has sent a request."""
         return self.lives.get(who.rank, 0) > who.life
 
     # -- putting
 
-    def refused(self, who: Who, put: int, size: int) -> Verdict | None:
-        """Why an item of `size` bytes is not taken in now; None: it is. An empty queue takes any one item.
+    def refused(self, who: Who, put: int, size: int) -> PutRefusal | None:
+        """Return why an item of `size` bytes is refused now, or None. An empty queue accepts one item of any size.
 
-        Bytes keep none out that a get waits for: it would wait for this put, and this put for it.
+        The bound of bytes does not refuse an item that a get waits for: the get would wait for this put, and the put
+        for the get (a deadlock).
         """
         if put <= self.lines[who.line].put:
-            return Verdict.AGAIN
+            return PutRefusal.AGAIN
         if self.closed:
-            return Verdict.CLOSED
+            return PutRefusal.CLOSED
         there = len(self.waiting)
         heavy = self.bytes + size > self.max_bytes and there >= min(self.counts, default=0)
-        return Verdict.FULL if there and (there >= self.max_items or heavy) else None
+        return PutRefusal.FULL if there and (there >= self.max_items or heavy) else None
 
     def put(self, who: Who, put: int, size: int) -> int:
-        """Take an item in; its number."""
+        """Add an item, and return its number."""
         number, self.next = self.next, self.next + 1
         self.lines[who.line].put = put
         self.sizes[number] = size
@@ -107,16 +112,16 @@ class Backlog:
         return number
 
     def close(self) -> None:
-        """Take no more in; what is there may be got."""
+        """Refuse further puts; gets still receive the items that remain."""
         self.closed = True
 
     # -- getting
 
     def heard(self, who: Who, turn: int, seen: int, bad: Collection[int] = ()) -> tuple[int, ...] | None:
-        """Begin a get: the items that are done with now; None for a get that a later one has overtaken.
+        """Begin a get, and return the items that it acknowledges; None for a get that a later one has overtaken.
 
-        `seen` is the last get whose answer has arrived; `bad`: which of its items could not be read, counted from 0.
-        Where there are such, they alone are done with, and the others go back.
+        `seen` is the last get whose answer the caller received; `bad` are the indices of its items that could not be
+        read. If there are any, these alone are dropped, and the other items return to the queue.
         """
         line = self.lines[who.line]
         if turn <= line.turn:
@@ -130,18 +135,18 @@ class Backlog:
         return done
 
     def current(self, who: Who, turn: int) -> bool:
-        """Whether a get that waits is still the last of its line."""
+        """Return whether a waiting get is still the last one of its session."""
         line = self.lines.get(who.line)
         return line is not None and line.turn == turn and not self.past(who)
 
     def answer(self, who: Who) -> tuple[int, ...] | None:
-        """What the last get of a line was given; None: nothing yet."""
+        """Return the items of a session's last get, or None while it has no answer."""
         line = self.lines[who.line]
         return line.ids if line.answered else None
 
     @contextmanager
     def wanted(self, count: int) -> Generator[None]:
-        """While a get of so many items waits."""
+        """Count a waiting get of `count` items for the duration of the context, for `refused`."""
         self.counts.append(count)
         try:
             yield
@@ -149,11 +154,11 @@ class Backlog:
             self.counts.remove(count)
 
     def ready(self, count: int) -> bool:
-        """Whether a get of so many items need not wait: they are there, or no more will come."""
+        """Return whether a get of `count` items can be answered: enough items wait, or the queue is closed."""
         return self.closed or len(self.waiting) >= count
 
     def take(self, who: Who, count: int) -> tuple[int, ...]:
-        """Give a line the first items that wait; fewer than `count` when it is closed, none at its end."""
+        """Hand a session the first waiting items; fewer than `count` from a closed queue, none once it is empty."""
         line = self.lines[who.line]
         line.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
         line.answered = True
@@ -168,15 +173,15 @@ class Backlog:
     # -- as data
 
     def dumped(self) -> dict[str, Any]:
-        """All of it as JSON's own types."""
+        """Return the state as JSON's own types, for `loaded`."""
         data = asdict(self) | {"sizes": list(self.sizes.items())}
         del data["counts"]
         return data
 
     @classmethod
     def loaded(cls, data: Mapping[str, Any]) -> Backlog:
-        """What `dumped` made."""
-        lines = {name: Line(**line) for name, line in data["lines"].items()}
+        """Rebuild the state from the data of `dumped`."""
+        lines = {name: ThreadSession(**line) for name, line in data["lines"].items()}
         for line in lines.values():
             line.ids = tuple(line.ids)
         rebuilt: dict[str, Any] = {**data, "sizes": dict(data["sizes"]), "lines": lines}

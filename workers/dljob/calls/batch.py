@@ -1,4 +1,4 @@
-"""Splitting the arguments of a call into shards, evenly or not, and taking the padding off its answer again."""
+"""Splitting the arguments of a call into shards, evenly or not, and removing the padding from its answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any, Literal
 
 from dljob.calls import rows
 from dljob.errors import UsageError
+from dljob.telemetry.wording import counted
 
 Pad = Literal["uneven", "auto", "error"]
 PADS: tuple[Pad, ...] = ("uneven", "auto", "error")
-"""What to do with rows that do not divide: shares that differ by one, rows that are repeated, an error."""
+"""Handling of rows that do not divide evenly: shards that differ by one row, repeated rows, or an error."""
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many rows there were, how many each shard gets, and how many of all are padding, at the end."""
+    """Number of rows of the batch, rows of each shard, and how many rows at the end are padding."""
 
     rows: int
     each: tuple[int, ...]
@@ -26,10 +27,10 @@ class Shares:
 
 
 def shares(count: int, shards: int, pad: Pad, what: str = "the batch") -> Shares:
-    """The shares of so many rows.
+    """Divide `count` rows among `shards` shards.
 
     Raises:
-        UsageError: they do not divide, and the policy does not allow it; there is nothing to repeat.
+        UsageError: rows do not divide evenly and `pad` is "error"; or `pad` is "auto" and there is no row to repeat.
     """
     base, over = divmod(count, shards)
     if pad == "uneven" or not over:
@@ -38,17 +39,17 @@ def shares(count: int, shards: int, pad: Pad, what: str = "the batch") -> Shares
         return Shares(count, tuple(base + (shard < over) for shard in range(shards)))
     if pad == "error":
         raise UsageError(
-            f"{what} has {count} rows, which {shards} shards cannot share evenly",
+            f"{what} has {counted(count, 'row')}, which {counted(shards, 'shard')} cannot share evenly",
             hint="pad='auto' repeats rows and takes them off the joined answer; pad='uneven' sends uneven shards",
         )
     return Shares(count, (base + 1,) * shards, (base + 1) * shards - count)
 
 
 def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> int:
-    """How many rows the arguments have.
+    """Return the number of rows that the arguments have in common.
 
     Raises:
-        UsageError: none has any, or two do not have as many.
+        UsageError: no argument has rows, or two have different numbers of them.
     """
     named = [(names[n] if n < len(names) else f"argument {n + 1}", value) for n, value in enumerate(args)]
     found = [one for name, value in [*named, *kwargs.items()] for one in rows.counts(value, name)]
@@ -67,7 +68,7 @@ def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[s
 
 
 def split(args: Sequence[Any], kwargs: Mapping[str, Any], shared: Shares) -> list[Arguments]:
-    """The arguments of each shard. Padding repeats the rows from the first on."""
+    """Return the arguments of each shard. Padding repeats the rows from the first on."""
     made: list[Arguments] = []
     begin = 0
     for count in shared.each:
@@ -78,10 +79,10 @@ def split(args: Sequence[Any], kwargs: Mapping[str, Any], shared: Shares) -> lis
     return made
 
 
-def _taker(begin: int, end: int, total: int) -> Callable[[rows.Rows, Any], Any]:
-    """What takes the rows from `begin` to before `end`; behind the last comes the first again."""
+def _taker(begin: int, end: int, total: int) -> Callable[[rows.RowType, Any], Any]:
+    """Return a function that cuts the rows from `begin` to before `end`; after the last row follows the first again."""
 
-    def take(kind: rows.Rows, value: Any) -> Any:
+    def take(kind: rows.RowType, value: Any) -> Any:
         at, pieces = begin, list[Any]()
         while at < end:
             first = at % total
@@ -96,16 +97,16 @@ def _taker(begin: int, end: int, total: int) -> Callable[[rows.Rows, Any], Any]:
 
 
 def unpad(joined: Any, shared: Shares, what: str) -> Any:
-    """A joined answer without the rows that stand for padding: as many per row of the batch as it has.
+    """Remove the rows of the padding from a joined answer, which may have several rows for each row of the batch.
 
     Raises:
-        UsageError: the answer has not the same number of rows for each row of the batch.
+        UsageError: the rows of the answer are no multiple of the rows of the batch.
     """
     if not shared.padding:
         return joined
     total = shared.rows + shared.padding
 
-    def off(kind: rows.Rows, part: Any) -> Any:
+    def off(kind: rows.RowType, part: Any) -> Any:
         have = kind.count(part) or 0
         if have % total:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""One value of many answers: `merge` is a function of the answers, in the order of the calls."""
+"""Collecting the answers of a call: `merge` makes one value of them, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dljob.calls.mark import COLLECTS
 from dljob.errors import UsageError
 
 Merge = Callable[[Sequence[Any]], Any]
-"""A collect of one's own: the answers, in the order of the calls -> one value."""
+"""A user's collect: the answers, in the order of the requests -> one value."""
 
 _registered: dict[str, Merge] = {}
 
@@ -24,11 +24,11 @@ def register_collect(name: str, merge: Merge) -> None:
     """Add a way to collect answers, in the process of the callee and of the caller.
 
     Args:
-        name: what `@rpc(collect=)` and `.options(collect=)` call it.
-        merge: gets the answers in the order of the calls, gives the value of the whole call.
+        name: the name for `@rpc(collect=)` and `.options(collect=)`.
+        merge: takes the answers in the order of the requests, returns the value of the whole call.
 
     Raises:
-        UsageError: the name is one of ours.
+        UsageError: the name belongs to a built-in collect.
     """
     if name in COLLECTS:
         raise UsageError(f"register_collect({name!r}): that name is taken", hint="choose another one")
@@ -36,7 +36,7 @@ def register_collect(name: str, merge: Merge) -> None:
 
 
 def registered() -> tuple[str, ...]:
-    """The names of collects that were added."""
+    """Return the names of the collects that users registered."""
     return tuple(_registered)
 
 
@@ -73,7 +73,9 @@ def merge(collect: str, sent: Dispatched, answers: Sequence[Any], what: str) -> 
 
 
 def mean(answers: Sequence[Any], weights: Sequence[int], what: str) -> Any:
-    """The mean; of shards it counts by rows, so that the mean of means is that of all rows. Shards without rows do not.
+    """Return the mean of the answers, weighted by the rows of each shard, so that it is the mean over all rows.
+
+    Shards without rows do not count.
 
     Raises:
         UsageError: they are not numbers, arrays, or dicts or tuples of them.
@@ -89,12 +91,12 @@ def mean(answers: Sequence[Any], weights: Sequence[int], what: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """The numbers or arrays that stand in one place of the answers, each with its weight."""
+    """The numbers or arrays at one position of the answers, each with its weight."""
 
     values: tuple[tuple[Any, int], ...]
 
     def mean(self, total: int, what: str) -> Any:
-        """Of arrays nothing is larger on the way than in the end: half floats and bytes hold little."""
+        """Return the weighted mean. Arrays are scaled before they are added: a sum of half floats could overflow."""
         for value, weight in self.values:
             _check(value, weight, what)
         if any(hasattr(value, "shape") for value, _ in self.values):
@@ -119,7 +121,7 @@ def _mapped(how: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _paired(how: Callable[[Any, Any, str], Any], a: Any, b: Any, what: str) -> Any:
-    """Two answers as one: dicts by key, lists and tuples item by item, numbers and arrays by `how`."""
+    """Combine two answers: dicts by key, lists and tuples item by item, numbers and arrays by `how`."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return {key: _paired(how, a[key], b[key], what) for key in a}
     if isinstance(a, (list, tuple)) and isinstance(b, type(a)) and len(a) == len(b):
@@ -129,7 +131,7 @@ def _paired(how: Callable[[Any, Any, str], Any], a: Any, b: Any, what: str) -> A
 
 
 def _reducible(value: Any) -> bool:
-    """A number, or of a type that was registered and is no list."""
+    """Return whether a value is a number, an array or a tensor."""
     known = isinstance(value, numbers.Number) or hasattr(value, "shape")
     return known and not isinstance(value, (str, bytes))
 

@@ -1,4 +1,4 @@
-"""Which ranks a call goes to, and with what arguments: `plan_call` is a function of what the caller knows."""
+"""Dispatch of a call: `plan_call` chooses the ranks and the arguments of each from the caller's RoleSnapshot."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from dljob.calls import batch, mesh, rows
 from dljob.calls.batch import Arguments, Shares
 from dljob.calls.mark import DISPATCHES, RpcMark
 from dljob.errors import UsageError
+from dljob.telemetry.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A role as a caller sees it at a moment."""
+class RoleSnapshot:
+    """A role as a caller sees it at the time of one call."""
 
     role: str
     ranks: int
@@ -26,14 +27,14 @@ class View:
     caller: tuple[int, int] = (0, 1)
     """The caller's own rank, and how many ranks its role has."""
     in_flight: Mapping[int, int] | None = None
-    """Rank -> how many calls of this caller are under way to it."""
+    """Rank -> number of this caller's calls to it that have no answer yet."""
     turn: int = 0
-    """How many calls took turns before this one."""
+    """Number of earlier calls of this caller, for `round_robin` and ties of `least_loaded`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One call of many: to a rank, with the arguments of that number; `quiet`: its answer is not wanted."""
+    """One request: the rank, an index into `Dispatched.arguments`, and `quiet`, whether its answer is discarded."""
 
     rank: int
     arguments: int
@@ -42,17 +43,19 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A call as it goes out. Arguments stand once, however many ranks they go to."""
+    """The requests of one call. `arguments` holds shared ones once: they are pickled once for many ranks."""
 
     sends: tuple[Send, ...]
     arguments: tuple[Arguments, ...]
     single: bool = False
-    """It goes to one rank by its nature: the answer is that rank's, in no list."""
+    """Whether the dispatch picks one rank: the call's value is then the answer itself, not a list."""
     shares: Shares | None = None
 
 
-Choose = Callable[[View, Sequence[Any], Mapping[str, Any]], Sequence[tuple[int, Sequence[Any], Mapping[str, Any]]]]
-"""A dispatch of one's own: what is known, and the arguments -> (rank, args, kwargs) of each call."""
+Choose = Callable[
+    [RoleSnapshot, Sequence[Any], Mapping[str, Any]], Sequence[tuple[int, Sequence[Any], Mapping[str, Any]]]
+]
+"""A user's dispatch: (snapshot of the role, args, kwargs) -> (rank, args, kwargs) of each request."""
 
 _registered: dict[str, Choose] = {}
 
@@ -61,12 +64,12 @@ def register_dispatch(name: str, choose: Choose) -> None:
     """Add a dispatch, in the process of the callee and of the caller, before `@rpc(dispatch=name)` is read.
 
     Args:
-        name: what `@rpc(dispatch=)` and `.options(dispatch=)` call it.
-        choose: gets a View of the role, the arguments and the keyword arguments; gives (rank, args, kwargs) of each
-            call, in the order in which answers are to be collected.
+        name: the name for `@rpc(dispatch=)` and `.options(dispatch=)`.
+        choose: takes a RoleSnapshot, the arguments and the keyword arguments; returns (rank, args, kwargs) of each
+            request, in the order in which answers are collected.
 
     Raises:
-        UsageError: the name is one of ours.
+        UsageError: the name belongs to a built-in dispatch.
     """
     if name in DISPATCHES or name.startswith("hash:"):
         raise UsageError(f"register_dispatch({name!r}): that name is taken", hint="choose another one")
@@ -74,17 +77,18 @@ def register_dispatch(name: str, choose: Choose) -> None:
 
 
 def registered() -> tuple[str, ...]:
-    """The names of dispatches that were added."""
+    """Return the names of the dispatches that users registered."""
     return tuple(_registered)
 
 
-def plan_call(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
-    """Who gets what.
+def plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    """Return the requests of a call.
 
     Raises:
         UsageError: the arguments do not fit the dispatch, or the mesh does not fit the role.
     """
-    if mark.dispatch not in ("shard", "each"):  # the others cut nothing
+    # Only these two cut arguments; for the others `whole` around an argument has no meaning and is taken off.
+    if mark.dispatch not in ("shard", "each"):
         args, kwargs = rows.bare(args, kwargs)
     match mark.dispatch:
         case "all":
@@ -107,23 +111,24 @@ def plan_call(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[
             return _own(view, name, args, kwargs)
 
 
-def least_loaded(view: View) -> int:
-    """The rank with the fewest calls of this caller under way; of several, the next in turn."""
+def least_loaded(view: RoleSnapshot) -> int:
+    """Return the rank with the fewest unanswered calls of this caller; of several, the next one in turn."""
+    # The order begins at `turn`: with the ranks equally busy, a fixed order would send all calls to rank 0.
     busy = view.in_flight or {}
     order = [(view.turn + n) % view.ranks for n in range(view.ranks)]
     return min(order, key=lambda rank: busy.get(rank, 0))
 
 
-def owner(view: View) -> int:
-    """The rank that belongs to the caller's: the same number, or, of roles of other sizes, its share of them."""
+def owner(view: RoleSnapshot) -> int:
+    """Return the rank that serves the caller's rank: the same number, or scaled where the roles differ in size."""
     rank, size = view.caller
     return rank * view.ranks // size
 
 
 def sticky(key: object, ranks: int) -> int:
-    """The rank of a key: always the same, in every process, and few keys move when the number of ranks changes.
+    """Return the rank of a key: the same in every process, and few keys move when the number of ranks changes.
 
-    Rendezvous hashing: each rank draws a number from the key, the largest one has it.
+    Rendezvous hashing: each rank's hash of the key is a number, and the rank with the largest one serves the key.
 
     Raises:
         UsageError: a key of this type is not the same in every process.
@@ -133,7 +138,7 @@ def sticky(key: object, ranks: int) -> int:
 
 
 def _plain(key: Any) -> object:
-    """A key without the type that it has beside: texts of NumPy and members of an enum are the same text."""
+    """Reduce a key to a plain text, number or bytes, so that NumPy's texts and members of an enum hash like these."""
     match key:
         case None:
             return None
@@ -151,8 +156,8 @@ def _plain(key: Any) -> object:
                 ) from None
 
 
-def shards_of(view: View, mark: RpcMark, *, default: str | None = None) -> mesh.Layout:
-    """The shards over the axes that a method names; `default` is the axis where it names none and there is a mesh."""
+def shards_of(view: RoleSnapshot, mark: RpcMark, *, default: str | None = None) -> mesh.Layout:
+    """Return the shards over the method's axes; `default` is the axis where it names none and the role has a mesh."""
     axes = mark.axes
     if not axes and default and view.axes:
         if default not in view.axes:
@@ -168,32 +173,32 @@ def shards_of(view: View, mark: RpcMark, *, default: str | None = None) -> mesh.
     return mesh.layout(mesh.mesh_of(declared, view.ranks, view.role), axes, view.role)
 
 
-def _to_all(view: View, mark: RpcMark, one: Arguments) -> Dispatched:
+def _to_all(view: RoleSnapshot, mark: RpcMark, one: Arguments) -> Dispatched:
     layout = shards_of(view, mark)
     sends = tuple(Send(rank, 0, quiet=not layout.answers(rank)) for rank in range(view.ranks))
     return Dispatched(sends, (one,))
 
 
-def _to_one(view: View, rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def _to_one(view: RoleSnapshot, rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
     del view
     return Dispatched((Send(rank, 0),), ((args, kwargs),), single=True)
 
 
 def _by_shard(layout: mesh.Layout, arguments: Sequence[Arguments], shares: Shares | None = None) -> Dispatched:
-    """Each rank gets what is its shard's; answers come in the order of shards."""
+    """Send each rank the arguments of its shard; answers come in the order of shards."""
     ranks = sorted(range(len(layout.shard_of)), key=lambda rank: (layout.shard_of[rank], rank))
     sends = tuple(Send(rank, layout.shard_of[rank], quiet=not layout.answers(rank)) for rank in ranks)
     return Dispatched(sends, tuple(arguments), shares=shares)
 
 
-def _each(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def _each(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
     layout = shards_of(view, mark, default="dp")
     named = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
     for name, value in named:
         if isinstance(value, rows.Whole):
             continue
         if not isinstance(value, (list, tuple)) or len(value) != layout.shards:
-            got = f"{len(value)} items" if isinstance(value, (list, tuple)) else type(value).__name__
+            got = counted(len(value), "item") if isinstance(value, (list, tuple)) else type(value).__name__
             raise UsageError(f"dispatch='each': {name} is to be a list of {layout.shards}, one for each, got {got}")
     arguments = [
         (tuple(_nth(value, n) for value in args), {name: _nth(value, n) for name, value in kwargs.items()})
@@ -206,7 +211,7 @@ def _nth(value: Any, n: int) -> Any:
     return value.value if isinstance(value, rows.Whole) else value[n]
 
 
-def _shard(view: View, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def _shard(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
     layout = shards_of(view, mark, default="dp")
     shares = batch.shares(batch.count_rows(args, kwargs, mark.parameters), layout.shards, mark.pad)
     return _by_shard(layout, batch.split(args, kwargs, shares), shares)
@@ -223,7 +228,7 @@ def _key(mark: RpcMark, name: str, args: tuple[Any, ...], kwargs: Mapping[str, A
     )
 
 
-def _own(view: View, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+def _own(view: RoleSnapshot, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
     choose = _registered.get(name)
     if choose is None:
         raise UsageError(

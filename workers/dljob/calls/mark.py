@@ -1,4 +1,4 @@
-"""What `@rpc` says of a method, and what a role says of itself to those who call it."""
+"""Options of `@rpc` methods, their checks, and the service descriptor that a role sends to its callers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dljob.calls.batch import PADS, Pad
 from dljob.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 1800.0
-"""A call's deadline unless the method or the caller says otherwise; as long as torch's for collectives."""
+"""Default deadline of a call in seconds; the same as torch's default for collectives."""
 FOR_EVER_S = 1e9
 """Seconds from which there is no deadline, as with None: a lock cannot wait for much longer."""
 DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "owner", "hash:<parameter>")
 COLLECTS = ("list", "first", "concat", "sum", "mean", "max", "as_completed", "none")
 UNPADDED = ("concat", "none")
-"""How answers may be collected where rows are padded: what the padding added can be taken off again, or is not kept."""
+"""Collects that work with `pad="auto"`: `concat` can remove the padded rows of the answer, `none` discards it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RpcMark:
-    """What `@rpc` wrote on a method."""
+    """The options that `@rpc` attaches to a method."""
 
     idempotent: bool = False
     concurrency: int | None = None
@@ -35,27 +35,27 @@ class RpcMark:
     timeout_s: float | None = DEFAULT_TIMEOUT_S
     stream: bool = False
     parameters: tuple[str, ...] = ()
-    """The names of its parameters, after `self`: `hash:` finds its own among them."""
+    """Names of the method's parameters after `self`, in which `hash:<parameter>` finds the position of its key."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that `mesh` names."""
+        """Names of the axes in `mesh`."""
         return tuple(name.strip() for name in self.mesh.split(",")) if self.mesh else ()
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What a role tells its callers of itself, once: its methods, and the mesh of its ranks; without one, none."""
+class ServiceDescriptor:
+    """Description of a role for its callers, sent once: its methods, and the mesh of its ranks (empty without one)."""
 
     methods: Mapping[str, RpcMark] = field(default_factory=dict[str, RpcMark])
     mesh: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str], collects: Iterable[str]) -> RpcMark:
-    """A mark with other options, as `@rpc(...)` and `.options(...)` name them; the names that are registered too.
+    """Return a mark with changed options, checked; `dispatches` and `collects` are the names that users registered.
 
     Raises:
-        UsageError: an option is unknown, or its value wrong; it says which.
+        UsageError: an option is unknown or has a wrong value; the message names it.
     """
     plain = {name: _PLAIN[name](value) if name in _PLAIN else value for name, value in changes.items()}
     made = replace(mark, **{_FIELD.get(name, name): value for name, value in plain.items()})
@@ -74,10 +74,10 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
 
 
 def seconds(value: Any, wanted: str = "seconds") -> float | None:
-    """Seconds that a user gave as a number of any kind; None for None and for what is longer than anything lasts.
+    """Convert a user's timeout of any numeric type to seconds; None for None and from FOR_EVER_S on.
 
     Raises:
-        UsageError: it is no number.
+        UsageError: the value is not a number.
     """
     if value is None:
         return None
@@ -139,7 +139,7 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "mesh": _mesh,
     "idempotent": _idempotent,
 }
-"""Options as plain values of Python, checked: they go on the wire, which knows no number of NumPy."""
+"""Option -> check and conversion to a plain Python value: the wire format cannot carry NumPy's numbers."""
 
 
 def _one_of(option: str, value: object, known: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Meshes: where each rank of a role stands on named axes (dp, tp, pp, cp), and which rank answers for its shard."""
+"""Meshes: coordinates of a role's ranks on named axes (dp, tp, pp, cp), and the rank that answers for each shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dljob.errors import UsageError
 
 LAST_ANSWERS = "pp"
-"""The axis whose last coordinate answers, not its first: a pipeline's output is at its end."""
+"""The axis on which the last coordinate answers instead of the first: the last stage of a pipeline has the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of ranks of the mesh."""
         return math.prod(size for _, size in self.axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Axis -> where the rank stands on it."""
+        """Return axis -> coordinate of a rank."""
         found: dict[str, int] = {}
         for name, size in reversed(self.axes):
             rank, found[name] = divmod(rank, size)
@@ -40,19 +40,19 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """Number of shards."""
         return len(self.answering)
 
     def answers(self, rank: int) -> bool:
-        """Whether a rank answers for its shard."""
+        """Return whether a rank answers for its shard."""
         return self.answering[self.shard_of[rank]] == rank
 
 
 def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
-    """The mesh that a role's class declares; one size may be -1: what is left.
+    """Return the mesh that a role's class declares; one size may be -1, for the remaining ranks.
 
     Raises:
-        UsageError: a size is no whole number from 1, or the axes do not make the role's ranks.
+        UsageError: a size is no whole number from 1, or the product of the sizes is not the number of ranks.
     """
     sizes = dict(declared)
     open_axes = [name for name, size in sizes.items() if size == -1]
@@ -73,9 +73,9 @@ def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
 
 
 def layout(mesh: Mesh, names: Sequence[str], role: str) -> Layout:
-    """The shards over some axes: ranks that differ only on the other axes have the same shard.
+    """Return the shards over some axes: ranks that differ only on the other axes share a shard.
 
-    On the other axes the rank at 0 answers; on `pp` the last one.
+    Of these ranks the one at coordinate 0 of the other axes answers; on `pp` the one at the last coordinate.
 
     Raises:
         UsageError: the mesh has no such axis.
@@ -103,5 +103,5 @@ def layout(mesh: Mesh, names: Sequence[str], role: str) -> Layout:
 
 
 def every_rank(ranks: int) -> Layout:
-    """Without a mesh each rank is a shard of its own."""
+    """Return the layout without a mesh: each rank is its own shard."""
     return Layout(tuple(range(ranks)), tuple(range(ranks)))

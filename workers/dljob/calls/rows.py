@@ -1,6 +1,6 @@
-"""What can be cut along its first dimension and joined again: lists, and the types that libraries register.
+"""Types with rows, which can be cut along their first dimension and joined again: lists, and registered types.
 
-A dict and a tuple hold such values and are cut value by value; anything else goes whole to every shard.
+Dicts and tuples are cut value by value; values of other types go whole to every shard.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dljob.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A type with rows. `count` gives None for a value that has none after all, as an array of no dimension."""
+class RowType:
+    """A type with rows. `count` returns None for a value without rows, such as an array of no dimension."""
 
     count: Callable[[Any], int | None]
     cut: Callable[[Any, int, int], Any]
@@ -25,22 +25,22 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An argument that is not to be cut; see `whole`."""
+    """Wrapper of an argument that must not be cut; see `whole`."""
 
     value: Any
 
 
-_LIST = Rows(len, lambda value, a, b: value[a:b], lambda parts: list(chain.from_iterable(parts)))
-_known: dict[str, Rows] = {"builtins.list": _LIST}
+_LIST = RowType(len, lambda value, a, b: value[a:b], lambda parts: list(chain.from_iterable(parts)))
+_known: dict[str, RowType] = {"builtins.list": _LIST}
 
 
 def whole(value: Any) -> Any:
-    """What goes as it is to every shard, though it could be cut; around an argument of a call."""
+    """Wrap an argument of a call so that it goes uncut to every shard, though its type has rows."""
     return Whole(value)
 
 
 def bare(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments without `whole` around them, where nothing is cut."""
+    """Return the arguments without the wrapper of `whole`, for dispatches that cut nothing."""
     plain = tuple(value.value if isinstance(value, Whole) else value for value in args)
     return plain, {name: value.value if isinstance(value, Whole) else value for name, value in kwargs.items()}
 
@@ -56,18 +56,18 @@ def register_rows(
     """Teach `shard` and `concat` a type, and its subclasses.
 
     Args:
-        kind: the type, or its dotted name, so that nothing need be imported.
-        count: how many rows a value has; None: it has none, and goes whole.
-        cut: the rows from the second to before the third argument, as a value of its own.
-        join: one value of several, in their order.
-        maximum: the larger of two, row by row; for `collect="max"`.
+        kind: the type, or its dotted name, which saves the import of its module.
+        count: returns the number of rows of a value; None for a value without rows, which goes whole.
+        cut: takes a value, a first and an end index; returns these rows as a value of its own.
+        join: makes one value of several, in their order.
+        maximum: returns the larger of two values, element by element; for `collect="max"`.
     """
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    _known[name] = Rows(count, cut, join, maximum)
+    _known[name] = RowType(count, cut, join, maximum)
 
 
-def kind_of(value: Any) -> Rows | None:
-    """What is registered for a value's type, or one that it derives from."""
+def kind_of(value: Any) -> RowType | None:
+    """Return the RowType registered for a value's type or for a base class of it, else None."""
     for kind in type(value).__mro__:
         found = _known.get(f"{kind.__module__}.{kind.__qualname__}")
         if found is not None:
@@ -75,14 +75,14 @@ def kind_of(value: Any) -> Rows | None:
     return None
 
 
-def rows_of(value: Any) -> Rows | None:
-    """How a value is cut; None for one that has no rows."""
+def rows_of(value: Any) -> RowType | None:
+    """Return the RowType of a value that has rows, else None."""
     found = kind_of(value)
     return found if found is not None and found.count(value) is not None else None
 
 
 def counts(value: Any, where: str) -> Iterator[tuple[str, int]]:
-    """(where, rows) of all that would be cut in a value."""
+    """Yield (path, number of rows) of each part of a value that would be cut."""
     if isinstance(value, Whole):
         return
     if rows := rows_of(value):
@@ -95,8 +95,8 @@ def counts(value: Any, where: str) -> Iterator[tuple[str, int]]:
             yield from counts(item, f"{where}[{number}]")
 
 
-def change(value: Any, how: Callable[[Rows, Any], Any]) -> Any:
-    """A value with everything in it that has rows changed; the rest, and what is `whole`, as it is."""
+def change(value: Any, how: Callable[[RowType, Any], Any]) -> Any:
+    """Return a value with `how` applied to each part that has rows; other parts and `whole` ones stay as they are."""
     if isinstance(value, Whole):
         return value.value
     if rows := rows_of(value):
@@ -109,10 +109,10 @@ def change(value: Any, how: Callable[[Rows, Any], Any]) -> Any:
 
 
 def join(parts: Sequence[Any], what: str) -> Any:
-    """One value of several, along the first dimension; dicts and tuples value by value; None of nothing but None.
+    """Join several values along the first dimension; dicts and tuples value by value; only None values give None.
 
     Raises:
-        UsageError: they cannot be joined.
+        UsageError: the values cannot be joined.
     """
     first = parts[0]
     if rows := rows_of(first):
@@ -132,6 +132,6 @@ def join(parts: Sequence[Any], what: str) -> Any:
 
 
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
-    """A tuple of the same kind: a named one stays named."""
+    """Return a tuple of the same type as `value`: a named tuple stays a named tuple."""
     made = getattr(type(value), "_make", None)
     return made(items) if made else tuple(items)

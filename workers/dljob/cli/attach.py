@@ -1,4 +1,4 @@
-"""From a job's entry in the registry to a handle on the living job, from another process."""
+"""Handles of running jobs that another process started, found by the registry."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.registry import JobRecord
+from dljob.api.registry import RegistryEntry
 from dljob.cli.where import elsewhere
-from dljob.errors import NotFoundError, UnreachableError
+from dljob.errors import NotFoundError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
 
 
-def local(verb: str, job: str) -> JobRecord:
-    """A job of this machine, for a command.
+def local(verb: str, job: str) -> RegistryEntry:
+    """Return a job of this machine for a command.
 
     Raises:
-        NotFoundError: there is none; says where else it may be.
+        NotFoundError: there is none; the hint says where else it may be.
     """
     try:
         return registry.find(job)
     except NotFoundError as error:
+        # Only a hint: a command never looks on a cluster by itself (ADR 13).
         other = elsewhere(verb, job)
         if not other:
             raise
@@ -31,39 +32,32 @@ def local(verb: str, job: str) -> JobRecord:
 
 
 @contextmanager
-def attached(record: JobRecord) -> Generator[JobHandle]:
-    """The living job while the block runs.
+def attached(record: RegistryEntry) -> Generator[JobHandle]:
+    """Open a handle of a running job.
 
     Raises:
-        NotFoundError: it has ended.
-        UnreachableError: its Ray does not answer.
+        NotFoundError: the job has ended.
+        UnreachableError: nothing answers for it.
     """
     refuse_dead(record)
     from dljob.api.handle import JobHandle
-    from dljob.runtime.connect import joined
-    from dljob.runtime.launch import attach
+    from dljob.api.reach import reach
 
-    with joined(record.address, dict(record.environment)):
-        try:
-            connection = attach(record.uid)
-        except NotFoundError as error:
-            raise UnreachableError(
-                f"the Ray at {record.address} does not know job {record.name}", hint=f"its folder: {record.dir}"
-            ) from error
+    with reach(record) as connection:
         yield JobHandle(record, connection)
 
 
-def refuse_dead(record: JobRecord) -> None:
-    """Refuse a job that takes no orders any more.
+def refuse_dead(record: RegistryEntry) -> None:
+    """Refuse a job that can take no orders any more.
 
     Raises:
-        NotFoundError: it has ended, or its runner is gone.
+        NotFoundError: the job has ended, or its runner is gone.
     """
     if record.over:
         phase = record.status().get("phase")
-        raise NotFoundError(f"job {record.name} has ended: {phase}", hint=f"see dljob status {record.name}")
+        raise NotFoundError(f"job {record.name} has ended: {phase}", hint=f"see dljob status {record.uid[:8]}")
     if record.stale:
         raise NotFoundError(
-            f"job {record.name} is gone: its runner, pid {record.runner}, ended without a last word",
+            f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status",
             hint=f"its journal and logs are in {record.dir}",
         )

@@ -1,4 +1,4 @@
-"""What `dljob run --faults`, `dljob chaos` and `dljob sim --faults` say of a faults file."""
+"""Display of injected faults for `dljob run --faults`, `dljob chaos` and `dljob sim --faults`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from dljob.cli import output
 from dljob.errors import ExitCode
 
 if TYPE_CHECKING:
-    from dljob.runtime.inflict import Inflictor
+    from dljob.runtime.faults.injector import FaultInjector
 
 SOON_S = 0.05
 
 
 class Looking:
-    """Lets an inflictor see what a watch sees."""
+    """Participant in a watch that passes statuses and notes on to a fault injector."""
 
-    def __init__(self, inflictor: Inflictor, say: Callable[[str], None]) -> None:
+    def __init__(self, inflictor: FaultInjector, say: Callable[[str], None]) -> None:
         self._inflictor = inflictor
         self._say = say
 
     def patience(self) -> float:
-        """Until the next fault that comes by time; a little where one waits for its target."""
+        """Return the time until the next scheduled fault; a short time while a fault waits for its target."""
+        # Not 0: a fault that waits for its target would make the watch spin.
         return max(SOON_S, self._inflictor.patience(time.time()))
 
     def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
-        """Do what is due, and say so."""
+        """Inject due faults, and report them."""
         for line in self._inflictor.observe(status, notes):
             self._say(f"fault: {line}")
 
 
 def show(told: Mapping[str, Any]) -> None:
-    """A report as lines on stdout."""
+    """Print a report to stdout."""
     for row in told["faults"]:
         output.data(f"{_at(row['at'])}  {row['fault']} {row['target']}")
         for incident in row["incidents"]:
@@ -55,7 +56,7 @@ def _line(incident: Mapping[str, Any]) -> str:
 
 
 def verdict(told: Mapping[str, Any]) -> ExitCode:
-    """Say what is not as expected; JOB_FAILED when something is not."""
+    """Report unmet expectations; return JOB_FAILED when there are any."""
     if not told:
         return ExitCode.OK
     for number, row in enumerate(told["faults"]):

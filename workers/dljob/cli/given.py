@@ -1,34 +1,143 @@
-"""A job as a command was given it: the file, and what flags say over it."""
+"""Job given to a command: its file, with changes from flags."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+from cyclopts import Parameter
+
+from dljob.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from dljob.spec.model import DLJobManifest
+    from dljob.spec.rules.findings import Finding
 
 
-def manifest_of(file: Path, *, name: str | None = None, backend: str | None = None) -> DLJobManifest:
-    """The one job of a file, under another name or backend when given.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """Flags that change a job's file for one run."""
+
+    name: Annotated[str | None, Parameter(help="name of the job, instead of the file's.")] = None
+    set: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="",
+            show_default=False,
+            help="override a value of the spec, such as roles.trainer.replicas=4; list items by name or number, the "
+            "value in YAML; may be repeated.",
+        ),
+    ] = ()
+    env: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="", show_default=False, help="NAME=VALUE for the environment of every role; may be repeated."
+        ),
+    ] = ()
+
+
+UNCHANGED = Overrides()
+
+
+def manifest_of(
+    file: Path, *, changes: Overrides = UNCHANGED, backend: str | None = None, here: bool = False
+) -> DLJobManifest:
+    """Load the one job of a file and apply the flags; `here`: its scripts must be in its folder.
 
     Raises:
-        UsageError: the file cannot be read.
-        SpecError: with every problem.
+        UsageError: the file cannot be read, or a flag names something that does not exist.
+        SpecError: the spec is wrong; the error has every problem.
     """
-    from dljob.spec.load import load_file, parse
+    from dljob.spec.loading.load import load_file, parse
 
-    manifest = load_file(file)
-    if name is None and backend is None:
+    manifest = load_file(file, rules=partial(missing_code, file) if here else None)
+    if changes == UNCHANGED and backend is None:
         return manifest
+    # Flags change the valid document, which is validated once more: an override can break any rule.
     data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if name is not None:
-        data["metadata"]["name"] = name
+    spec = data["spec"]
+    if changes.name is not None:
+        data["metadata"]["name"] = changes.name
     if backend is not None:
-        data["spec"]["backend"] = {**(data["spec"].get("backend") or {}), "name": backend}
+        spec["backend"] = {**(spec.get("backend") or {}), "name": backend}
+    for text in changes.set:
+        _assign(spec, text)
+    for text in changes.env:
+        name, value = _split(text, "--env", "NAME=VALUE")
+        # The last value of a name counts, also over the file's.
+        rest = [each for each in spec.get("env", []) if each["name"] != name]
+        spec["env"] = [*rest, {"name": name, "value": value}]
     return parse(data)
 
 
+def _split(text: str, flag: str, form: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise UsageError(f"{flag} {text}", hint=f"write {flag} {form}")
+    return name, value
+
+
+def _assign(spec: dict[str, JsonValue], text: str) -> None:
+    """Set one value of `--set` in a spec."""
+    from dljob.spec.text.tree import read
+
+    path, value = _split(text, "--set", "roles.trainer.replicas=4")
+    *parents, last = path.removeprefix("spec.").split(".")
+    place: JsonValue = spec
+    for part in parents:
+        place = _inside(place, part, path)
+    # YAML, as in the file: 4 is a number, "4" a text, [a, b] a list.
+    (document,) = read(f"value: {value}") or (None,)
+    if document is None or document.faults or not isinstance(document.data, dict):
+        raise UsageError(f"--set {text}: {value!r} is no YAML value", hint="a text with signs of YAML stands in quotes")
+    if isinstance(place, list):
+        place[_index(place, last, path)] = document.data["value"]
+    elif isinstance(place, dict):
+        place[last] = document.data["value"]
+    else:
+        _unfit(path, last)
+
+
+def _inside(place: JsonValue, part: str, path: str) -> JsonValue:
+    if isinstance(place, list):
+        return place[_index(place, part, path)]
+    return place.setdefault(part, {}) if isinstance(place, dict) else _unfit(path, part)
+
+
+def _index(items: list[JsonValue], part: str, path: str) -> int:
+    """Return the index of a list item by its name or number."""
+    names = [str(item.get("name", "")) if isinstance(item, dict) else "" for item in items]
+    if part in names:
+        return names.index(part)
+    if part.isdecimal() and int(part) < len(items):
+        return int(part)
+    return _unfit(path, part, [name for name in names if name])
+
+
+def _unfit(path: str, part: str, names: Sequence[str] = ()) -> NoReturn:
+    raise UsageError(f"--set {path}: there is no {part}", hint=f"there is {', '.join(names)}" if names else "")
+
+
 def folder_of(file: Path, manifest: DLJobManifest) -> Path:
-    """Where the code of a job is: `code.workingDir`, else the folder of its file."""
+    """Return the code folder of a job: `code.workingDir`, else the folder of its file."""
     return file.resolve().parent / (manifest.spec.code.working_dir or "")
+
+
+def missing_code(file: Path, manifest: DLJobManifest) -> list[Finding]:
+    """Return a finding for each role whose script is not in the job's folder."""
+    from dljob.spec.rules.findings import Finding
+
+    folder, found = folder_of(file, manifest), list[Finding]()
+    for index, role in enumerate(manifest.spec.roles):
+        script = role.entrypoint.module
+        if script and script.endswith(".py") and not (folder / script).is_file():
+            words = f"there is no file {script} in {folder}, the job's folder"
+            hint = "mend the path, or name the folder in spec.code.workingDir"
+            found.append(Finding(("spec", "roles", index, "entrypoint", "module"), words, hint))
+    return found

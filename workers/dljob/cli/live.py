@@ -1,4 +1,4 @@
-"""A job on a terminal: one panel, redrawn in place; and the plain form of the same elsewhere."""
+"""Display of a job: on a terminal one panel, redrawn in place; elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -10,67 +10,85 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dljob.cli import output
 from dljob.cli.progress import View, last_word
+from dljob.cli.terminal import safe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _REFRESH_HZ = 8
+_OPEN = 8
+"""Most unfinished lines that are drawn."""
 
 
 class Screen(Protocol):
-    """Something that shows a running job."""
+    """Display of a running job."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Begin the display."""
         ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Stop showing; what was shown stays."""
+        """End the display; its last state stays visible."""
         ...
 
     def show(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
-        """Take in a status and the notes since the last one."""
+        """Show a status and the notes since the last one."""
         ...
 
     def say(self, text: str) -> None:
-        """A line of our own."""
+        """Show a line of dljob's own."""
+        ...
+
+    redraws: bool
+    """Whether an unfinished line can be redrawn."""
+
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        """Show finished and unfinished lines of ranks; callable from any thread."""
         ...
 
     def end(self, status: Mapping[str, Any]) -> None:
-        """The last word."""
+        """Show the outcome."""
         ...
 
 
 def screen(name: str) -> Screen:
-    """A panel where stderr is a terminal, else lines."""
+    """Return a panel if stderr is a terminal, else lines."""
     view = View(name, begun=time.monotonic())
     return Panel(view) if sys.stderr.isatty() and output.coloured(terminal=True) else Lines(view)
 
 
 class Lines:
-    """One line for each change, on stderr."""
+    """Display as one line for each change, on stderr."""
+
+    redraws = False
 
     def __init__(self, view: View) -> None:
         self._view = view
 
     def __enter__(self) -> Self:
-        """Nothing to prepare."""
+        """Begin; nothing to prepare."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing to undo."""
+        """End; nothing to undo."""
 
     def show(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
-        """The lines that this is worth."""
-        for line in self._view.update(status, notes, time.monotonic()):
+        """Print the changes since the last status."""
+        for line in self._view.update(status, notes, time.monotonic(), time.time()):
             output.say(line)
 
     def say(self, text: str) -> None:
-        """A line of our own."""
+        """Print a line of dljob's own."""
         output.say(self._view.say(text, time.monotonic()))
 
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        """Print the finished lines; unfinished ones come once they are finished."""
+        del unfinished
+        if lines:
+            output.say("\n".join(lines))
+
     def end(self, status: Mapping[str, Any]) -> None:
-        """The last step and the last word."""
+        """Print the last step and the outcome."""
         now = time.monotonic()
         for line in self._view.last_step(now):
             output.say(line)
@@ -78,14 +96,18 @@ class Lines:
 
 
 class Panel:
-    """Phase, roles, step, curve and the latest notes, redrawn in place."""
+    """Display of phase, roles, step, curve and latest notes, redrawn in place; lines of ranks scroll above it."""
+
+    redraws = True
 
     def __init__(self, view: View) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._view = view
+        # stdout is for the result, which may go into a pipe while the panel is on the terminal.
         self._live = Live(console=Console(stderr=True), refresh_per_second=_REFRESH_HZ)
+        self._unfinished: Sequence[str] = ()
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -93,30 +115,54 @@ class Panel:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Leave the last picture on the screen."""
+        """Stop drawing; the last picture stays."""
         self._live.__exit__(kind, error, at)
 
     def show(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
-        """Redraw."""
-        self._view.update(status, notes, time.monotonic())
-        self._live.update(draw(self._view, time.monotonic()))
+        """Update and redraw."""
+        self._view.update(status, notes, time.monotonic(), time.time())
+        self._draw()
 
     def say(self, text: str) -> None:
         """Add a line and redraw."""
         self._view.say(text, time.monotonic())
-        self._live.update(draw(self._view, time.monotonic()))
+        self._draw()
+
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        """Print all lines above the panel in one call, since each call redraws the panel."""
+        if unfinished != self._unfinished:
+            self._unfinished = unfinished
+            # The panel first: lines that have just been finished would otherwise appear twice for a moment.
+            self._draw(at_once=bool(lines))
+        if lines:
+            self._live.console.print(coloured_text("\n".join(lines)), soft_wrap=True, highlight=False)
+
+    def _draw(self, *, at_once: bool = False) -> None:
+        self._live.update(draw(self._view, time.monotonic(), self._unfinished), refresh=at_once)
 
     def end(self, status: Mapping[str, Any]) -> None:
-        """The last picture, with the last word."""
+        """Draw the last picture, with the outcome."""
         self._view.phase = str(status.get("phase", ""))
         self.say(last_word(status))
 
 
-_COLOURS = {"Running": "green", "Succeeded": "green", "Failed": "red", "Recovering": "yellow", "Stopping": "yellow"}
+_COLOURS = {
+    **dict.fromkeys(("Running", "Succeeded"), "green"),
+    **dict.fromkeys(("Recovering", "Stopping", "Stopped"), "yellow"),
+    "Failed": "red",
+}
 
 
-def draw(view: View, now: float) -> RenderableType:
-    """The picture of a job."""
+def coloured_text(lines: str) -> RenderableType:
+    """Convert text of ranks, keeping its colours and no other control sequence."""
+    from rich.text import Text
+
+    made = safe(lines, colours=True)
+    return Text.from_ansi(made) if "\x1b" in made else Text(made)
+
+
+def draw(view: View, now: float, unfinished: Sequence[str] = ()) -> RenderableType:
+    """Return the picture of a job, with unfinished lines of ranks above it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -131,8 +177,9 @@ def draw(view: View, now: float) -> RenderableType:
         done = role["ready"] + role["succeeded"]
         style = "" if done >= role["desired"] else "yellow"
         roles.add_row(role["name"], Text(f"{done}/{role['desired']}", style), str(role["restarts"] or ""))
-    parts: list[RenderableType] = [head, roles]
+    open_lines = [Text(safe(line, colours=False), no_wrap=True, overflow="ellipsis") for line in unfinished[:_OPEN]]
+    parts: list[RenderableType] = [*open_lines, head, roles]
     if view.headline():
-        parts.append(Text(view.headline()))
-    parts += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in view.recent]
+        parts.append(Text(safe(view.headline(), colours=False)))
+    parts += [Text(safe(line, colours=False), "dim", no_wrap=True, overflow="ellipsis") for line in view.recent]
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""The `dljob` command: parses, runs one command, turns errors into messages and exit codes."""
+"""The `dljob` command: parses its arguments, runs one subcommand, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -6,48 +6,57 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from dljob.cli import output
-from dljob.errors import DLJobError, ExitCode, UsageError
+from dljob.errors import DLJobError, ExitCode, RenamedWarning, UsageError, not_installed
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
 
 DEBUG = "--debug"
 TORCHRUN = "torchrun"
-"""Its words are torchrun's, and those of a script: they are not ours to parse."""
+"""Command whose arguments are parsed by torchrun's rules, and end in those of a script."""
 COMMANDS = {
     "run": "Run a job and watch it to its end: on this machine, or on Kubernetes.",
-    "torchrun": "Run a script of torchrun's, unchanged, as a job: here, on a Ray that runs, or on Kubernetes.",
-    "submit": "Start a job on Kubernetes, or on a Ray that runs already, and return when it is in hand there.",
+    "torchrun": "Run an unchanged torchrun script as a job: on this machine, on a running Ray, or on Kubernetes.",
+    "submit": "Start a job on Kubernetes or on a running Ray, and return once it is accepted.",
+    "init": "Write a small working job, dljob.yaml and its script, into a folder that has neither.",
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
-    "validate": "Check job files: unknown fields, wrong values, roles or a plan that do not fit together.",
+    "validate": "Check job files: unknown fields, invalid values, roles or a plan that do not fit together.",
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
-    "logs": "Show the output of a job's ranks, each line after [role/rank].",
-    "events": "Show what happened to a job: room found, roles ready, failures, restarts, the end.",
-    "stack": "Show where the ranks of a running job are: the stacks of all their threads, without stopping them.",
+    "describe": "Show one job on a page: spec, status, nodes, faults and causes, last events, location of its logs.",
+    "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
+    "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
+    "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
-    "scale": "Give an Elastic role of a running job another number of ranks, within minReplicas and maxReplicas.",
-    "suspend": "Give a job's machines back on Kubernetes: what is in memory is saved, and nothing of it is left but "
-    "the DLJob.",
-    "resume": "Let a suspended job go on: on new machines, from its last checkpoint, with its spec as it is now.",
-    "stop": "End a running job; its journal, logs and what it saved stay in its folder.",
-    "chaos": "Do the faults of a file to a running job of this machine, and tell what it did about each.",
-    "doctor": "Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.",
-    "sim": "Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.",
-    "crd": "Print the CustomResourceDefinition: every field of a job, described.",
+    "scale": "Change the number of ranks of a running job's Elastic role, within minReplicas and maxReplicas.",
+    "suspend": "Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.",
+    "resume": "Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.",
+    "stop": "Stop a running job; its journal, logs and checkpoints stay in its folder.",
+    "chaos": "Inject the faults of a file into a running job on this machine, and report its reaction to each.",
+    "checkpoint": "List or verify checkpoints, or export one for other tools; no running job is needed.",
+    "delete": "Delete the folders of ended jobs: journal, logs and files of their ranks.",
+    "prune": "Delete the folders of all jobs that ended some time ago.",
+    "doctor": "Check the requirements of jobs, on this machine and on the kubeconfig's cluster, with a fix for each.",
+    "sim": "Test PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and duplicated events.",
+    "crd": "Print the CustomResourceDefinition, which describes every field of a job.",
+    "completion": "Print a shell's completion script for this command.",
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
-"""Name -> the first line of its docstring, said here so that the help imports no command."""
+"""Name -> first line of the command's docstring, repeated here so that the help imports no command."""
+MODULES = {"plan": "show_plan", "resume": "suspend"}
+"""Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
     *(
         "run",
         "submit",
         "status",
+        "describe",
         "logs",
         "events",
         "stack",
@@ -60,26 +69,28 @@ ABOUT_JOBS = (
         "doctor",
     ),
 )
-"""Commands that can be about a cluster; under `kubectl dljob` they are."""
+"""Commands that can act on a cluster; under `kubectl dljob` they do."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.
 
-Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; --debug, anywhere, shows tracebacks.
+Data goes to stdout, everything else to stderr. NO_COLOR turns colours off; --debug, anywhere, shows tracebacks;
+--version is the command version.
 
-Commands are about this machine, unless --kubernetes, --namespace or --context says that they are about a cluster.
+Commands act on this machine, unless --kubernetes, --namespace or --context selects a cluster.
 
-Exit codes: 0 done, 1 the job failed, 2 wrong usage or a wrong spec or a plan that does not fit, 3 not found,
-4 Ray or Kubernetes not reachable or not allowed, 5 timed out, 130 interrupted.
+Exit codes: 0 done, 1 job failed, 2 wrong usage, invalid spec or a plan that does not fit, 3 not found, 4 Ray or
+Kubernetes unreachable or access denied, 5 timed out, 6 job stopped by another user or process, 130 interrupted.
 """
 
 
 def build(chosen: str = "") -> App:
-    """The command tree; only the `chosen` command's module is imported, for its own help."""
+    """Build the command tree; only the module of the `chosen` command is imported, for its own help."""
     from cyclopts import App
 
     app = App(name="dljob", help=HELP, help_format="markdown", version_flags=(), help_flags=("--help", "-h"))
     for order, (name, summary) in enumerate(COMMANDS.items()):
-        module = "show_plan" if name == "plan" else name
+        module = MODULES.get(name, name)
+        # A command as a path: cyclopts imports it only when it is called, and `dljob --help` imports none.
         app.command(
             f"dljob.cli.commands.{module}:{name}", name=name, help=None if name == chosen else summary, sort_key=order
         )
@@ -88,32 +99,43 @@ def build(chosen: str = "") -> App:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
+    # Order: streams first, since parsing may already print; arguments of torchrun's script keep their own --debug.
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     own = _own(words)
+    # --debug may stand anywhere before torchrun's script, and no command declares it.
     code = run([word for word in words[:own] if word != DEBUG] + words[own:], debug=DEBUG in words[:own])
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
-        os._exit(code)  # nobody reads us any more; flushing once more at exit would complain
+        os._exit(code)  # the reader is gone; the flush at a normal exit would only print a second error
     except OSError as error:
+        # A full disk may show only at this flush, and must not end in success.
         os._exit(code or _refused(error))
+    if _joining():
+        os._exit(code)
     sys.exit(code)
 
 
-def _open_streams() -> None:
-    """Give the command the streams that it was started without (`>&-`), in the order of their numbers.
+def _joining() -> bool:
+    """Whether a thread still joins a Ray that does not answer: a normal exit would wait for it."""
+    connect = sys.modules.get("dljob.runtime.backend.connect")
+    return connect is not None and any(each.name == connect.JOINING for each in connect.threading.enumerate())
 
-    Else what is opened first has such a number, and what somebody prints goes there.
+
+def _open_streams() -> None:
+    """Open standard streams that the command was started without (`>&-`), in the order of their descriptors.
+
+    Otherwise the next file to be opened gets such a descriptor, and prints would go into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as we live
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open as long as the process
 
 
 def _own(words: Sequence[str]) -> int:
-    """How many of the words are not those of a script of torchrun's, whose --debug is its own."""
+    """Return how many words precede those of torchrun's script, whose --debug is its own."""
     begin = _line(words)
     if not begin or DEBUG not in words:
         return len(words)
@@ -123,53 +145,83 @@ def _own(words: Sequence[str]) -> int:
 
 
 def _line(words: Sequence[str]) -> int:
-    """Where a line of torchrun's begins; 0: this is another command."""
+    """Return where torchrun's arguments begin; 0: this is another command."""
     first = next((i for i, word in enumerate(words) if word != DEBUG), None)
     return 0 if first is None or words[first] != TORCHRUN else first + 1
 
 
 def kubectl_main() -> NoReturn:
-    """`kubectl dljob ...`: the same commands, about the cluster of the kubeconfig."""
+    """Run `kubectl dljob ...`: the same commands, on the kubeconfig's cluster."""
     main(on_kubernetes(sys.argv[1:]))
 
 
 def on_kubernetes(words: Sequence[str]) -> list[str]:
-    """The words of a command with the flag that says that it is about a cluster."""
+    """Insert the flag that selects the cluster into the words of a command."""
     if begin := _line(words):
         return [*words[:begin], "--to", "kubernetes", *words[begin:]]
     at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
+    # Another word came first: this one is its argument, which only happens to be called like a command.
     if at is None or any(not word.startswith("-") for word in words[:at]):
         return list(words)
     return [*words[: at + 1], "--kubernetes", *words[at + 1 :]]
 
 
 def run(words: Sequence[str], *, debug: bool = False) -> int:
-    """Run the command; its exit code. Every error of ours becomes a message, every other one too unless `debug`."""
+    """Run the command and return its exit code. Errors become messages, unexpected ones too unless `debug`."""
     try:
-        return _dispatch(words)
+        with warnings.catch_warnings():  # ours are lines for people; those of libraries go where they always go
+            _tell_of_old_names()
+            return _dispatch(words)
     except DLJobError as error:
         with suppress(OSError):
             if debug:
                 traceback.print_exc()
             output.error(error)
         return int(error.exit_code)
+    # Commands that watch have handlers of their own; here it came at any point, and there is nothing to say.
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
+        # As if the signal had ended the command, which Python ignores: `dljob logs JOB | head` is no error.
         return 128 + signal.SIGPIPE
     except OSError as error:
         return _refused(error, debug=debug)
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, ModuleNotFoundError) and (missing := not_installed(error)):
+            with suppress(OSError):
+                output.error(missing)
+            return int(missing.exit_code)
         with suppress(OSError):
             output.say(f"error: {type(error).__name__}: {error}")
             output.say("  this is a fault of dljob; add --debug for the traceback, and please report it")
         return int(ExitCode.JOB_FAILED)
 
 
+def _tell_of_old_names() -> None:
+    """Print each RenamedWarning as a line on stderr, until the surrounding `catch_warnings` ends."""
+    usual = warnings.showwarning
+
+    def show(  # noqa: PLR0917 - as `warnings.showwarning` is called
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, RenamedWarning):
+            output.say(f"warning: {message}")
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.simplefilter("always", RenamedWarning)
+    warnings.showwarning = show
+
+
 def _refused(error: OSError, *, debug: bool = False) -> int:
-    """Say what the machine refused, a full disk for one: that is no fault of dljob."""
+    """Report a refusal of this machine, such as a full disk, which is no fault of dljob."""
     with suppress(OSError):
         if debug:
             traceback.print_exception(error)
@@ -178,6 +230,7 @@ def _refused(error: OSError, *, debug: bool = False) -> int:
 
 
 def _reason(error: OSError) -> str:
+    # getcwd() in a deleted folder raises without a name.
     if isinstance(error, FileNotFoundError) and error.filename is None and not _in_folder():
         return "the current folder is gone"
     what = error.strerror or str(error) or type(error).__name__
@@ -193,13 +246,18 @@ def _in_folder() -> bool:
 
 def _dispatch(words: Sequence[str]) -> int:
     if words and words[0] == TORCHRUN:
+        # Not by cyclopts: words after the script belong to the script, whatever they look like.
         from dljob.cli.commands.torchrun import torchrun
 
         return torchrun(*words[1:])
+    if words and words[0] == "--version":
+        # With the command's own options: `dljob --version -o json`.
+        words = ["version", *words[1:]]
     from cyclopts import CycloptsError
 
     app = build(words[0] if words else "")
     try:
+        # Without its own exit and print: every error goes through `output.error`, with a hint and our exit code.
         command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise UsageError(_words(error), hint=_hint(error)) from error
@@ -208,11 +266,11 @@ def _dispatch(words: Sequence[str]) -> int:
 
 
 def _words(error: CycloptsError) -> str:
-    """The parser's message in one line."""
+    """Return the parser's message in one line."""
     return " ".join(str(error).split())
 
 
 def _hint(error: CycloptsError) -> str:
-    """The help of the command that was meant."""
+    """Return a hint to the help of the command."""
     chain = " ".join(error.command_chain or ())
     return f"see dljob {chain} --help" if chain else "see dljob --help"

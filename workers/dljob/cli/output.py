@@ -1,4 +1,4 @@
-"""Where the command writes: data on stdout, everything else on stderr. Nothing else in dljob prints."""
+"""Output of the command: data on stdout, everything else on stderr. No other module of dljob prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from dljob.cli.terminal import safe
 from dljob.errors import DLJobError
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -22,29 +24,33 @@ _RED, _DIM, _END = "\033[31m", "\033[2m", "\033[0m"
 
 
 def data(text: str) -> None:
-    """Text that was asked for, on stdout; a newline is added when there is none."""
+    """Print requested data to stdout, with a final newline. Files and pipes get it unchanged."""
+    # Only a terminal obeys escape sequences; a file gets the user's bytes as they are.
+    if sys.stdout.isatty():
+        text = safe(text, colours=coloured(terminal=True))
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    # A program that reads the pipe acts on each line.
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """A line for people, on stderr."""
-    sys.stderr.write(f"{text}\n")
+    """Print a line for people to stderr, with control sequences from user data escaped."""
+    sys.stderr.write(f"{safe(text, colours=coloured(sys.stderr.isatty()))}\n")
     sys.stderr.flush()
 
 
 def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, indent: int | None = 2) -> None:
-    """Data as JSON or YAML on stdout, never wrapped or coloured."""
+    """Print data as JSON or YAML to stdout, never wrapped or coloured."""
     if form == "json":
         data(json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False))
         return
-    from dljob.spec.emit import to_yaml
+    from dljob.spec.text.emit import to_yaml
 
     data(to_yaml(cast("JsonValue", value)))
 
 
 def _strict(value: object) -> object:
-    """JSON has no NaN and no infinity, which a loss can be: their names, as protobuf's JSON has them."""
+    """Replace NaN and infinity, which JSON lacks and a loss can be, by their names in protobuf's JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -55,41 +61,74 @@ def _strict(value: object) -> object:
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
-    """Rows in columns on stdout; the first row is the heading."""
+    """Print rows in columns to stdout; the first row is the heading."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         data("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def error(problem: DLJobError) -> None:
-    """What went wrong and what to do next, on stderr."""
+    """Print an error and its hint to stderr."""
     red, dim, end = (_RED, _DIM, _END) if coloured(sys.stderr.isatty()) else ("", "", "")
     say(f"{red}error:{end} {problem.message}")
     if problem.hint:
         say(f"  {dim}{problem.hint}{end}")
 
 
+def fate(name: str, status: Mapping[str, Any]) -> str:
+    """Describe why an ended job did not succeed."""
+    if status.get("phase") == "Stopped":
+        return f"job {name} was stopped: {status.get('message')}"
+    return f"error: job {name} failed: {status.get('reason')}: {status.get('message')}"
+
+
 def coloured(terminal: bool) -> bool:  # noqa: FBT001 - the one thing it depends on
-    """Whether to colour: NO_COLOR says no, FORCE_COLOR yes, else on a terminal."""
+    """Whether to use colours: NO_COLOR forbids, FORCE_COLOR enforces, else only on a terminal."""
+    # no-color.org: any value but an empty one counts.
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
 
 
 def saved(progress: Mapping[str, Any]) -> str:
-    """What of a job's steps is on disk; empty while nothing is."""
+    """Describe the last checkpoint on disk; empty while there is none."""
     step = progress.get("lastCheckpointStep")
     return "" if step is None else f", saved {step}"
 
 
+STANDS_STEPS, STANDS_S = 3.0, 2.0
+"""Age from which a step counts as standing still: so many times its usual duration, and so many seconds."""
+STANDS_FIRST_S = 30.0
+"""The same in seconds while no usual duration is known."""
+STATUS_S = 20.0
+"""Extra age, in seconds, of a step in a DLJob's status (which has `time`): it is written every 15 s at most."""
+
+
+def standing(progress: Mapping[str, Any], now: float) -> str:
+    """Describe how long a step has stood still, if unusually long: ", 46 s ago (usually every 0.4 s)"."""
+    at, usual = progress.get("stepTime"), progress.get("secondsPerStep")
+    if at is None:
+        return ""
+    since = now - datetime.fromisoformat(str(at).replace("Z", "+00:00")).timestamp()
+    late = STATUS_S if "time" in progress else 0.0
+    if since < late + (STANDS_FIRST_S if usual is None else max(STANDS_STEPS * usual, STANDS_S)):
+        return ""
+    return f", {span(since)} ago" + ("" if usual is None else f" (usually every {span(usual)})")
+
+
+def span(value: float) -> str:
+    """Format a duration in two digits: 0.4 s, 46 s, 3m12s."""
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s" if value < 60 else seconds(value)
+
+
 def lost(fault: Mapping[str, Any]) -> str:
-    """What a fault cost; empty where nobody knows."""
+    """Describe the steps lost by a fault; empty when unknown."""
     steps = fault.get("lostSteps")
-    return "" if steps is None else f", {steps} step{'s' * (steps != 1)} lost"
+    return "" if steps is None else f", {counted(steps, 'step')} lost"
 
 
 def seconds(value: float) -> str:
-    """A span for people: 0.35 s, 12.3 s, 3m12s, 2h05m."""
+    """Format a duration for people: 0.35 s, 12.3 s, 3m12s, 2h05m."""
     if value < 1:
         return f"{value:.2f} s"
     if value < 60:
@@ -100,5 +139,5 @@ def seconds(value: float) -> str:
 
 
 def moment(unix: float) -> str:
-    """A time of day in UTC, as RFC 3339 to the second."""
+    """Format a time in UTC as RFC 3339, to the second."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

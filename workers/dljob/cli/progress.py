@@ -1,4 +1,4 @@
-"""What a running job shows, drawn from its status and notes: pure, lines in and lines out. `now` is in seconds."""
+"""Progress of a running job, derived from its status and notes. Pure: lines in and out. `now` is in seconds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dljob.cli.output import seconds
+from dljob.cli.output import seconds, standing
+from dljob.spec.status import TERMINAL
 
 BARS = "▁▂▃▄▅▆▇█"
 WINDOW = 5
-"""The moving average is over so many steps."""
+"""Steps of the moving average."""
 WIDTH = 30
-"""A sparkline shows so many steps."""
+"""Steps in a sparkline."""
 STEP_EVERY_S = 1.0
-"""Lines about steps come no faster."""
-FINAL = ("Succeeded", "Failed")
+"""Shortest interval, in seconds, between lines about steps."""
+STALL_EVERY_S = 10.0
+"""Shortest interval, in seconds, between lines about a step that stands still."""
 _QUIET = frozenset({"RoleReady", "RoleCompleted", "Admitted", "JobRunning", "Released", "Completed"})
-"""Notes that the change of phase says already."""
+"""Notes that repeat a change of phase."""
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """The last values as bars, the lowest of them the smallest bar; all equal: a flat line."""
+    """Draw the last values as bars, the lowest value as the smallest bar; equal values as a flat line."""
     shown = list(values)[-width:]
     if not shown:
         return ""
@@ -33,14 +35,14 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 
 def average(values: Sequence[float], window: int = WINDOW) -> float:
-    """The mean of the last values."""
+    """Return the mean of the last values."""
     last = list(values)[-window:]
     return sum(last) / len(last)
 
 
 @dataclass(slots=True)
 class View:
-    """What has been seen of a job so far."""
+    """Accumulated view of a job."""
 
     name: str
     phase: str = ""
@@ -48,49 +50,61 @@ class View:
     step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     history: list[float] = field(default_factory=list[float])
-    """The first metric, by step."""
+    """Values of the first metric, by step."""
     roles: Sequence[Mapping[str, Any]] = ()
     restarts: Mapping[str, int] = field(default_factory=dict[str, int])
     recent: list[str] = field(default_factory=list[str])
-    """The latest notes as lines."""
+    """Latest notes, as lines."""
     begun: float = 0.0
     _step_line_at: float = float("-inf")
     _step_line_of: int | None = None
+    standing: str = ""
+    """Text about a step that stands still, while that is unusually long."""
+    _stalled_at: float | None = None
+    _stall_told: float | None = None
 
-    def update(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], now: float) -> list[str]:
-        """Take in what is new; the lines that it is worth on something that is no terminal."""
+    def update(
+        self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], now: float, unix: float | None = None
+    ) -> list[str]:
+        """Add a status and notes; return the lines for a display that is no terminal.
+
+        `unix`: the time of day, to measure how long a step has stood still.
+        """
         lines = [self._stamp(text, now) for note in notes if (text := describe(note))]
         self.recent = [*self.recent, *lines][-6:]
         self.roles = status.get("roles") or ()
         self.restarts = status.get("restarts") or {}
         lines += self._phase(status, now)
-        lines += self._steps(status.get("progress") or {}, now)
-        return lines
+        progress: Mapping[str, Any] = status.get("progress") or {}
+        self.standing = "" if unix is None or self.phase in TERMINAL else standing(progress, unix)
+        lines += self._steps(progress, now)
+        return lines + self._stalled(now)
 
     def say(self, text: str, now: float) -> str:
-        """A line of our own, kept among the latest."""
+        """Format a line of dljob's own, and keep it among the latest."""
         line = self._stamp(text, now)
         self.recent = [*self.recent, line][-6:]
         return line
 
     def headline(self) -> str:
-        """The last step with its metrics, moving average and sparkline; empty before the first."""
+        """Return the last step with its metrics, moving average and sparkline; empty before the first."""
         if self.step is None:
             return ""
-        parts = [f"step {self.step}", *(f"{name} {value:.4g}" for name, value in self.metrics.items())]
+        parts = [f"step {self.step}{self.standing}", *(f"{name} {value:.4g}" for name, value in self.metrics.items())]
         if self.history:
-            parts += [f"avg{WINDOW} {average(self.history):.3f}", sparkline(self.history)]
+            parts += [f"avg{WINDOW} {average(self.history):.4g}", sparkline(self.history)]
         return "  ".join(parts)
 
     def _phase(self, status: Mapping[str, Any], now: float) -> list[str]:
-        """A line when the phase changed, or when a phase that waits says something else."""
+        """Return a line for a change of phase, or for a new message of a waiting phase."""
         phase, message = str(status.get("phase", "")), str(status.get("message") or "")
+        # The phase stays Pending for as long as there is no capacity; what is missing changes, and is worth a line.
         waiting = status.get("reason") == "NoRoom" and message != self.message
         if phase == self.phase and not waiting:
             return []
         self.phase, self.message = phase, message
-        if phase == "Recovering" or phase in FINAL:
-            return []  # the note about the restart, or the last word, says more
+        if phase == "Recovering" or phase in TERMINAL:
+            return []  # the note about the restart, or the outcome, says more
         return [self._stamp(f"{phase}: {message}" if message else phase, now)]
 
     def _steps(self, progress: Mapping[str, Any], now: float) -> list[str]:
@@ -98,14 +112,30 @@ class View:
         if step is not None and step != self.step:
             self.step, self.metrics = step, dict(progress.get("metrics") or {})
             if self.metrics:
+                # Metrics keep the order of the `progress` call: the first one is the curve.
                 self.history.append(next(iter(self.metrics.values())))
+        # A fast step loop must not flood the log; `last_step` prints a step that was held back.
         if self.step == self._step_line_of or now - self._step_line_at < STEP_EVERY_S:
             return []
         self._step_line_at, self._step_line_of = now, self.step
         return [self._stamp(self.headline(), now)]
 
+    def _stalled(self, now: float) -> list[str]:
+        """Return a line when a step begins to stand still, and again each time the duration has doubled."""
+        if not self.standing:
+            self._stalled_at = self._stall_told = None
+            return []
+        if self._stalled_at is None:
+            self._stalled_at = now
+        lasts = now - self._stalled_at
+        # Twice as long each time: a night's stall is a dozen lines in a log file, not thousands.
+        if self._stall_told is not None and lasts < max(2 * self._stall_told, STALL_EVERY_S):
+            return []
+        self._stall_told = lasts
+        return [self._stamp(f"step {self.step}{self.standing}", now)]
+
     def last_step(self, now: float) -> list[str]:
-        """The line of the last step, if it was held back."""
+        """Return the line of the last step, if it was held back."""
         if self.step == self._step_line_of:
             return []
         self._step_line_of = self.step
@@ -116,7 +146,7 @@ class View:
 
 
 def describe(note: Mapping[str, Any]) -> str:
-    """A note as a line; empty for what the phase says already."""
+    """Format a note as a line; empty if it repeats the phase."""
     reason = note["reason"]
     if reason in _QUIET:
         return ""
@@ -128,7 +158,7 @@ def describe(note: Mapping[str, Any]) -> str:
 
 
 def last_word(status: Mapping[str, Any]) -> str:
-    """How the job ended, in a line."""
+    """Describe the outcome of the job in one line."""
     done = f"{status['phase']} after {seconds(status.get('seconds') or 0.0)}"
     restarts: Mapping[str, int] = status.get("restarts") or {}
     counted = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in restarts.items() if v) or "none"

@@ -1,21 +1,25 @@
-"""The life of `dljob run`: checks, an embedded Ray, the job, its end, and an orderly way out of each of them."""
+"""Lifecycle of `dljob run`: checks, an embedded Ray, the job, its end, and an orderly way out of each of them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.handle import check_code_dir, check_wanted
+from dljob.api.handle import check_code_dir, check_wanted, free_name
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
+from dljob.cli.progress import last_word
+from dljob.cli.rank_output import EVERYTHING, Shown
 from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.plan import plan
 from dljob.plan.targets import load_faults
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,20 +28,25 @@ if TYPE_CHECKING:
 
     from dljob.api.handle import JobHandle
     from dljob.cli.live import Screen
-    from dljob.runtime.embedded import EmbeddedRay
-    from dljob.runtime.inflict import Inflictor
+    from dljob.runtime.backend.embedded import EmbeddedRay
+    from dljob.runtime.faults.injector import FaultInjector
     from dljob.spec.model import DLJobManifest
 
 STOP_S = 20.0
-"""How long a job may take to stop after Ctrl-C before its Ray is ended under it."""
+"""Time, in seconds, for a job to stop after Ctrl-C before its Ray is ended."""
+ONCE_S = 1.0
+"""Time, in seconds, within which signals count as one.
+
+`timeout` sends SIGTERM to the process and to its group; a shell that ends sends SIGHUP in addition to the kernel's."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM reached `dljob run`."""
+    """Ctrl-C, SIGTERM or SIGHUP reached `dljob run`."""
 
 
 class RayDied(BaseException):
-    """The embedded Ray ended under the job."""
+    """The embedded Ray ended before the job."""
 
 
 class Runner:
@@ -51,20 +60,27 @@ class Runner:
         faults: Path | None = None,
         pretend: tuple[str, ...] = (),
         form: output.DataFormat = "json",
+        shown: Shown = EVERYTHING,
+        replace: bool = False,
     ) -> None:
-        from dljob.runtime.backend import chosen, known
-        from dljob.runtime.machine import devices_here, lay_out, oversubscribed, parse_pretend
+        from dljob.runtime.backend.interface import chosen, known
+        from dljob.runtime.backend.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
+        # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
         self._form: output.DataFormat = form
+        self._replace = replace
         self._manifest = manifest
+        shown.check(manifest)
+        self._shown = shown
         check_wanted(self._manifest)
         asked = self._manifest.spec.backend
-        known(chosen(None, asked.name if asked else None))  # before any Ray is started
+        known(chosen(None, asked.name if asked else None))  # an unknown backend fails before any Ray is started
         self._plan = plan(self._manifest)
         self._faults = load_faults(faults, self._plan) if faults else None
         self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
         self._code_dir = code_dir
         check_code_dir(self._code_dir)
+        # Filled by the thread that watches Ray's processes, before its signal.
         self._deaths: list[str] = []
         self._handle: JobHandle | None = None
         note = oversubscribed(self._nodes, len(os.sched_getaffinity(0)))
@@ -72,23 +88,34 @@ class Runner:
             output.say(note)
 
     def run(self) -> int:
-        """Start, watch, and take down; the exit code."""
-        from dljob.runtime.embedded import EmbeddedRay, send_signal_on_death
+        """Start the job, watch it, and take everything down; return the exit code."""
+        from dljob.runtime.backend.embedded import EmbeddedRay, send_signal_on_death
 
         registry.check_home()
+        # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
+        free_name(self._manifest.metadata.name, replace=self._replace)
         listen()
         try:
+            # The inner handlers run while the Ray lives, and can stop the job in order; the outer ones after its end.
             with EmbeddedRay(self._nodes, on_death=send_signal_on_death(self._deaths)) as ray:
                 try:
                     return self._job(ray)
                 except Interrupted:
                     return self._stop()
+                except OSError:  # a pipe or terminal was closed, and our output has no reader any more
+                    if self._handle is None or not self._handle.record.over:
+                        self._stop()
+                    raise
         except Interrupted:
             return self._say_interrupted()
         except RayDied:
             raise UnreachableError(
                 f"Ray ended under the job: {self._deaths[0]}", hint=f"journal and logs: {self._folder()}"
             ) from None
+        finally:
+            if self._handle is not None:
+                # PrimeMaster may have died with its Ray before it could remove its socket.
+                registry.close_socket(self._handle.record)
 
     def _job(self, ray: EmbeddedRay) -> int:
         from dljob.api.handle import submit
@@ -102,79 +129,105 @@ class Runner:
             record=self._registered,
         )
         inflictor = self._inflictor(handle)
-        with self.screen(handle) as shown:
+        with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             look = None if inflictor is None else chaos.Looking(inflictor, shown.say)
             try:
                 status = watch.watch(handle.connection, shown, look)
             finally:
                 if inflictor is not None:
+                    # A fault may have paused processes; they must not stay so after the command.
                     inflictor.close()
         extra = {} if inflictor is None else inflictor.finish(status)
+        # A failed job counts first; a job that succeeded may still have reacted in another way than expected.
         return self.finish(handle, status, extra) or chaos.verdict(extra)
 
     def screen(self, handle: JobHandle) -> AbstractContextManager[Screen]:
-        """What shows the job."""
+        """Return the screen for the job."""
         return screen(handle.name)
 
     def finish(self, handle: JobHandle, status: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
-        """The last words; the exit code."""
+        """Print the outcome and return the exit code."""
         return watch.finish(handle, status, self._form, extra)
 
-    def _registered(self, record: registry.JobRecord) -> registry.JobRecord:
-        listen()  # ray.init put a SIGTERM handler of its own in place of ours
+    def _registered(self, record: registry.RegistryEntry) -> registry.RegistryEntry:
+        listen()  # ray.init has replaced our SIGTERM handler by its own
         made = registry.register(record)
         count = len(self._nodes)
-        raylets = f"{count} raylet{'s' if count > 1 else ''}"
+        raylets = counted(count, "raylet")
         output.say(f"job {made.name} ({made.uid[:8]}) on {raylets}; folder: {made.dir}")
         return made
 
-    def _inflictor(self, handle: JobHandle) -> Inflictor | None:
+    def _inflictor(self, handle: JobHandle) -> FaultInjector | None:
         if self._faults is None:
             return None
-        from dljob.runtime.harm import raylets_here
-        from dljob.runtime.inflict import Inflictor
+        from dljob.runtime.faults.injector import FaultInjector
+        from dljob.runtime.faults.signals import raylets_here
 
         address = handle.record.address
-        return Inflictor(self._faults, self._plan, handle.connection, raylets=lambda: raylets_here(address))
+        return FaultInjector(self._faults, self._plan, handle.connection, raylets=lambda: raylets_here(address))
 
     # --- ways out
 
     def _stop(self) -> int:
-        """Stop the job in order; a second signal, or STOP_S, ends its Ray under it."""
+        """Stop the job in order; a second signal, or STOP_S, ends its Ray with it."""
         handle = self._handle
         if handle is None:
             return self._say_interrupted()
-        output.say(f"stopping {handle.name}; once more to kill it")
+        _say(f"stopping {handle.name}; once more to kill it")
         try:
             handle.stop()
             end = time.monotonic() + STOP_S
             while not handle.record.over and time.monotonic() < end:
-                handle.connection.status(2**53, 0.5)
+                handle.connection.status(2**53, 0.5)  # a version that never comes: wait half a second
+        # A second signal, or a PrimeMaster that is gone: leaving the Ray's context ends all its processes.
         except (Interrupted, UnreachableError):
             pass
+        if handle.record.over:
+            output.say(f"job {handle.name} {last_word(handle.record.status())}")
         return self._say_interrupted()
 
     def _say_interrupted(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # nothing is left to stop but the Ray, which takes 0.2 s
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # only the Ray is left to stop, which takes 0.2 s
         if self._handle is not None:
-            output.say(f"interrupted; the journal is in {self._folder() / 'journal'}")
-            output.say(f"what the job saved (its checkpoints) is in {self._folder()}")
+            _say(f"interrupted; the journal is in {self._folder() / 'journal'}")
+            _say(f"its checkpoints are in {self._folder()}")
         return ExitCode.INTERRUPTED
 
     def _folder(self) -> Path:
         return self._handle.dir if self._handle is not None else registry.home()
 
 
+_heard = -ONCE_S
+"""Time of the last signal."""
+
+
 def listen() -> None:
-    """Let Ctrl-C, SIGTERM and the news of Ray's death be exceptions in the main thread."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    """Turn Ctrl-C, SIGTERM, SIGHUP and the death of Ray into exceptions in the main thread.
+
+    SIGHUP stays ignored if it was (`nohup`).
+    """
+    global _heard  # noqa: PLW0603 - signals belong to the process
+    _heard = -ONCE_S
+    for number in SIGNALS:
+        # `nohup dljob run` must survive the end of its terminal.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    # Another thread notices the death of a raylet; only a signal interrupts the main thread, which waits.
     signal.signal(signal.SIGUSR1, _ray_died)
 
 
+def _say(text: str) -> None:
+    """Print a line, ignoring a closed terminal: the job is stopped in order all the same."""
+    with suppress(OSError):
+        output.say(text)
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise Interrupted
+    global _heard
+    before, _heard = _heard, time.monotonic()
+    if _heard - before >= ONCE_S:
+        raise Interrupted
 
 
 def _ray_died(_number: int, _frame: FrameType | None) -> None:

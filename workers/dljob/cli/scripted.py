@@ -1,4 +1,4 @@
-"""A job of `dljob torchrun`: the ranks' lines on stdout as torchrun's are, everything else on stderr."""
+"""Jobs of `dljob torchrun`: the ranks' lines on stdout as from torchrun, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
-from dljob.cli import output, watch
+from dljob.cli import failure, output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
+from dljob.cli.rank_output import NOTHING
 from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
-from dljob.cli.where import Where
-from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
+from dljob.cli.where import JobTarget
+from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError, exit_code
 
 if TYPE_CHECKING:
     import argparse
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from dljob.spec.model import DLJobManifest
 
 OURS = "[dljob] "
-"""What dljob itself writes into a rank's log begins with it."""
+"""Prefix of dljob's own lines in a rank's log."""
 
 
 class Lined(Lines):
-    """What happens to the job on stderr, and the ranks' lines on stdout."""
+    """Display with events of the job on stderr, and the ranks' lines on stdout."""
 
     def __init__(self, handle: JobHandle, console: Console) -> None:
         super().__init__(View(handle.name, begun=time.monotonic()))
@@ -44,12 +46,17 @@ class Lined(Lines):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Read to the end of what the ranks wrote."""
+        """Read the ranks' output to its end."""
         self._over.set()
         self._reader.join()
 
     def _read(self) -> None:
+        with suppress(OSError):  # stdout has no reader any more; the lines are in the logs
+            self._show()
+
+    def _show(self) -> None:
         for line in logs.follow(self._folder, self._over.is_set):
+            # stdout is the script's own: dljob's lines in a rank's log go to stderr.
             if line.text.startswith(OURS):
                 output.say(str(line))
             elif (text := self._console.shown(line.role, line.rank, line.text)) is not None:
@@ -57,49 +64,50 @@ class Lined(Lines):
 
 
 class Here(Runner):
-    """On a Ray of its own."""
+    """Runner on an embedded Ray."""
 
     def __init__(self, manifest: DLJobManifest, console: Console, log_dir: str | None) -> None:
-        super().__init__(manifest, Path.cwd())
+        super().__init__(manifest, Path.cwd(), shown=NOTHING)  # `Lined` shows the ranks' lines, on stdout
         self._console, self._log_dir = console, log_dir
 
     def screen(self, handle: JobHandle) -> Lined:
-        """Lines; the logs are linked as soon as the job has a folder."""
+        """Return the display, after linking the logs, whose folder exists now."""
         link(handle, self._log_dir)
         return Lined(handle, self._console)
 
     def finish(self, handle: JobHandle, status: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
-        """The last words; nobody asked for faults, so there is nothing more to say."""
+        """Print the outcome. `extra` is about faults, which torchrun has none of."""
         del extra
         return finish(handle, status)
 
 
 def here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
-    """Run it on this machine; the exit code."""
-    from dljob.runtime.backend import chosen
+    """Run a job on this machine; return the exit code."""
+    from dljob.runtime.backend.interface import chosen
     from dljob.runtime.yr.admitted import local
 
     if chosen(None, None) == "yr":
-        local(manifest)  # refuses it, by what its mode without a cluster lacks
+        local(manifest)  # raises, naming what the local mode lacks for this job
     check_log_dir(line.log_dir)
     return Here(manifest, console, line.log_dir).run()
 
 
 def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
-    """Run it on a Ray that is there; Ctrl-C and SIGTERM stop the job, as they would torchrun's ranks."""
+    """Run a job on a running Ray; Ctrl-C and SIGTERM stop it, as they stop torchrun's ranks."""
     from dljob.api.handle import submit
 
     check_log_dir(line.log_dir)
+    # Outside of the `try`: before its acceptance there is no job to stop.
     handle = submit(manifest, address=line.to, code_dir=Path.cwd())
     try:
-        listen()  # ray.init put a SIGTERM handler of its own in place of Python's
+        listen()  # ray.init has replaced Python's SIGTERM handler by its own
         output.say(f"job {handle.name} ({handle.uid[:8]}) on the Ray at {line.to}; folder: {handle.dir}")
         link(handle, line.log_dir)
         with Lined(handle, console) as shown:
             status = watch.watch(handle.connection, shown)
     except (Interrupted, KeyboardInterrupt):
         return _stopped(handle)
-    except UsageError:  # the folder for the logs went, just now
+    except UsageError:  # the folder for the logs has just been removed
         _stopped(handle)
         raise
     return finish(handle, status)
@@ -117,34 +125,35 @@ def _stopped(handle: JobHandle) -> int:
 
 
 def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
-    """Run it on a cluster with the folder it is given in; after Ctrl-C it goes on, a second one stops it."""
+    """Run a job on a cluster with the current folder; after Ctrl-C it goes on, a second Ctrl-C stops it."""
     from dljob.cli.kubernetes.run import run
     from dljob.cli.kubernetes.submit import Given
 
-    where = Where(kubernetes=True, context=line.context, namespace=line.namespace)
+    where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
     what = Given(manifest, Path.cwd(), False if line.no_upload else None, None)
     return run(what, where, "json", stop_on_interrupt=False)
 
 
 def finish(handle: JobHandle, status: Mapping[str, Any]) -> int:
-    """On a failure its first cause, and where to look: all on stderr, since stdout is the script's."""
-    failed = status.get("phase") != "Succeeded"
-    if failed:
-        output.say(f"error: job {handle.name} failed: {status.get('reason')}: {status.get('message')}")
-    output.say(f"journal, logs and what the job saved: {handle.dir}")
-    return ExitCode.JOB_FAILED if failed else ExitCode.OK
+    """Print a failure's first cause and the folder to stderr, as stdout is the script's; return the exit code."""
+    for line in failure.report(handle.name, handle.dir, status):
+        output.say(line)
+    output.say(f"journal, logs and checkpoints: {handle.dir}")
+    return exit_code(status["phase"])
 
 
 def check_log_dir(log_dir: str | None) -> None:
-    """Make the folder that --log-dir names, before any job is there that would go on without it.
+    """Create the folder of --log-dir, before a job starts that would run without it.
 
     Raises:
-        UsageError: that cannot be.
+        UsageError: it cannot be created or written.
     """
     if log_dir is None:
         return
     try:
+        # torchrun creates the folder, too.
         Path(log_dir).mkdir(parents=True, exist_ok=True)
+        # A real write: permission bits say nothing of a read-only disk, or of root.
         with tempfile.TemporaryFile(dir=log_dir):
             pass
     except OSError as error:
@@ -152,14 +161,15 @@ def check_log_dir(log_dir: str | None) -> None:
 
 
 def link(handle: JobHandle, log_dir: str | None) -> None:
-    """Put a link to the ranks' logs into the folder that --log-dir names.
+    """Link the ranks' logs into the folder of --log-dir.
 
     Raises:
-        UsageError: that cannot be.
+        UsageError: the link cannot be made.
     """
     if log_dir is None:
         return
     try:
+        # With the uid: the folder may collect the logs of many runs.
         there = Path(log_dir) / f"{handle.name}-{handle.uid[:8]}"
         there.symlink_to(handle.dir / "logs", target_is_directory=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Following a job from its start to its last word, and what is printed then."""
+"""Watching a job from its start to its end, and printing the outcome."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from dljob.cli import output
-from dljob.cli.progress import FINAL
-from dljob.errors import ExitCode
+from dljob.cli import failure, output
+from dljob.errors import exit_code
+from dljob.spec.status import TERMINAL
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
     from dljob.cli.live import Screen
-    from dljob.runtime.launch import JobConnection
+    from dljob.runtime.control_socket.client import Connection
 
 
-class Look(Protocol):
-    """Somebody who takes part in watching a job."""
+class WatchParticipant(Protocol):
+    """Participant in watching a job, such as a fault injector."""
 
     def patience(self) -> float:
-        """How long the next status may be waited for, in seconds."""
+        """Return how long to wait for the next status, in seconds."""
         ...
 
     def __call__(self, status: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> None:
-        """Take in a status and the notes since the last one."""
+        """Process a status and the notes since the last one."""
         ...
 
 
 POLL_S = 5.0
-"""The status comes when it changes, and at the latest after so long."""
+"""Longest wait for a status in seconds; a change ends it."""
 
 
-def watch(connection: JobConnection, screen: Screen, look: Look | None = None) -> dict[str, Any]:
-    """Show the job until it is over; `look` sees every status and note. The final status."""
+def watch(connection: Connection, screen: Screen, look: WatchParticipant | None = None) -> dict[str, Any]:
+    """Show the job until it is over, and return the final status; `look` gets every status and note."""
     version, seq = 0, 0
     while True:
         status = connection.status(version, POLL_S if look is None else min(POLL_S, look.patience()))
+        # After the status: once it is final, all notes up to the end are there.
         notes = connection.notes(seq)
         version = status.get("version", version)
         seq = notes[-1]["seq"] if notes else seq
         screen.show(status, notes)
-        if status.get("phase") in FINAL:
+        if status.get("phase") in TERMINAL:
             screen.end(status)
             return status
         if look is not None:
@@ -51,17 +52,16 @@ def watch(connection: JobConnection, screen: Screen, look: Look | None = None) -
 def finish(
     handle: JobHandle, status: Mapping[str, Any], form: output.DataFormat, extra: Mapping[str, Any] | None = None
 ) -> int:
-    """The last words: on a failure its first cause and where to look, then the result as the last line of stdout."""
-    failed = status.get("phase") != "Succeeded"
-    if failed:
-        output.say(f"error: job {handle.name} failed: {status.get('reason')}: {status.get('message')}")
-    output.say(f"journal, logs and what the job saved: {handle.dir}")
+    """Print a failure's first cause and the folder, then the result as stdout's last line; return the exit code."""
+    for line in failure.report(handle.name, handle.dir, status):
+        output.say(line)
+    output.say(f"journal, logs and checkpoints: {handle.dir}")
     output.structured(outcome(status, extra or {}), form, indent=None)
-    return ExitCode.JOB_FAILED if failed else ExitCode.OK
+    return exit_code(status["phase"])
 
 
 def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's result with seconds and restarts; a failed job's has reason and message instead of a result."""
+    """Return the job's result with seconds and restarts; for a failed job reason and message in place of a result."""
     made: dict[str, Any] = {}
     if status.get("phase") == "Succeeded":
         result: object = json.loads(status["result"]) if status.get("result") else {}

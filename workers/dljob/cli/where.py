@@ -1,4 +1,4 @@
-"""Where a command looks: on this machine, or on a cluster when one of these flags says so. Nothing is guessed."""
+"""Target of a command: this machine, or a cluster selected by a flag. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from typing import Annotated
 from cyclopts import Parameter
 
 _KUBERNETES = (
-    "on Kubernetes, in the kubeconfig's current context; implied by the two flags below, and by `kubectl dljob`."
+    "act on Kubernetes, in the kubeconfig's current context; implied by the two flags below, and by `kubectl dljob`."
 )
 
 
+# The place is given, never found out (ADR 13): most developers have a kubeconfig lying about, names are not unique
+# across the two places, and a `stop` at the wrong one cannot be undone.
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Where:
-    """The flags that all commands about jobs share."""
+class JobTarget:
+    """Flags shared by all commands about jobs."""
 
     kubernetes: Annotated[bool, Parameter(name=("--kubernetes", "-k"), negative="", help=_KUBERNETES)] = False
-    context: Annotated[str | None, Parameter(help="a context of the kubeconfig.")] = None
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig.")] = None
     namespace: Annotated[
-        str | None, Parameter(name=("--namespace", "-n"), help="left out: that of the context, else default.")
+        str | None, Parameter(name=("--namespace", "-n"), help="default: that of the context, else default.")
     ] = None
 
     @property
     def remote(self) -> bool:
-        """Whether the command is about a cluster."""
+        """Whether the command acts on a cluster."""
         return self.kubernetes or self.context is not None or self.namespace is not None
 
     def flags(self, namespace: str) -> str:
-        """What to add to a command so that it finds a job of that namespace again."""
+        """Return the flags with which a later command finds a job of that namespace."""
         context = f" --context {self.context}" if self.context else ""
         return f"-n {namespace}{context}"
 
 
-HERE = Where()
+HERE = JobTarget()
 
 
 def elsewhere(*command: str) -> str:
-    """A hint for what is not on this machine: where else it may be; empty when there is no cluster to ask."""
+    """Return a hint to a cluster for a job not found on this machine; empty when no cluster is configured."""
     import os
 
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"

@@ -1,4 +1,4 @@
-"""`dljob run` on openYuanrong's SDK in its local mode: PrimeMaster and hosts in this process, ranks below it."""
+"""`dljob run` on openYuanrong's SDK in its local mode: PrimeMaster and hosts in this process, ranks as children."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.handle import JobHandle
+from dljob.api.handle import JobHandle, free_name
 from dljob.cli import output, watch
+from dljob.cli.rank_output import EVERYTHING, Shown
 from dljob.cli.runner import Interrupted, Runner, listen
 from dljob.errors import UsageError
 
@@ -27,18 +28,21 @@ class YrRunner(Runner):
         faults: Path | None = None,
         pretend: tuple[str, ...] = (),
         form: output.DataFormat = "json",
+        shown: Shown = EVERYTHING,
+        replace: bool = False,
     ) -> None:
         from dljob.runtime.yr.admitted import local
 
         if faults is not None or pretend:
             raise UsageError("--faults and --pretend are for a run on Ray", hint="leave out DISTRIBUTED_BACKEND=yr")
-        super().__init__(local(manifest), code_dir, form=form)
+        super().__init__(local(manifest), code_dir, form=form, shown=shown, replace=replace)
 
     def run(self) -> int:
-        """Start, watch, and take down; the exit code."""
+        """Start the job, watch it, and take everything down; return the exit code."""
         from dljob.runtime.yr import session
 
         registry.check_home()
+        free_name(self._manifest.metadata.name, replace=self._replace)
         listen()
         try:
             session.local(self._everything())
@@ -52,11 +56,11 @@ class YrRunner(Runner):
             session.close()
 
     def _everything(self) -> tuple[tuple[str, int], ...]:
-        """What the machines of the plan have together: one node has it.
+        """Return the resources of all machines of the plan together: the local mode has one node.
 
-        Each bundle is asked for in whole MiB, so all of them may come to more memory than the machines have.
+        Each bundle requests whole MiB, so that all together may exceed the machines' memory.
         """
-        from dljob.runtime.yr.backend import bundle_of, resources_of
+        from dljob.runtime.yr.resources import bundle_of, resources_of
 
         total: dict[str, int] = {}
         for group in self._plan.node_groups.values():
@@ -69,22 +73,23 @@ class YrRunner(Runner):
         return tuple(sorted(total.items()))
 
     def _here(self) -> int:
-        from dljob.runtime.launch import launch, new_uid
+        from dljob.runtime.job.launch import launch, new_uid
 
         uid, name = new_uid(), self._manifest.metadata.name
         me = os.getpid()
         record = registry.register(
-            registry.JobRecord(
+            registry.RegistryEntry(
                 name=name,
                 uid=uid,
                 dir=os.fspath(registry.folder_of(name, uid)),
                 runner=me,
+                # PrimeMaster lives in this process: with it the job is over, and others can see that by its pid.
                 runner_started=registry.start_of(me),
             )
         )
         output.say(f"job {name} ({uid[:8]}) on openYuanrong's local mode, in this process; folder: {record.dir}")
         made = launch(self._manifest, job_dir=record.folder, code_dir=self._code_dir, uid=uid)
         handle = self._handle = JobHandle(record, made)
-        with self.screen(handle) as shown:
+        with self.screen(handle) as shown, self._shown.beside(shown, handle.dir):
             status = watch.watch(made, shown)
         return self.finish(handle, status, {})

@@ -1,4 +1,4 @@
-"""User code that says `import ray`, on a backend that is not Ray.
+"""Adapter for user code that imports Ray, on a backend other than Ray.
 
     DISTRIBUTED_BACKEND=yr python -m dljob.compat train.py --lr 1e-4
     DISTRIBUTED_BACKEND=yr python -m dljob.compat -m trainer.main config=small

@@ -15,7 +15,7 @@ USAGE = "usage: DISTRIBUTED_BACKEND=yr python -m dljob.compat SCRIPT.py ARGS, or
 
 
 def main(argv: Sequence[str]) -> None:
-    """Redirect if the environment says so, and run the program in this process, under the name `__main__`."""
+    """Redirect `import ray` if the environment names another backend, and run the program here as `__main__`."""
     module = list(argv[:1]) == ["-m"]
     program = list(argv[1:] if module else argv)
     if not program or program[0].startswith("-"):

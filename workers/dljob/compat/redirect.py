@@ -1,4 +1,4 @@
-"""`import ray` means the adapter of another backend: one module object under two names.
+"""Redirection of `import ray` to the adapter of another backend: one module object under two names.
 
 A second copy of a submodule is how redirection by `sys.modules["ray"] = adapter` goes wrong: its classes fail every
 `isinstance` of the adapter, and their pickles name a module that another process takes for Ray's. Here a finder, before
@@ -30,24 +30,24 @@ _MARK = "dljob_redirects_ray_to"
 
 
 class RedirectError(RuntimeError):
-    """`import ray` cannot be redirected in this process, and why."""
+    """`import ray` cannot be redirected in this process; the message says why."""
 
 
 class _Same:
-    """Gives the adapter's module out as Ray's, and leaves it as it was."""
+    """Loader that returns the adapter's module as Ray's, and leaves the module's own spec unchanged."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._own: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the name is the protocol's
-        """The module that is there, or is loaded now, under the adapter's name."""
+        """Return the adapter's module, which is imported here under its own name if it was not before."""
         module = import_module(self._target)
         self._own = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It ran already. The import system has put its own spec on it: back to what it says of itself."""
+        """Restore the module's own spec. Its code ran in `create_module`; then the import system replaced the spec."""
         module.__spec__ = self._own
         if "__getattr__" not in vars(module):
             module.__dict__["__getattr__"] = _refuser(module.__name__)
@@ -55,11 +55,11 @@ class _Same:
 
 
 class RayFinder:
-    """Finds `ray` and what is below it in the adapter, and nothing else; never a Ray that is installed beside it.
+    """Finder that resolves `ray` and its submodules in the adapter, and no other module; an installed Ray is ignored.
 
     Args:
-        backend: as users name it, for messages.
-        adapter: the package that stands in for Ray; empty: none does, and `import ray` is refused.
+        backend: the user's name of the backend, for messages.
+        adapter: the package that stands in for Ray; where it is empty, `import ray` is refused.
     """
 
     def __init__(self, backend: str, adapter: str) -> None:
@@ -73,7 +73,7 @@ class RayFinder:
         path: Sequence[str] | None,  # noqa: ARG002 - the name is the protocol's
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`. Raises ModuleNotFoundError for what the adapter does not have."""
+        """See `importlib.abc.MetaPathFinder`. Raises ModuleNotFoundError for modules that the adapter lacks."""
         if fullname != "ray" and not fullname.startswith("ray."):
             return None
         if not self._adapter:
@@ -95,11 +95,11 @@ class RayFinder:
 
 
 def _mend(adapter: str) -> None:
-    """Two things that the adapter does otherwise than Ray without a word; its own modules, wherever they hold them.
+    """Patch two silent differences between the adapter and Ray, in all modules of the adapter that hold the objects.
 
-    `.options()` writes into the class that all share, and gives that: of two, the later one is what both mean. And
-    `placement_group` rewrites the caller's bundles, so that the second group of a list asks for a thousand times the
-    CPUs. Source: ray-adapter, `actor.py` and `util/placement_group.py`, March 2026.
+    `.options()` writes into the shared class and returns it, so that of two sets of options the later one applies to
+    both. And `placement_group` rewrites the caller's bundles, so that a second group of the same list requests a
+    thousand times the CPUs. Source: ray-adapter, `actor.py` and `util/placement_group.py`, March 2026.
     """
     for cls in list(_names(adapter + ".actor").values()):
         options = vars(cls).get("options") if isinstance(cls, type) and cls.__module__ == adapter + ".actor" else None
@@ -119,7 +119,7 @@ def _names(module: str) -> dict[str, Any]:
 
 
 def _apart(options: Any) -> Any:
-    """An `options` that leaves its object as it is: it is done to a copy, with options of its own."""
+    """Wrap `options` so that it works on a copy of its object, with a copy of the options."""
 
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
         held: dict[str, Any] = self.__dict__
@@ -131,7 +131,7 @@ def _apart(options: Any) -> Any:
 
 
 def _own_options(value: Any) -> Any:
-    """A creator of instances holds the options that are written into."""
+    """Copy a creator of instances together with its options, which `options` writes into; return others unchanged."""
     held = getattr(value, "__dict__", {})
     if "__invoke_options__" not in held:
         return value
@@ -147,7 +147,7 @@ def _made(kind: Any, held: dict[str, Any]) -> Any:
 
 
 def _keeping(make: Any) -> Any:
-    """A `placement_group` that rewrites bundles of its own."""
+    """Wrap `placement_group` so that it rewrites a copy of the caller's bundles."""
 
     def placement_group(bundles: Any, *args: Any, **kwargs: Any) -> Any:
         from copy import deepcopy  # noqa: PLC0415 - the same
@@ -159,7 +159,7 @@ def _keeping(make: Any) -> Any:
 
 
 def _refuser(module: str) -> object:
-    """A module's `__getattr__` that says whose name is missing."""
+    """Return a `__getattr__` for a module, whose error names the adapter that lacks the name."""
 
     def __getattr__(name: str) -> object:  # noqa: N807 - PEP 562
         shown = "ray" + module.partition(".")[1] + module.partition(".")[2]
@@ -169,13 +169,13 @@ def _refuser(module: str) -> object:
 
 
 def unknown(backend: str) -> str:
-    """What is said of a backend that nothing is known of."""
+    """Return the message for an unknown backend."""
     there = ", ".join(["ray", *sorted(ADAPTERS)])
     return f"{ENVIRONMENT}={backend} is no backend for code that imports Ray; there are: {there}"
 
 
 def wanted(environ: Mapping[str, str]) -> str:
-    """The backend that the environment names, in lower case; `ray` when it names none."""
+    """Return the backend that the environment names, in lower case; `ray` when it names none."""
     return environ.get(ENVIRONMENT, "").strip().lower() or "ray"
 
 
@@ -203,7 +203,7 @@ def install(backend: str) -> None:
 
 
 def _of(adapter: str, module: ModuleType) -> bool:
-    """Whether it is a module of the adapter, under its own name: older adapters put themselves in Ray's place."""
+    """Return whether a module is the adapter's under its own name: older adapters replace Ray in `sys.modules`."""
     return bool(adapter) and (module.__name__ == adapter or module.__name__.startswith(adapter + "."))
 
 
@@ -212,15 +212,15 @@ def _home(name: str) -> str:
 
 
 def environment(backend: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make every Python which has them redirect before it imports anything else.
+    """Return environment variables that make a Python process redirect `import ray` before its first import.
 
-    Children of this process inherit them (spawn, forkserver, subprocess); give them to processes elsewhere.
+    Children of this process inherit them (spawn, forkserver, subprocess); pass them to processes elsewhere.
     """
     path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != SITE]
     return {ENVIRONMENT: backend, "PYTHONPATH": os.pathsep.join([SITE, *path])}
 
 
 def install_everywhere(backend: str, environ: MutableMapping[str, str]) -> None:
-    """As `install`, and in every process that inherits this environment."""
+    """Redirect as `install` does, and also in every process that inherits this environment."""
     install(backend)
     environ.update(environment(backend, environ))

@@ -1,7 +1,7 @@
-"""A thin asynchronous client of the API server: dicts in, dicts out.
+"""Thin asynchronous client of the API server: dicts in, dicts out.
 
-The official client gives the credentials and the connection; its typed models are left alone, since they cost a second
-and 25 MB (research: raw calls take 0.64 ms of CPU each).
+Credentials and connection come from the official client. Its typed models are not used: their import costs a second and
+25 MB (research: raw calls take 0.64 ms of CPU each).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from dljob.kube.connection import Way, find
+from dljob.kube.connection import ApiConnection, find
 from dljob.kube.errors import ApiError, NotThereError, from_answer, status_object
 from dljob.kube.resources import (
     CONFIG_MAPS,
@@ -32,7 +32,7 @@ from dljob.kube.resources import (
     SERVICES,
     Resource,
 )
-from dljob.kube.transport import TIMEOUT, AnyJson, Query, Reply, Transport
+from dljob.kube.transport import TIMEOUT, AnyJson, Query, Response, Transport
 
 __all__ = [
     "CONFIG_MAPS",
@@ -50,17 +50,17 @@ __all__ = [
     "Json",
     "Kube",
     "NotThereError",
-    "Reply",
     "Resource",
+    "Response",
 ]
 
 Json: TypeAlias = dict[str, Any]
 Heard: TypeAlias = tuple[Literal["ADDED", "MODIFIED", "DELETED"], Json]
 
 AGAIN = 1.0
-"""Seconds, give or take a half, between the end of a watch and the next list."""
+"""Pause in seconds, with a jitter of a half, between the end of a watch and the next list."""
 CHUNK = 500
-"""Objects a page of a list."""
+"""Objects per page of a list."""
 _PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -80,7 +80,7 @@ class Proxied(TypedDict, total=False):
 class Kube:
     """One connection to one API server; `namespace` is the current one. Close it when done."""
 
-    def __init__(self, way: Way, *, manager: str = "dljob") -> None:
+    def __init__(self, way: ApiConnection, *, manager: str = "dljob") -> None:
         self.namespace = way.namespace
         self.manager = manager
         self.transport = Transport(way, f"{manager} (kubernetes.aio)")
@@ -89,15 +89,15 @@ class Kube:
     async def connect(
         cls, *, context: str | None = None, kubeconfig: str | None = None, manager: str = "dljob"
     ) -> Kube:
-        """Find the cluster (`dljob.kube.connection.find`); nothing is asked of it yet.
+        """Find the cluster (`dljob.kube.connection.find`), without asking it anything.
 
         Raises:
-            ApiError: The kubeconfig, or the context in it, cannot be used (status 0).
+            ApiError: the kubeconfig, or the context in it, cannot be used (status 0).
         """
         return cls(await find(context, kubeconfig), manager=manager)
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         await self.transport.close()
 
     async def __aenter__(self) -> Kube:
@@ -109,23 +109,24 @@ class Kube:
     # -- objects
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
-        """One object. Raises NotThereError when there is none."""
+        """Return one object. Raises NotThereError when there is none."""
         return await self.call("GET", self._path(resource, namespace, name))
 
     async def list(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> builtins.list[Json]:
-        """The objects of a namespace, or of all with None; `labels` and `fields` are selectors."""
+        """Return the objects of a namespace, or with None of all; `labels` and `fields` are selectors."""
         pages = self.pages(resource, namespace, labels=labels, fields=fields)
         return [item async for page in pages for item in page["items"]]
 
     def pages(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Json]:
-        """The pages of a list, of at most 500 objects each, as the server gives them."""
+        """Yield the pages of a list as the server sends them, of at most 500 objects each."""
         return self._pages(resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields))
 
     async def _pages(self, path: str, query: Query) -> AsyncIterator[Json]:
+        # In pages, so that no answer with thousands of pods is parsed at once on the event loop.
         asked: dict[str, str | int] = {**query, "limit": CHUNK}
         while True:
             page = await self.call("GET", path, query=asked)
@@ -136,12 +137,12 @@ class Kube:
             asked["continue"] = more
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Json:
-        """POST an object. Raises ApiError with reason AlreadyExists when its name is taken."""
+        """Create an object (POST). Raises ApiError with reason AlreadyExists when its name is taken."""
         query = _some(fieldManager=self.manager)
         return await self.call("POST", self._path(resource, namespace), body, query=query)
 
     async def replace(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Json:
-        """PUT an object. Raises ApiError (409) when it is not any more at the resourceVersion that the body carries."""
+        """Replace an object (PUT). Raises ApiError (409) when its resourceVersion is no longer that of the body."""
         path = self._path(resource, namespace, str(body["metadata"]["name"]))
         return await self.call("PUT", path, body, query=_some(fieldManager=self.manager))
 
@@ -155,8 +156,9 @@ class Kube:
         sub: str = "",
         dry_run: bool = False,
     ) -> Json:
-        """Server-side apply: create the object or change what of it is ours; `force` takes fields from others."""
+        """Create or change the fields in `body` by server-side apply; `force` takes fields over from other managers."""
         path = self._path(resource, namespace, str(body["metadata"]["name"]), sub)
+        # `force` is a text in the query: urlencode would write True.
         flags = _some(fieldManager=self.manager, force=str(force).lower(), dryRun="All" if dry_run else "")
         return await self.call("PATCH", path, body, query=flags, content=_PATCHES["apply"])
 
@@ -170,7 +172,7 @@ class Kube:
         kind: Literal["merge", "json"] = "merge",
         sub: str = "",
     ) -> Json:
-        """A merge patch (a dict), or a JSON patch (a list of operations)."""
+        """Patch an object with a merge patch (a dict) or a JSON patch (a list of operations)."""
         path = self._path(resource, namespace, name, sub)
         query = _some(fieldManager=self.manager)
         return await self.call("PATCH", path, patch, query=query, content=_PATCHES[kind])
@@ -186,15 +188,23 @@ class Kube:
         grace: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
     ) -> Json:
-        """DELETE an object; with `uid`, only that one (409 when it is another). Raises NotThereError when gone.
+        """Delete an object. Raises NotThereError when there is none.
 
-        `version`: only while that is its resourceVersion (409 else).
-        `grace`: seconds that a pod may take; 0 waits for no kubelet.
+        Args:
+            resource: its kind.
+            name: its name.
+            namespace: its namespace; None: the current one.
+            uid: delete only the object with this uid (else 409).
+            version: delete only at this resourceVersion (else 409).
+            grace: seconds for a pod to end; 0 does not wait for its kubelet.
+            propagation: what happens to the objects that it owns.
 
-        Returns the object when something holds it back, which has a deletionTimestamp then; else a Status.
+        Returns:
+            The object, with a deletionTimestamp, when finalizers or a grace period hold it; else a Status.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if uid or version:
+            # The server compares, so nothing can be made or changed between a look and the deletion.
             options["preconditions"] = _some(uid=uid, resourceVersion=version)
         if grace is not None:
             options["gracePeriodSeconds"] = grace
@@ -209,20 +219,23 @@ class Kube:
         fields: str = "",
         seen: Iterable[Json] = (),
     ) -> AsyncGenerator[Heard, None]:
-        """What is there (as ADDED), then every change, for ever; broken streams are taken up again by a new list.
+        """Yield present objects (as ADDED), then every change, for ever; a broken stream is resumed by a new list.
 
-        A deletion that happened while a stream was broken is told too, and first that of any object of `seen` which is
-        gone already. Raises ApiError when listing is refused.
+        Deletions during a gap are reported too, and first those of objects in `seen` that are gone already. Raises
+        ApiError when the list is refused.
         """
         path, query = resource.path(namespace), _some(labelSelector=labels, fieldSelector=fields)
+        # uid -> a stub: what is in `known` and missing in a new list was deleted while no stream ran.
         known = {item["metadata"]["uid"]: _unversioned(item) for item in seen}
         found, since = await self._snapshot(path, query)
         while True:
+            # First the deletions: an object made anew under the same name comes after its predecessor's end.
             for uid in [uid for uid in known if uid not in found]:
                 yield "DELETED", known.pop(uid)
             for uid, item in found.items():
                 if _version(known.get(uid)) != _version(item):
                     yield "ADDED", item
+                # Without the rest: a watch of 10,000 objects keeps some hundred bytes of each.
                 known[uid] = _stub(item)
             async for kind, item in self._stream(path, query, since):
                 if kind == "DELETED":
@@ -236,22 +249,23 @@ class Kube:
 
     async def proxy_get(
         self, pod: str, port: int, path: str, namespace: str | None = None, **options: Unpack[Proxied]
-    ) -> Reply:
-        """GET a path of a pod's port; whatever the pod answers comes back, only the API server's refusals raise."""
+    ) -> Response:
+        """GET a path of a pod's port. Any answer of the pod is returned; only refusals of the API server raise."""
         return await self._proxy("GET", self._pod(pod, port, path, namespace), None, options)
 
     async def proxy_post(
         self, pod: str, port: int, path: str, namespace: str | None, body: object, **options: Unpack[Proxied]
-    ) -> Reply:
+    ) -> Response:
         """POST JSON to a path of a pod's port."""
         return await self._proxy("POST", self._pod(pod, port, path, namespace), body, options)
 
     def _pod(self, pod: str, port: int, path: str, namespace: str | None) -> str:
         return self._path(PODS, namespace) + f"/{quote(pod, safe='')}:{port}/proxy/{path.lstrip('/')}"
 
-    async def _proxy(self, method: str, where: str, body: object, options: Proxied) -> Reply:
-        # The header Authorization is for the API server alone, which takes it off: tokens of pods go in another one.
+    async def _proxy(self, method: str, where: str, body: object, options: Proxied) -> Response:
+        # The API server consumes the Authorization header, so tokens for pods go in another one.
         reply = await self.transport.request(method, where, body, **options)
+        # Only the API server's refusals are Status objects; an error of the pod itself is its answer.
         if reply.status >= 400 and status_object(reply.body):
             raise from_answer(reply.status, reply.body, f"{method} {where}")
         return reply
@@ -266,7 +280,7 @@ class Kube:
         content: str = "application/json",
         timeout: float = TIMEOUT,  # noqa: ASYNC109 - of the HTTP call, given to the client
     ) -> Json:
-        """Any call whose answer is JSON. Raises ApiError for 400 and more, and when nothing answers."""
+        """Make any call whose answer is JSON. Raises ApiError for 400 and above, and when there is no answer."""
         reply = await self.transport.request(method, path, body, query=query, content=content, timeout=timeout)
         if reply.status >= 400:
             raise from_answer(reply.status, reply.body, f"{method} {path}")
@@ -280,28 +294,31 @@ class Kube:
         since = ""
         async for page in self._pages(path, query):
             since = page["metadata"]["resourceVersion"]
+            # All pages have one resourceVersion, that of the first: the watch goes on from there.
             found.update((item["metadata"]["uid"], item) for item in page["items"])
         return found, since
 
     async def _snapshot_again(self, path: str, query: Query) -> tuple[dict[str, Json], str]:
-        """The same after a stream ended: a server that is away is waited for."""
+        """List again after the end of a stream; wait for a server that is away."""
         while True:
             await asyncio.sleep(AGAIN * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
             try:
                 return await self._snapshot(path, query)
             except ApiError as error:
-                if 0 < error.status < 500:
+                if 0 < error.status < 500:  # a refusal, which waiting does not change
                     raise
 
     async def _stream(self, path: str, query: Query, since: str) -> AsyncGenerator[Heard, None]:
-        """The changes since a list, until the stream ends, breaks, or says that it is too old."""
+        """Yield the changes since a list, until the stream ends, breaks, or reports that its version is too old."""
+        # Bookmarks come each minute, so that a silent stream is known to be broken (`_SILENCE` in transport).
         flags = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": 3000, "resourceVersion": since}
         try:
             response = await self.transport.stream(path, {**query, **flags})
         except ApiError:
-            return
+            return  # the list that follows raises what is lasting
         async with response:
             async for kind, item in _lines(response):
+                # 410 Gone: the version is too old for the server's history, and only a new list helps.
                 if kind == "ERROR":
                     return
                 if kind != "BOOKMARK":
@@ -313,14 +330,14 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Any, J
         async for line in response.content:
             event = json.loads(line)
             if "object" not in event:
-                return  # a Status: the stream was refused
+                return  # a bare Status: the server refused the stream
             yield event["type"], event["object"]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return  # a torn stream or a torn line: what was missed comes with the next list
+        return  # a torn stream or line: the next list shows what was missed
 
 
 def _stub(item: Json) -> Json:
-    """As much of an object as its deletion must tell."""
+    """Return the parts of an object that the report of its deletion needs."""
     meta = item["metadata"]
     return {
         "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion", "labels") if key in meta}
@@ -328,7 +345,7 @@ def _stub(item: Json) -> Json:
 
 
 def _unversioned(item: Json) -> Json:
-    """The same of one that is to be told of again if it is still there, changed or not."""
+    """Return the stub without its version, so that the object is reported again if it still exists."""
     return {"metadata": {**_stub(item)["metadata"], "resourceVersion": ""}}
 
 

@@ -1,4 +1,4 @@
-"""How to reach the API server: a pod's service account, or a kubeconfig. The official client knows the credentials."""
+"""Way to the API server: a pod's service account, or a kubeconfig. The official client handles the credentials."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ from dljob.kube.errors import ApiError
 
 config: Any = _config  # its functions have no types
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its service account."""
+"""Folder of a pod's service account."""
 
 Refresh: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Where the API server is and what to say there."""
+class ApiConnection:
+    """Address of an API server, with credentials."""
 
     configuration: Any
     """The official client's Configuration."""
     namespace: str
-    """The current one: the context's, or the pod's own."""
+    """Current namespace: the context's, or the pod's own."""
     refresh: Refresh | None = None
-    """Asks for fresh credentials (exec plugins, OIDC); None when the client does so itself."""
+    """Fetches fresh credentials (exec plugins, OIDC); None when the client does that itself."""
 
 
-async def find(context: str | None = None, kubeconfig: str | None = None) -> Way:
-    """The way to the cluster: an argument or KUBECONFIG names it; else the pod's service account; else ~/.kube/config.
+async def find(context: str | None = None, kubeconfig: str | None = None) -> ApiConnection:
+    """Find the cluster: by an argument or KUBECONFIG; else the pod's service account; else ~/.kube/config.
 
     Raises:
-        ApiError: There is no such file or context, or the file is damaged (status 0).
+        ApiError: there is no such file or context, or the file is damaged (status 0).
     """
     if not (context or kubeconfig or os.environ.get("KUBECONFIG")):
         settings = Configuration()
         try:
+            # A pod with KUBECONFIG set wants that file, so the service account comes second.
             config.load_incluster_config(client_configuration=settings)
         except config.ConfigException:
             pass
         else:
-            return Way(settings, _own_namespace())
+            return ApiConnection(settings, _own_namespace())
     return await _from_file(context, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
 
 
-async def _from_file(context: str | None, files: str) -> Way:
+async def _from_file(context: str | None, files: str) -> ApiConnection:
     settings = Configuration()
     path = _existing(files)
 
+    # persist_config: a refreshed token stays in memory, and the user's file is not rewritten.
     async def load() -> _Loader:
         return await config.load_kube_config(
             config_file=path, context=context, client_configuration=settings, persist_config=False
@@ -70,7 +72,7 @@ async def _from_file(context: str | None, files: str) -> Way:
     async def refresh() -> None:
         await load()
 
-    return Way(settings, loader.current_context["context"].get("namespace") or "default", refresh)
+    return ApiConnection(settings, loader.current_context["context"].get("namespace") or "default", refresh)
 
 
 class _Loader(Protocol):
@@ -78,8 +80,9 @@ class _Loader(Protocol):
 
 
 def own_account(folder: Path = ACCOUNT) -> str:
-    """`namespace/name` of this pod's service account, as its token says; empty outside of pods."""
+    """Return `namespace/name` of this pod's service account from its token; empty outside of pods."""
     try:
+        # The payload of a JWT, read without a check of its signature: it only tells our own name.
         claims = (folder / "token").read_text().split(".")[1]
         subject: str = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
     except (OSError, ValueError, LookupError):
@@ -92,7 +95,7 @@ def _own_namespace() -> str:
 
 
 def _existing(files: str) -> str:
-    """Those of the files (as KUBECONFIG lists them) that are there; the client only warns when none is."""
+    """Return the existing files of a list like KUBECONFIG; the client only warns when there is none."""
     found = [path for part in files.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
     if not found:
         raise ApiError(0, "NoConfig", f"no kubeconfig at {files}, and this is no pod: no cluster to talk to")

@@ -1,4 +1,4 @@
-"""What the API server, or the way to it, can answer instead of what was asked for."""
+"""Errors of the API server, and of the connection to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HINTS = {
 
 
 class ApiError(UnreachableError):
-    """The API server refused, or was not reached: `status` is the HTTP code, 0 when nothing answered.
+    """The API server refused, or was not reached: `status` is the HTTP code, 0 without an answer.
 
-    `reason` is the server's word for machines (AlreadyExists, Conflict, Forbidden, ...), the message its own sentence.
+    `reason` is the server's machine-readable word (AlreadyExists, Conflict, Forbidden, ...), the message its sentence.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -27,13 +27,13 @@ class ApiError(UnreachableError):
 
 
 class NotThereError(NotFoundError, ApiError):
-    """404: the API server knows no such object, or no such kind."""
+    """404: the API server has no such object, or no such kind."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 def from_answer(status: int, body: bytes, what: str) -> ApiError:
-    """The error that an HTTP answer of 400 or more means; `what` was asked, for answers that are no Status object."""
+    """Convert an HTTP answer of 400 or above to an error; `what` describes the call when the answer is no Status."""
     answer = status_object(body)
     said = (
         str(answer.get("message") or "")
@@ -44,11 +44,12 @@ def from_answer(status: int, body: bytes, what: str) -> ApiError:
 
 
 def status_object(body: bytes) -> dict[str, Any]:
-    """The `Status` that the API server puts into its own refusals; empty when the body is something else."""
+    """Return the `Status` in a refusal by the API server itself; empty for any other body."""
     try:
         parsed = json.loads(body)
     except ValueError:
         return {}
+    # A proxy in between may answer anything.
     if not isinstance(parsed, dict):
         return {}
     found = cast("dict[str, Any]", parsed)

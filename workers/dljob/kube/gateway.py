@@ -1,4 +1,4 @@
-"""The gateway of a RayCluster, as the operator and the command ask it: status, placement, commands, logs."""
+"""Client of a RayCluster's gateway, for the operator and the command: status, placement, commands, logs."""
 
 from __future__ import annotations
 
@@ -6,90 +6,129 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, answered, refused
+from dljob.kube.head import Ask, TooOldError, answered, refused
 from dljob.kube.transport import AnyJson, Query
 
 LONGEST = 30.0
-"""Seconds that a long poll may wait at the gateway."""
+"""Longest long poll at the gateway, in seconds."""
+MASTER_LOG_SINCE = "0.1.0"
+"""The first dljob whose gateway gives PrimeMaster's log."""
+MASTER_PIECE = 1 << 20
+"""Bytes of it in one answer: the log may be two files of 32 MiB, which come through the API server's proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """The last lines of ranks' logs. `cut`: those for which there was no room, as `role/rank`."""
+    """Last lines of ranks' logs; `cut` names the ranks that did not fit, as `role/rank`."""
 
     logs: Mapping[str, str]
     cut: tuple[str, ...] = ()
+    master: str = ""
+    """The last entries of PrimeMaster's own log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a log has since an offset in bytes; `end`: nothing will follow."""
+    """Part of a log from an offset in bytes; `end`: nothing will follow.
+
+    `timed`: it begins at the requested moment, not at the beginning of the log.
+    """
 
     text: str
     offset: int
     end: bool
+    timed: bool = True
 
 
-class Gateway:
-    """One gateway; `dljob.kube.head` makes the `ask`. Every call may raise HeadError."""
+class GatewayClient:
+    """Client of one gateway; `dljob.kube.head` makes the `ask`. Every call may raise HeadError.
+
+    Among logs, those of a role without a name are PrimeMaster's: rank 0 is its log, rank 1 the file before that.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     async def version(self) -> Json:
-        """`dljob`, `ray`, `python` and `session` of the head."""
+        """Return `dljob`, `ray`, `python` and `session` of the head."""
         return await self._get("/v1/version")
 
     async def jobs(self) -> list[Json]:
-        """`uid`, `name` and `phase` of each job."""
+        """Return `uid`, `name` and `phase` of each job."""
         return await self._get("/v1/jobs")
 
     async def status(self, job: str, *, after: int = 0, wait: float = 0.0, ranks: bool = False) -> Json:
-        """The snapshot of a job (32 hex digits of its uid) as soon as its version is beyond `after`, or after `wait` s.
+        """Return the snapshot of a job once its version is above `after`, or after `wait` seconds.
+
+        Args:
+            job: 32 hex digits of its uid.
+            after: a known version.
+            wait: seconds, at most LONGEST.
+            ranks: include each rank.
 
         Raises:
-            UnknownError: No such job there.
-            AwayError: PrimeMaster does not answer now.
+            UnknownError: the job does not exist there.
+            UnavailableError: PrimeMaster does not answer now.
         """
         query: dict[str, str | int] = {"after": after, "timeout": f"{min(wait, LONGEST):g}"}
         return await self._get(f"/v1/jobs/{job}/status", {**query, **({"ranks": 1} if ranks else {})}, wait)
 
     async def events(self, job: str, *, after: int = 0, wait: float = 0.0) -> list[Json]:
-        """The notes of a job beyond the sequence number `after`."""
+        """Return the notes of a job beyond the sequence number `after`."""
         query = {"after": after, "timeout": f"{min(wait, LONGEST):g}"}
         return (await self._get(f"/v1/jobs/{job}/events", query, wait))["events"]
 
     async def placement(self, job: str) -> Json:
-        """`version`, and `nodes`: which pod holds which units, roles and ranks."""
-        return await self._get(f"/v1/jobs/{job}/placement")
+        """Return `version`, and `nodes`: the units, roles and ranks on each pod."""
+        return await self._get(f"/v1/jobs/{job}/placement", large=True)
 
     async def command(self, job: str, *, id: str, kind: str, target: str, by: str) -> None:  # noqa: A002 - its name there
-        """Order something of PrimeMaster; the same id happens once."""
+        """Send a command to PrimeMaster; one id takes effect once."""
         body = {"id": id, "kind": kind, "target": target, "by": by}
         answered(await self._ask("POST", f"/v1/jobs/{job}/commands", body=body), f"{kind} {target}")
 
     async def tails(self, job: str, limit: int) -> Tails:
-        """The ends of all ranks' logs, in `limit` bytes together."""
-        got = await self._get(f"/v1/jobs/{job}/logs", {"bytes": limit}, 25.0)
-        return Tails(got["logs"], tuple(got.get("cut", ())))
+        """Return the ends of all logs, within `limit` bytes in total."""
+        got = await self._get(f"/v1/jobs/{job}/logs", {"bytes": limit}, 25.0, large=True)
+        return Tails(got["logs"], tuple(got.get("cut", ())), str(got.get("master") or ""))
 
     async def tail(self, job: str, role: str, rank: int, limit: int) -> str:
-        """The end of one rank's log, at most `limit` bytes."""
+        """Return the end of one log, at most `limit` bytes."""
+        if not role:
+            return (await self._piece(job, {**_whose(role, rank), "follow": 1, "bytes": limit})).text
         query: Query = {"role": role, "rank": rank, "bytes": limit}
         reply = await self._ask("GET", f"/v1/jobs/{job}/logs", query=query, limit=LONGEST)
         if reply.status >= 400:
+            # Plain text, unlike the other answers: a log may hold anything.
             raise refused(reply, f"log of {role}/{rank}")
         return reply.text()
 
     async def stacks(self, job: str, target: str) -> Mapping[str, str]:
-        """Rank (`role/rank`) -> the stacks of its process as text, of a target as for commands."""
+        """Return the stacks by rank (`role/rank`) as text; targets are those of commands."""
         return (await self._get(f"/v1/jobs/{job}/stacks", {"target": target}, 25.0))["stacks"]
 
     async def follow(self, job: str, role: str, rank: int, start: int) -> Piece:
-        """What one rank's log has from the byte `start` on; waits a while for news."""
-        query: Query = {"role": role, "rank": rank, "follow": 1, "from": start}
-        got = await self._get(f"/v1/jobs/{job}/logs", query, LONGEST)
-        return Piece(got["text"], got["offset"], got["end"])
+        """Return a piece of one log from the byte `start` on; the gateway waits a while for news."""
+        return await self._piece(job, {**_whose(role, rank), "follow": 1, "from": start})
 
-    async def _get(self, path: str, query: Query | None = None, wait: float = 0.0) -> AnyJson:
-        return answered(await self._ask("GET", path, query=query, limit=min(wait, LONGEST) + 5.0), path)
+    async def since(self, job: str, role: str, rank: int, moment: float) -> Piece:
+        """Return a piece of one log since a moment in unix seconds; earlier releases ignore the moment."""
+        return await self._piece(job, {**_whose(role, rank), "follow": 1, "since": int(moment * 1000)})
+
+    async def _piece(self, job: str, query: Query) -> Piece:
+        got = await self._get(f"/v1/jobs/{job}/logs", query, LONGEST)
+        if "text" not in got:  # the ends of all ranks' logs: `master` is not known there
+            has = (await self.version()).get("dljob") or "unknown"
+            words = f"its dljob ({has}) is too old to give PrimeMaster's log: that needs {MASTER_LOG_SINCE} or newer"
+            raise TooOldError(200, words)
+        return Piece(got["text"], got["offset"], got["end"], bool(got.get("timed")))
+
+    async def _get(self, path: str, query: Query | None = None, wait: float = 0.0, *, large: bool = False) -> AnyJson:
+        limit = min(wait, LONGEST) + 5.0  # the gateway answers after `wait`; the rest is for the way
+        return answered(await self._ask("GET", path, query=query, limit=limit, large=large), path)
+
+
+def _whose(role: str, rank: int) -> dict[str, str | int]:
+    if role:
+        return {"role": role, "rank": rank}
+    return {"master": 1, **({"older": 1} if rank else {}), "bytes": MASTER_PIECE}

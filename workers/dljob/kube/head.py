@@ -1,31 +1,36 @@
-"""A port of a RayCluster's head, asked directly or through the API server; the token goes with every request."""
+"""Client of one port of a RayCluster's head, directly or through the API server, with the token in every request."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import ipaddress
-import json
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 import aiohttp
 
-from dljob.errors import ExitCode, NotFoundError, UnreachableError
+from dljob.errors import ExitCode, NotFoundError, UnreachableError, UsageError
+from dljob.kube import answers
 from dljob.kube.api import Kube
-from dljob.kube.transport import AnyJson, Query, Reply
+from dljob.kube.transport import AnyJson, Query, Response
 
 HEADER = "x-ray-authorization"
-"""Ray takes its token from this header too; `Authorization` does not get through the API server's proxy."""
+"""Header in which Ray also accepts its token; the API server's proxy does not pass `Authorization` on."""
 
 TOKEN_REFUSED = "the head does not take the token"  # noqa: S105 - no token, but words
-"""What is said of 401, and of 403: Ray (2.60) answers that to a wrong token, and 401 to none."""
+"""Message for 401, and for 403: Ray (2.60) answers 403 to a wrong token, and 401 to a missing one."""
 
-MOST = 32 * 1024 * 1024
-"""Bytes of an answer: whoever runs a head may not fill the operator's memory."""
+SMALL = 64 * 1024
+"""Bytes of an answer that are read at once; few answers are larger, and few of those are read concurrently."""
+LARGE_AT_ONCE = 4
+LARGE_SECONDS = 5.0
+"""Time, in seconds, for the rest of a larger answer, which holds one of the few slots."""
 
 
 class HeadError(UnreachableError):
-    """The head did not answer (status 0), or refused (its HTTP status); `said`: its own words."""
+    """The head did not answer (status 0), or refused (its HTTP status); `said` is its own message."""
 
     def __init__(self, status: int, message: str, said: str = "") -> None:
         super().__init__(message)
@@ -34,28 +39,46 @@ class HeadError(UnreachableError):
 
 
 class UnknownError(NotFoundError, HeadError):
-    """404: no such job, role, rank or submission there."""
+    """404: the job, role, rank or submission does not exist there."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
-class AwayError(HeadError):
-    """503: who should answer is not there at the moment; ask again."""
+class MisbehavesError(HeadError):
+    """An answer that no head of dljob gives: too large, too slow, not JSON, or a redirect."""
+
+
+class UnavailableError(HeadError):
+    """503: PrimeMaster or a node is away at the moment; a retry may succeed."""
+
+
+class TooOldError(UsageError, HeadError):
+    """The head's dljob is of before what it was asked for."""
+
+    exit_code = ExitCode.USAGE
 
 
 class Ask(Protocol):
-    """A way to ask one port. Raises HeadError when nothing answers; any status is an answer."""
+    """Call of one port. Raises HeadError when there is no answer; any status is an answer."""
 
     async def __call__(
-        self, method: str, path: str, *, query: Query | None = None, body: object = None, limit: float = 5.0
-    ) -> Reply:
-        """Make a call that takes at most `limit` seconds."""
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: object = None,
+        limit: float = 5.0,
+        large: bool = False,
+    ) -> Response:
+        """Make a call that takes at most `limit` seconds; a `large` answer has higher bounds."""
         ...
 
 
 def address(host: str, port: int) -> str:
-    """The URL of a port of a pod."""
+    """Return the URL of a pod's port."""
     try:
+        # Pods of an IPv6 cluster: a colon in the host would be read as its port.
         six = ipaddress.ip_address(host).version == 6
     except ValueError:
         six = False
@@ -63,19 +86,37 @@ def address(host: str, port: int) -> str:
 
 
 def directly(
-    session: aiohttp.ClientSession, url: str, token: str, told: Callable[[int], None] = lambda _status: None
+    session: aiohttp.ClientSession,
+    url: str,
+    token: str,
+    told: Callable[[int], None] = lambda _status: None,
+    slots: asyncio.Semaphore | None = None,
 ) -> Ask:
-    """Over the pod network; `told` hears every HTTP status, 0 for no answer.
+    """Return a client over the pod network. Redirects are not followed, and answers are bounded before they are parsed.
 
-    A head belongs to users: where it points to is not gone to, and of what it says no more than `MOST` bytes are read.
+    Args:
+        session: the connection pool.
+        url: address of the port.
+        token: token of the RayCluster.
+        told: called with every HTTP status, 0 for no answer.
+        slots: limits how many large answers are read concurrently.
     """
-    headers = {HEADER: f"Bearer {token}", "Authorization": f"Bearer {token}"}
+    # Without compression: a small compressed body could expand to any size.
+    headers = {HEADER: f"Bearer {token}", "Authorization": f"Bearer {token}", "Accept-Encoding": "identity"}
+    slots = slots or asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def ask(
-        method: str, path: str, *, query: Query | None = None, body: object = None, limit: float = 5.0
-    ) -> Reply:
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: object = None,
+        limit: float = 5.0,
+        large: bool = False,
+    ) -> Response:
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(limit, 5.0))
         try:
+            # aiohttp warns about bytes of more than 1 MiB, and blocks while it sends them.
             data = io.BytesIO(body) if isinstance(body, bytes) else None
             call = session.request(
                 method,
@@ -85,15 +126,18 @@ def directly(
                 json=None if data is not None else body,
                 headers=headers,
                 timeout=timeout,
+                # A head could otherwise send the operator, token and all, to any address that it can reach.
                 allow_redirects=False,
             )
             async with call as answer:
                 told(answer.status)
                 if 300 <= answer.status < 400:
-                    raise HeadError(
+                    raise MisbehavesError(
                         answer.status, f"{url} sends elsewhere (HTTP {answer.status}), which is not followed"
                     )
-                return Reply(answer.status, await _body(answer, url))
+                return Response(
+                    answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slots)
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             told(0)
             why = str(error) or f"nothing within {limit:g} s"
@@ -102,22 +146,53 @@ def directly(
     return ask
 
 
-async def _body(answer: aiohttp.ClientResponse, url: str) -> bytes:
+async def _body(answer: aiohttp.ClientResponse, url: str, bounds: answers.Bounds, slots: asyncio.Semaphore) -> bytes:
+    """Read the body within its bounds. Raises MisbehavesError."""
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise MisbehavesError(answer.status, f"{url} compresses its answer, which was not asked for")
     body = bytearray()
-    async for chunk in answer.content.iter_chunked(2**16):
+    # Small answers are read at once and by all; the slots are for large ones, each up to 4 MiB in memory.
+    if await _more(answer, body, SMALL):
+        async with slots:
+            try:
+                async with asyncio.timeout(LARGE_SECONDS):
+                    await _more(answer, body, bounds.size)
+            except TimeoutError:
+                raise MisbehavesError(answer.status, f"{url} takes over {LARGE_SECONDS:g} s for an answer") from None
+            return _within(answer, url, body, bounds)
+    return _within(answer, url, body, bounds)
+
+
+async def _more(answer: aiohttp.ClientResponse, body: bytearray, most: int) -> bool:
+    """Read on until there are more than `most` bytes; return whether there are."""
+    while len(body) <= most:
+        chunk = await answer.content.read(2**16)
+        if not chunk:
+            return False
         body += chunk
-        if len(body) > MOST:
-            raise HeadError(answer.status, f"{url} answers with more than {MOST} bytes")
+    return True
+
+
+def _within(answer: aiohttp.ClientResponse, url: str, body: bytearray, bounds: answers.Bounds) -> bytes:
+    excess = answers.excess(body, bounds)
+    if excess:
+        raise MisbehavesError(answer.status, f"{url} answers with {excess}")
     return bytes(body)
 
 
 def through(kube: Kube, pod: str, port: int, namespace: str, token: str) -> Ask:
-    """Through the API server, which must allow `pods/proxy` to the caller."""
+    """Return a client through the API server, which must allow `pods/proxy` to the caller."""
     headers: Mapping[str, str] = {HEADER: f"Bearer {token}"}
 
     async def ask(
-        method: str, path: str, *, query: Query | None = None, body: object = None, limit: float = 5.0
-    ) -> Reply:
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: object = None,
+        limit: float = 5.0,
+        large: bool = False,  # noqa: ARG001 - a command at a terminal reads an answer of any size
+    ) -> Response:
         if method == "GET":
             return await kube.proxy_get(
                 pod, port, path, namespace, headers=headers, query=query or {}, timeout=limit + 5.0
@@ -127,31 +202,33 @@ def through(kube: Kube, pod: str, port: int, namespace: str, token: str) -> Ask:
     return ask
 
 
-def answered(reply: Reply, what: str) -> AnyJson:
-    """The JSON of a good answer.
+def answered(reply: Response, what: str) -> AnyJson:
+    """Parse the JSON of a good answer; None when it is empty.
 
     Raises:
-        UnknownError: 404.
-        AwayError: 503.
-        HeadError: Another refusal, or no JSON.
+        UnknownError: the status is 404.
+        UnavailableError: the status is 503.
+        MisbehavesError: the body is neither an object nor a list in JSON.
+        HeadError: the head refused otherwise.
     """
     if reply.status >= 400:
         raise refused(reply, what)
     try:
-        return reply.json()
-    except json.JSONDecodeError as error:
-        raise HeadError(reply.status, f"{what}: no JSON but {reply.text()[:200]!r}") from error
+        found = answers.parsed(reply.body)
+    except ValueError:
+        # No JSON: the check below refuses it like a bare text.
+        found = ""
+    if found is not None and not isinstance(found, dict | list):
+        raise MisbehavesError(reply.status, f"{what}: no JSON but {reply.body[:200].decode(errors='replace')!r}")
+    return cast("AnyJson", found)
 
 
-def refused(reply: Reply, what: str) -> HeadError:
-    """The error that a refusal means, in its own words: `{"error": ...}` from the gateway, plain text from Ray."""
+def refused(reply: Response, what: str) -> HeadError:
+    """Convert a refusal into an error with its own message: `{"error": ...}` from the gateway, plain text from Ray."""
     said = reply.text().strip()[:1000]
-    try:
-        parsed = reply.json()
-        said = str(parsed["error"])
-    except (ValueError, KeyError, TypeError):
-        pass
-    kind = {404: UnknownError, 503: AwayError}.get(reply.status, HeadError)
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # not the gateway's JSON: the text stays as it is
+        said = str(answers.parsed(reply.body)["error"])[:1000]
+    kind = {404: UnknownError, 503: UnavailableError}.get(reply.status, HeadError)
     said = said or f"HTTP {reply.status}"
     refused = f"{TOKEN_REFUSED} (HTTP {reply.status}): " if reply.status in (401, 403) else ""
     return kind(reply.status, f"{what}: {refused}{said}", said)

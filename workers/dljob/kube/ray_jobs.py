@@ -1,4 +1,4 @@
-"""Ray's Job API on the head (port 8265), with Ray's token: what the operator submits the launcher by."""
+"""Client of Ray's Job API on the head (port 8265), with Ray's token; the operator submits the launcher by it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, HeadError, UnknownError, answered, refused
+from dljob.kube.head import Ask, HeadError, MisbehavesError, UnknownError, answered, refused
 
 PORT = 8265
 TAIL_LINES = 40
-"""Lines of a failed submission's log that are kept."""
+"""Lines kept of a failed submission's log."""
 
 
-class RayJobs:
-    """The Job API of one cluster; `dljob.kube.head` makes the `ask`. Every call may raise HeadError."""
+class JobApi:
+    """Job API of one cluster; `dljob.kube.head` makes the `ask`. Every call may raise HeadError."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -24,10 +24,10 @@ class RayJobs:
     async def submit(
         self, submission: str, argv: Sequence[str], *, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> Literal["made", "adopted"]:
-        """Start a driver under an id; a submission of that id that is there already is adopted.
+        """Start a driver under an id, or adopt an existing submission of that id.
 
-        Ray runs a shell string, so the arguments are quoted here. Its agent answers a taken id with 400 and its head
-        makes 500 of that (2.60), which is not relied upon: whoever is refused looks whether the id is there.
+        Ray runs a shell string, so the arguments are quoted here. Ray's agent answers a taken id with 400, which its
+        head turns into 500 (2.60). Neither is relied on: after any refusal, the id is looked up.
         """
         body: Json = {
             "submission_id": submission,
@@ -35,7 +35,7 @@ class RayJobs:
             "metadata": dict(metadata),
             "runtime_env": dict(runtime_env),
         }
-        # Without resources for the entrypoint Ray pins the driver to the head, where the spec is.
+        # Without resources for the entrypoint, Ray pins the driver to the head, where the spec is mounted.
         reply = await self._ask("POST", "/api/jobs/", body=body, limit=10.0)
         if reply.status < 400:
             return "made"
@@ -46,36 +46,39 @@ class RayJobs:
         return "adopted"
 
     async def keep(self, name: str, content: bytes) -> None:
-        """Put something where Ray keeps packages, as `gcs://<name>`; what is there already is left.
+        """Store content among Ray's packages as `gcs://<name>`, unless it is there.
 
-        Ray drops it ten minutes after it was last looked for, as the first call here does (2.60).
+        Ray drops a package ten minutes after the last look for it, such as the first call here (2.60).
         """
         path = f"/api/packages/gcs/{name}"
         reply = await self._ask("GET", path, limit=10.0)
+        # Looked for before it is sent: this also renews its ten minutes, and a repeated pass sends nothing.
         if reply.status == 404:
             reply = await self._ask("PUT", path, body=content, limit=30.0)
         if reply.status >= 400:
             raise refused(reply, f"keep {name}")
 
     async def get(self, submission: str) -> Json:
-        """What Ray says of a submission: `status`, `message`, `driver_exit_code`, ... Raises UnknownError when none."""
+        """Return a submission: `status`, `message`, `driver_exit_code`, ... Raises UnknownError when there is none."""
         return answered(await self._ask("GET", f"/api/jobs/{submission}"), f"submission {submission}")
 
     async def tail(self, submission: str, lines: int = TAIL_LINES) -> str:
-        """The last lines that the driver printed; empty when Ray has none of it."""
+        """Return the last lines that the driver printed; empty when Ray has none."""
         try:
-            got = answered(await self._ask("GET", f"/api/jobs/{submission}/logs", limit=10.0), f"log of {submission}")
-        except UnknownError:
+            reply = await self._ask("GET", f"/api/jobs/{submission}/logs", limit=10.0, large=True)
+            got = answered(reply, f"log of {submission}")
+        except (UnknownError, MisbehavesError):  # also a log larger than the bounds of an answer
             return ""
         return "\n".join(str(got.get("logs") or "").splitlines()[-lines:])
 
     async def session(self) -> str:
-        """Ray's session: another one than before means that the head lost its state."""
+        """Return the name of Ray's session; a new name means that the head lost its state."""
         return str(answered(await self._ask("GET", "/api/version"), "version of Ray").get("session_name") or "")
 
 
 def refusal(tail: str) -> dict[str, str]:
-    """The launcher's last word when it refused: `reason`, `message`, `hint`; empty when it said nothing of the kind."""
+    """Return the launcher's refusal from its output: `reason`, `message`, `hint`; empty when there is none."""
+    # From the end: a refusal is the last thing that a launcher says.
     for line in reversed(tail.splitlines()):
         if not line.startswith("{"):
             continue

@@ -1,4 +1,4 @@
-"""The kinds of objects that dljob touches, and their paths on the API server."""
+"""Kinds of objects that dljob uses, with their paths on the API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind as the API server serves it: `group` is empty for the core kinds."""
+    """A kind as served by the API server; `group` is empty for the core kinds."""
 
     group: str
     version: str
@@ -18,11 +18,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind carry as `apiVersion`."""
+        """The `apiVersion` of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str = "", sub: str = "") -> str:
-        """The path of one object, of those of a namespace, or of all (None); `sub`: a subresource such as `status`."""
+        """Return the path of one object, of a namespace's, or of all (None); `sub` is a subresource, such as status."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         where = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
         return root + where + "".join(f"/{quote(part, safe='')}" for part in (self.plural, name, sub) if part)
@@ -41,7 +41,7 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CORE_EVENTS = Resource("", "v1", "events", "Event")
-"""The same objects; only here they are found by what they are about."""
+"""The same Events in their old group, where a field selector can find them by the object they are about."""
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")

@@ -1,4 +1,4 @@
-"""The tokens of RayClusters: derived from one key, so that the operator needs to read no Secret to know them."""
+"""Tokens of RayClusters, derived from one key, so that the operator knows them without reading a Secret."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from pathlib import Path
 from dljob.errors import UsageError
 
 SHORTEST = 32
-"""Bytes of a key, as many as a token has: shorter ones are easier to guess than the token (RFC 2104, section 3)."""
+"""Fewest bytes of a key, as many as a token has: a shorter one is easier to guess than the token (RFC 2104, 3)."""
 
 
 class TokenKey:
-    """The operator's key. Its `repr` does not tell it."""
+    """The operator's key; its `repr` does not show it."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def token(self, uid: str, cluster: str) -> str:
-        """The token of a RayCluster: HMAC-SHA256 of `<uid of the DLJob>/<RayCluster>`, 64 hex digits."""
+        """Return a RayCluster's token: HMAC-SHA256 of `<uid of the DLJob>/<RayCluster>`, 64 hex digits."""
+        # The slash cannot occur in either part, so no two clusters share a text.
         return hmac.new(self._key, f"{uid}/{cluster}".encode(), hashlib.sha256).hexdigest()
 
     @classmethod
     def from_text(cls, text: str, where: str) -> TokenKey:
-        """A key as it stands in a file or variable, white space around it apart.
+        """Make a key of the text in a file or variable, without surrounding white space.
 
         Raises:
-            UsageError: It is too short to be one.
+            UsageError: it is too short.
         """
         key = text.strip().encode()
         if len(key) < SHORTEST:
@@ -40,10 +41,10 @@ class TokenKey:
 
     @classmethod
     def from_file(cls, path: Path) -> TokenKey:
-        """The key in a file, such as a mounted Secret.
+        """Read the key from a file, such as a mounted Secret.
 
         Raises:
-            UsageError: The file cannot be read, or what is in it is too short.
+            UsageError: the file cannot be read, or its key is too short.
         """
         try:
             return cls.from_text(path.read_text(), str(path))
@@ -53,5 +54,5 @@ class TokenKey:
 
     @classmethod
     def generate(cls) -> TokenKey:
-        """A new one, which nobody else knows: tokens of before are lost with the process that had their key."""
+        """Make a random key. Tokens derived from it are lost with this process."""
         return cls(secrets.token_bytes(32))

@@ -1,4 +1,4 @@
-"""HTTP to the API server: credentials, a busy server, an answer that does not come."""
+"""HTTP transport to the API server: credentials, retries of a busy server, timeouts."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from urllib.request import getproxies
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
-from dljob.kube.connection import Way
+from dljob.kube.connection import ApiConnection
 from dljob.kube.errors import ApiError
 
 T = TypeVar("T")
 AnyJson: TypeAlias = Any
-"""What JSON can be: an object, a list, a text, a number."""
+"""Any JSON value: an object, a list, a text, a number."""
 Query: TypeAlias = Mapping[str, str | int]
 
 TIMEOUT = 30.0
-"""Seconds for one call, from the first byte sent to the last one read."""
+"""Timeout of one call in seconds, from the first byte sent to the last one read."""
 _SILENCE = 300.0
 """Seconds without a byte after which a stream counts as broken; the server sends bookmarks each minute."""
 _BUSY_TRIES = 4
-"""How often a call is made while the server says 429, waiting as long as it asks."""
+"""Attempts at a call while the server answers 429; each waits as long as the server asks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as it came."""
+class Response:
+    """An HTTP answer."""
 
     status: int
     body: bytes
 
     def json(self) -> AnyJson:
-        """The body as JSON; None when it is empty."""
+        """Return the body as JSON; None when it is empty."""
         return json.loads(self.body) if self.body else None
 
     def text(self) -> str:
-        """The body as text."""
+        """Return the body as text."""
         return self.body.decode(errors="replace")
 
 
 class Transport:
     """One connection to one API server."""
 
-    def __init__(self, way: Way, agent: str) -> None:
+    def __init__(self, way: ApiConnection, agent: str) -> None:
         self.server: str = way.configuration.host
         self.on_call: Callable[[str, int], None] = lambda _method, _status: None
-        """Told of every call's method and HTTP status (0: no answer), for metrics."""
+        """Called with every call's method and HTTP status (0: no answer), for metrics."""
         self.fence: Callable[[str], None] = lambda _method: None
-        """Asked right before each call is sent, with its method; what it raises keeps the call from being made."""
+        """Called right before each call is sent, with its method; its exception prevents the call."""
         self._refresh = way.refresh
-        # With trust_env aiohttp (3.14) looks for proxies and netrc files anew, in a thread, before every call.
+        # With trust_env, aiohttp (3.14) searches for proxies and netrc files in a thread before every call.
         way.configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         self._client: Any = ApiClient(way.configuration)
         self._client.user_agent = agent
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def request(
@@ -74,37 +74,42 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         content: str = "application/json",
         timeout: float = TIMEOUT,  # noqa: ASYNC109
-    ) -> Reply:
-        """Any call, whatever the answer. A busy server (429) is asked again; raises ApiError when nothing answers."""
+    ) -> Response:
+        """Make any call and return any answer. A busy server (429) is retried; raises ApiError without an answer."""
         url = f"{path}?{urlencode(query)}" if query else path
         sent = {"Content-Type": content, **(headers or {})}
         for tried in range(1, _BUSY_TRIES + 1):
             answer = await self._send(method, url, body, sent, aiohttp.ClientTimeout(total=timeout))
+            # Read in any case, also of an error: otherwise the connection cannot be reused.
             read = await self._guard(method, answer.read())
             if answer.status == 429 and tried < _BUSY_TRIES:
+                # As long as the server asks, within reason: a command's user waits for it.
                 await asyncio.sleep(min(float(answer.headers.get("Retry-After") or 1), 10.0))
                 continue
+            # Tokens of exec plugins and OIDC expire while a command runs: fetch a new one, once.
             if answer.status == 401 and self._refresh and tried == 1:
                 await self._refresh()
                 continue
-            return Reply(answer.status, read)
+            return Response(answer.status, read)
         raise AssertionError("unreachable")
 
     async def stream(self, path: str, query: Query) -> aiohttp.ClientResponse:
-        """A GET whose answer is read as it comes; close it when done."""
+        """Start a GET whose answer is read as it comes; the caller closes it."""
         limit = aiohttp.ClientTimeout(sock_read=_SILENCE)
         return await self._send("GET", f"{path}?{urlencode(query)}", None, {}, limit)
 
     async def _send(
         self, method: str, url: str, body: object, headers: Mapping[str, str], limit: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        # The body goes past param_serialize, which would copy it.
+        # The body bypasses param_serialize, which would copy it.
         prepared = await self._client.param_serialize(
             method, url, header_params=dict(headers), auth_settings=["BearerToken"]
         )
+        # After all awaits that prepare the call: the Lease may have been lost during them.
         self.fence(method)
         call = self._client.call_api(prepared[0], prepared[1], prepared[2], body, _request_timeout=limit)
         answer: aiohttp.ClientResponse = (await self._guard(method, call)).response
+        # By attempt: a 429 that is retried counts as well.
         self.on_call(method, answer.status)
         return answer
 

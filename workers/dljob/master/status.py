@@ -11,14 +11,17 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
-from dljob.master import checkpoints, grants, ledger_view
-from dljob.master.carry import carry
-from dljob.master.causes import evidence
-from dljob.master.causes_first import root_of
-from dljob.master.faults import Fault
-from dljob.master.state import JobState, Phase, RankPhase, UnitPhase
-from dljob.master.views import Level, Reason
+from dljob.master.failure.attribution import root_of
+from dljob.master.ledger import view
+from dljob.master.placement.previous_attempt import carry
+from dljob.master.start import checkpoints
+from dljob.master.state import memory_overrides
+from dljob.master.state.causes import evidence
+from dljob.master.state.faults import FaultRecord
+from dljob.master.state.state import JobState, Phase, RankPhase, UnitPhase
+from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
+from dljob.plan.labels import NODE_NAME
 from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
 
@@ -87,9 +90,10 @@ def _gone(state: JobState, phase: RankPhase) -> str:
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """The snapshot that `dljob status` shows, JSON-able. `now` in unix seconds."""
+    names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
     return {
         **_overview(state, now, progress),
-        "ranks": [_rank(state, key, progress) for key in _keys(state)],
+        "ranks": [_rank(state, key, progress, names) for key in _keys(state)],
         "units": [
             {
                 "name": name,
@@ -104,7 +108,7 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 def _given(state: JobState, unit: str) -> dict[str, Any]:
     """The memory of a rank, by role, where a unit was given more than the spec says."""
-    own = grants.given(state.grants, unit)
+    own = memory_overrides.given(state.grants, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
@@ -182,8 +186,8 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "phase": state.phase.value,
         "reason": verdict.reason if verdict else _reason(state),
         "message": verdict.message if verdict else _message(state),
-        "startTime": _time(state.started_at),
-        "completionTime": _time(state.ended_at),
+        "startTime": rfc3339(state.started_at),
+        "completionTime": rfc3339(state.ended_at),
         "seconds": round((now if state.ended_at is None else state.ended_at) - state.started_at, 3),
         "epoch": state.epoch,
         "version": state.version,
@@ -194,10 +198,10 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "recentFaults": [_fault(state, fault) for fault in state.faults],
         "progress": {
             **_progress(state, progress),
-            "goodputPermille": ledger_view.permille(state, now),
+            "goodputPermille": view.permille(state, now),
             **_saved(state),
         },
-        "ledger": ledger_view.shown(state, now),
+        "ledger": view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
     }
@@ -241,28 +245,31 @@ def _least(state: JobState) -> str:
 
 def _role(state: JobState, name: str) -> dict[str, Any]:
     own = state.roles[name]
+    well = state.verdict is not None and state.verdict.ok  # ranks that serve have no other end than the job's
     return {
         "name": name,
         "desired": state.job.roles[name].plan.replicas,
         "ready": own.ready,
         "running": own.starting + own.ready + own.stopping,
-        "succeeded": own.succeeded,
+        "succeeded": own.succeeded + own.stopped * well,
         "failed": own.failed,
         "restarts": own.restarts,
         **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
     }
 
 
-def _rank(state: JobState, key: tuple[str, int], progress: Progress) -> dict[str, Any]:
+def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapping[str, str]) -> dict[str, Any]:
     own = state.ranks[key]
     facts = state.job.roles[key[0]]
     host = state.hosts[facts.host_of(key[1])]
+    node = host.node or state.units[facts.unit_of(facts.host_of(key[1]))].node
     return {
         "role": key[0],
         "rank": key[1],
         "phase": own.phase.value,
         "incarnation": own.incarnation,
-        "node": host.node or state.units[facts.unit_of(facts.host_of(key[1]))].node,
+        "node": node,
+        **({"nodeName": names[node]} if node in names else {}),
         "pid": own.pid,
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
@@ -287,8 +294,8 @@ def nodes(state: JobState) -> dict[str, Any]:
             {
                 "name": name,
                 "reason": reason,
-                "since": _time(since),
-                "until": _time(until),
+                "since": rfc3339(since),
+                "until": rfc3339(until),
                 **({"why": why} if why else {}),
             }
             for since, name, reason, until, why in sorted(out)[-EXCLUDED:]
@@ -308,7 +315,7 @@ def _wants(state: JobState, role: str) -> int:
     return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
 
 
-def _fault(state: JobState, fault: Fault) -> dict[str, Any]:
+def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
     """A fault, under its first cause: what failed first, the evidence for it, and what followed from it."""
     recovered = fault.recovered
     root = root_of(state.faults, fault)
@@ -317,10 +324,11 @@ def _fault(state: JobState, fault: Fault) -> dict[str, Any]:
         "reason": fault.reason,
         "target": fault.target,
         "firstCause": root.cause,
+        **({"rank": root.rank, "incarnation": root.incarnation} if root.rank else {}),
         "evidence": list(evidence(root.outcome)) if root.outcome else [],
         "followed": [follower.cause for follower in root.followed],
-        "detectedAt": _time(fault.detected),
-        "recoveredAt": _time(recovered),
+        "detectedAt": rfc3339(fault.detected),
+        "recoveredAt": rfc3339(recovered),
         "seconds": None if recovered is None else round(recovered - fault.detected, 3),
         "lostSteps": fault.lost,
     }
@@ -340,10 +348,10 @@ def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
 def _saved(state: JobState) -> dict[str, Any]:
     """The last checkpoint: the first driver role's, or where that saves nothing, any role's."""
     last = checkpoints.last(state)
-    return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": _time(last and last.at)}
+    return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": rfc3339(last and last.at)}
 
 
-def _time(at: float | None) -> str | None:
+def rfc3339(at: float | None) -> str | None:
     """RFC 3339, in UTC, to the millisecond."""
     if at is None:
         return None

@@ -1,7 +1,8 @@
-"""The heart of PrimeMaster: `transition(state, event, now) -> Step`, total over all events in all states.
+"""The pure core of PrimeMaster: `transition(state, event, now) -> Step`, total over all events in all states.
 
-Same state, event and time give the same step. What is of the past (an older life, incarnation, token or epoch, a
-command that was seen) changes nothing, so every event may come late, or twice.
+The same state, event and time give the same step, so a replayed journal rebuilds the same state. An event of the past
+(an older life, incarnation, token or epoch, or a command seen before) changes nothing, so every event may arrive late
+or twice.
 """
 
 from __future__ import annotations
@@ -11,33 +12,12 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master import (
-    admission,
-    asked,
-    budget,
-    carry,
-    causes_first,
-    checked,
-    checkpoints,
-    commands,
-    departures,
-    elastic,
-    ending,
-    failover,
-    hanging,
-    ledger_rules,
-    memory,
-    nodes,
-    relaunch,
-    shards,
-    spares,
-    standby,
-    starting,
-    timers,
-)
-from dljob.master.actions import KillHost
-from dljob.master.draft import Draft
-from dljob.master.events import (
+from dljob.master.failure import attribution, budget, ending, failover, hanging, memory
+from dljob.master.ledger import rules
+from dljob.master.placement import admission, checked, commands, departures, elastic, nodes, previous_attempt, timers
+from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting
+from dljob.master.state.actions import KillHost
+from dljob.master.state.events import (
     Carried,
     CauseLearned,
     CheckpointCommitted,
@@ -49,6 +29,7 @@ from dljob.master.events import (
     HangFound,
     HostLost,
     HostReady,
+    JournalReported,
     MasterStarted,
     NodeFrozen,
     NodesChecked,
@@ -66,10 +47,10 @@ from dljob.master.events import (
     UnitRefused,
     UnitReserved,
 )
-from dljob.master.evolve import evolve
-from dljob.master.job import STORE, Job
-from dljob.master.ledger import opened
-from dljob.master.state import (
+from dljob.master.state.evolve import evolve
+from dljob.master.state.job import STORE, Job
+from dljob.master.state.ledger import opened
+from dljob.master.state.state import (
     HostPhase,
     HostState,
     JobState,
@@ -80,16 +61,20 @@ from dljob.master.state import (
     Search,
     Step,
     UnitState,
+    homeless_units,
 )
-from dljob.master.views import Level, Outcome, Reason
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.plan.model import JobPlan
 from dljob.spec.model import DLJobSpec
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
 
 
 def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: bool = False) -> JobState:
     """The state of a job of which nothing has happened yet. `now` is its start, in unix seconds."""
     job = Job(plan, spec, uid, own_nodes)
+    units = Map({name: UnitState() for name in plan.units})
     state = JobState(
         job=job,
         phase=Phase.PENDING,
@@ -98,7 +83,8 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
         roles=Map({name: RoleState(waiting=role.replicas) for name, role in plan.roles.items()}),
         ranks=Map({(name, rank): RankState() for name, role in plan.roles.items() for rank in range(role.replicas)}),
         hosts=Map({host: HostState() for facts in job.roles.values() for host in facts.hosts()}),
-        units=Map({name: UnitState() for name in plan.units}),
+        units=units,
+        homeless=homeless_units(units),
         sizes=elastic.opened(plan),
         ledger=opened({name: role.replicas for name, role in plan.roles.items()}),
     )
@@ -111,11 +97,12 @@ def next_wake(state: JobState) -> float | None:
 
 
 def transition(state: JobState, event: Event, now: float) -> Step:
-    """What an event does to a job: the new state, what to do about it, and why."""
+    """Return the new state after an event, the actions to perform and the reason for them."""
     if state.phase.final and not isinstance(event, MasterStarted):
         return Step(state)
-    d = Draft(state, now)
+    d = StateTransaction(state, now)
     _HANDLERS[type(event)](d, event)
+    # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     memory.learned(d)
     admission.follow(d)
@@ -125,12 +112,13 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     elastic.follow(d)
     standby.keep(d)
     shards.left(d)
-    ledger_rules.settle(d, event)
+    # Last: the ledger books each rank by the state in which the whole transition leaves it.
+    rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
 
 
-def _master_started(d: Draft, event: MasterStarted) -> None:
-    """A newer master took over; too many of them end the job."""
+def _master_started(d: StateTransaction, event: MasterStarted) -> None:
+    """A newer master took over: count the restart, and fail the job when master.maxRestarts is exceeded."""
     if event.epoch <= d.epoch:
         return
     d.epoch = event.epoch
@@ -141,18 +129,17 @@ def _master_started(d: Draft, event: MasterStarted) -> None:
     d.count_restart(Level.MASTER)
     cause = f"PrimeMaster restarted{f': {event.cause}' if event.cause else ''}"
     d.recover_faults((d.add_fault(Level.MASTER, "Unknown", "master", cause),))
-    message = f"{cause}; epoch {event.epoch}, {d.live} ranks live on"
+    message = f"{cause}; epoch {event.epoch}, {counted(d.live, 'rank')} still alive"
     d.note(reasons.MASTER_RESTARTED, "master", message, level=Level.MASTER.value)
     if event.journal:
         _other_version(d, event)
     if count > most:
         window = d.job.fault_tolerance.window_seconds
-        ending.fail(
-            d, reasons.MASTER_BUDGET, f"PrimeMaster restarted {count} times within {window} s, {most} are allowed"
-        )
+        said = f"PrimeMaster restarted {counted(count, 'time')} within {window} s, {most} are allowed"
+        ending.fail(d, reasons.MASTER_BUDGET, said)
 
 
-def _other_version(d: Draft, event: MasterStarted) -> None:
+def _other_version(d: StateTransaction, event: MasterStarted) -> None:
     """The journal is of other code: say so, and what became of it. What that costs is charged to no budget."""
     if not event.anew:
         d.note(reasons.JOURNAL_TAKEN_OVER, "master", event.journal)
@@ -163,12 +150,12 @@ def _other_version(d: Draft, event: MasterStarted) -> None:
         d.add_fault(Level.JOB, "Unknown", "job", event.journal)
 
 
-def _first_wave_was_ready(d: Draft) -> bool:
+def _first_wave_was_ready(d: StateTransaction) -> bool:
     """False only where a job that ran before had to begin anew."""
     return all(d.roles[name].was_ready for name, facts in d.job.roles.items() if facts.first_wave)
 
 
-def _host_ready(d: Draft, event: HostReady) -> None:
+def _host_ready(d: StateTransaction, event: HostReady) -> None:
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
         return
@@ -182,23 +169,28 @@ def _host_ready(d: Draft, event: HostReady) -> None:
         slots=event.slots,
         log=event.log,
         address=event.address,
+        unconfirmed=(),  # it was made after all kills that were ordered before it
     )
     d.set_host(event.host, new)
     if d.phase.active:
         starting.try_start(d, event.host)
 
 
-def _host_lost(d: Draft, event: HostLost) -> None:
+def _host_lost(d: StateTransaction, event: HostLost) -> None:
     """A host's process is gone: with it go the ranks that had not ended."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
+        # A process that was taken down already may still tell the first cause of why it was taken down.
         if state is not None and event.host.index != STORE and event.life >= state.life - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
-            causes_first.lost_late(d, event.host.role, ranks, event.outcome)
+            attribution.lost_late(d, event.host.role, ranks, event.outcome)
         return
+    # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
     if event.outcome.reason is Reason.NODE_LOST and nodes.gone(d, state.node):
         return
-    d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
+    # The executor told of a process it was making, after all kills that were ordered before it.
+    unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
+    d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:
         if d.phase.active:
@@ -207,7 +199,7 @@ def _host_lost(d: Draft, event: HostLost) -> None:
     _ranks_lost(d, event)
 
 
-def _ranks_lost(d: Draft, event: HostLost) -> None:
+def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
     """What becomes of the ranks of a host that is gone."""
     keys = [(event.host.role, rank) for rank in d.facts(event.host.role).ranks_of(event.host.index)]
     if not d.phase.active:
@@ -215,6 +207,8 @@ def _ranks_lost(d: Draft, event: HostLost) -> None:
             if d.ranks[key].phase.live:
                 ending.rank_left(d, key)
         return
+    # Ranks that were being stopped are gone as ordered, which is no failure; only the others are charged to a
+    # budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
     lost = [key for key in keys if ending.unfinished(d.ranks[key]) and key not in asked]
     role, begun = event.host.role, failover.begun(d, event.host.role)
@@ -227,7 +221,7 @@ def _ranks_lost(d: Draft, event: HostLost) -> None:
         starting.ensure_host(d, event.host)
 
 
-def _spare_lost(d: Draft, event: SpareLost) -> None:
+def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
     """A spare is gone; one that was taken meanwhile is a host that is gone."""
     host = spares.taker(d, event)
     if host is None:
@@ -237,19 +231,27 @@ def _spare_lost(d: Draft, event: SpareLost) -> None:
         _host_lost(d, HostLost(host, d.hosts[host].life, outcome))
 
 
-def _rank_ready(d: Draft, event: RankReady) -> None:
+def _rank_ready(d: StateTransaction, event: RankReady) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
         return
     failover.settle(d, key)
-    new = evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0, goal=event.goal, stepped=False)
+    new = evolve(rank, phase=RankPhase.READY, pid=event.pid, incident=0, goal=event.goal, stepped=False, ready_at=d.now)
     d.set_rank(key, new)
+    _confirm(d, d.facts(event.role).host_of(event.rank))
     if d.phase.active:
         ending.role_changed(d, event.role)
 
 
-def _stepped(d: Draft, event: Stepped) -> None:
+def _confirm(d: StateTransaction, host: HostId) -> None:
+    """A rank of this host was started: the kills that were ordered before its start have been carried out."""
+    state = d.hosts[host]
+    if state.unconfirmed:
+        d.set_host(host, evolve(state, unconfirmed=()))
+
+
+def _stepped(d: StateTransaction, event: Stepped) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.goal is None:
@@ -259,20 +261,20 @@ def _stepped(d: Draft, event: Stepped) -> None:
         d.set_rank(key, evolve(rank, goal=goal, stepped=True))
 
 
-def _rank_ended(d: Draft, event: RankEnded) -> None:
+def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None:
         return
     if rank.incarnation != event.incarnation or not rank.phase.live:
-        causes_first.late(d, *key, event.incarnation, event.outcome)
+        attribution.late(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
-        causes_first.late(d, *key, event.incarnation, event.outcome)
+        attribution.late(d, *key, event.incarnation, event.outcome)
         ending.rank_left(d, key)
     elif rank.phase is RankPhase.STOPPING:
         ending.process_gone(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
-        causes_first.late(d, *key, event.incarnation, event.outcome)
+        attribution.late(d, *key, event.incarnation, event.outcome)
     elif event.outcome.ok:
         failover.settle(d, key)
         d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0))
@@ -284,22 +286,27 @@ def _rank_ended(d: Draft, event: RankEnded) -> None:
         failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
-def _copies_saved(d: Draft, event: CopiesSaved) -> None:
+def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
     departures.saved(d, event)
     elastic.saved(d)
 
 
-def _released(d: Draft, _event: Released) -> None:
+def _released(d: StateTransaction, _event: Released) -> None:
     ending.released(d)
 
 
-def _tick(d: Draft, _event: Tick) -> None:
+def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
+    if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED}:
+        d.note(event.reason, "job", event.message)
+
+
+def _tick(d: StateTransaction, _event: Tick) -> None:
     timers.tick(d)
 
 
-_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
+_HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     MasterStarted: _master_started,
-    Carried: carry.take,
+    Carried: previous_attempt.take,
     NodesSeen: nodes.seen,
     NodeFrozen: nodes.frozen,
     NodeThawed: nodes.thawed,
@@ -307,7 +314,8 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     RelaunchTold: relaunch.told,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
-    GroupAsked: asked.told,
+    GroupAsked: driver_groups.told,
+    JournalReported: _journal_reported,
     HostReady: _host_ready,
     HostLost: _host_lost,
     SpareReady: spares.ready,

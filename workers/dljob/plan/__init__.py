@@ -1,1 +1,6 @@
-"""What runs where: roles, groups, ranks, units, machines, and the RayCluster that would carry them. Pure."""
+"""PURE. What runs where: roles, groups, ranks, units, machines.
+
+In reading order: `plan`, `model`, `role`, `roles`, `units`, `nodes`, `derive`, `capacity`, `packing`, `conflict`,
+`domains`, `elastic`, `quota`, `collectives`. Tables and words: `devices`, `labels`, `amounts`, `words`, `env`. Faults
+files: `targets`, `incidents`.
+"""

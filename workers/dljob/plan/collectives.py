@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dljob.plan.env import COLLECTIVES
 from dljob.plan.role import RolePlan
-from dljob.spec.collectives import CollectiveGroup
+from dljob.spec.collectives import GroupSpec
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_devices
 
@@ -37,7 +37,7 @@ def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str
     return {name: replace(role, env=(*role.env, (COLLECTIVES, text))) for name, role in roles.items()}
 
 
-def chosen(group: CollectiveGroup, roles: Mapping[str, RolePlan]) -> str:
+def chosen(group: GroupSpec, roles: Mapping[str, RolePlan]) -> str:
     """The backend of a group. Auto: what connects the devices of its ranks, if each has one of its own; else gloo.
 
     NCCL and HCCL refuse two ranks on one device; devices of other kinds have nothing that connects them here.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dljob.plan.capacity import UNBOUNDED, Demand, admits, total_demand, total_room
 from dljob.plan.labels import matches
 from dljob.plan.model import NODE_GROUP_LABEL, Resources, add_up
-from dljob.plan.packing import Batch, Packing, Run, alone, pack
-from dljob.plan.rooms import UNBOUNDED, Demand, admits, total_demand, total_room
+from dljob.plan.packing import Batch, MachineRun, Packing, alone, pack
 from dljob.plan.words import resources_text
+from dljob.telemetry.wording import counted
 
 PROBE_STEPS = 2_000
 """Moves of the exact search at each probe for a smaller conflict."""
@@ -27,7 +28,7 @@ class Conflict:
     """False: no packing was found, but none was proven impossible either."""
 
 
-def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool, left: str = "") -> Conflict:
+def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven: bool, left: str = "") -> Conflict:
     """The smallest conflict among units that `pack` found no room for.
 
     `left` is " free" where others may be using the machines, and empty where the machines are empty.
@@ -47,7 +48,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[Run], *, proven: bool, 
     return Conflict(tuple(kept), why, missing, proven=proven)
 
 
-def _no_machine(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Resources]:
+def _no_machine(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Not one unit of the batch fits anywhere."""
     who, total = _who(batch), sum(len(run.ids) for run in runs)
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
@@ -66,7 +67,7 @@ def _no_machine(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Reso
     return _too_big(batch, open_to, left)
 
 
-def _too_big(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Resources]:
+def _too_big(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Every machine that the unit may use is too small for it, be it by one resource or by their mixture."""
     needs = total_demand(batch.demand)
     most = {name: max(total_room(run.room).get(name, 0) for run in runs) for name, _ in needs}
@@ -85,7 +86,7 @@ def _too_big(batch: Batch, runs: Sequence[Run], left: str) -> tuple[str, Resourc
     return f"{wanted}; what machines have left of devices is not in the right pieces", ()
 
 
-def _lack(demand: Demand, run: Run) -> Resources:
+def _lack(demand: Demand, run: MachineRun) -> Resources:
     have = total_room(run.room)
     return tuple((n, amount - have.get(n, 0)) for n, amount in total_demand(demand) if amount > have.get(n, 0))
 
@@ -103,7 +104,7 @@ def _who(batch: Batch) -> str:
     return f"unit {unit.name} ({inside})"
 
 
-def _too_many(batch: Batch, runs: Sequence[Run], room_for: int) -> tuple[str, Resources]:
+def _too_many(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> tuple[str, Resources]:
     """Some units of the batch fit, not all."""
     usable = [run for run in runs if admits(run.room, batch.demand)]
     each = total_demand(batch.demand)
@@ -114,21 +115,21 @@ def _too_many(batch: Batch, runs: Sequence[Run], room_for: int) -> tuple[str, Re
     group = dict(batch.demand.selector).get(NODE_GROUP_LABEL)
     where = f"{_machines(count)} of node group {group}" if group else f"{_machines(count)} that they may use"
     why = (
-        f"{batch.name}: {batch.count} units of {resources_text(each)} each; the {where} "
+        f"{batch.name}: {counted(batch.count, 'unit')} of {resources_text(each)} each; the {where} "
         f"{'has' if count == 1 else 'have'} room for {room_for}, so at least {resources_text(missing)} is missing"
     )
     return why, missing
 
 
-def _too_few(batch: Batch, runs: Sequence[Run], room_for: int) -> str:
+def _too_few(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> str:
     """Units that want a machine each, and fewer machines."""
     count = sum(len(run.ids) for run in runs)
     there = f"there {'is' if count == 1 else 'are'} {_machines(count)} that they may use"
     lack = f", {room_for} with room for one" if room_for < count else ""
-    return f"{batch.name}: {batch.count} units, each on a machine of its own (STRICT_SPREAD); {there}{lack}"
+    return f"{batch.name}: {counted(batch.count, 'unit')}, each on a machine of its own (STRICT_SPREAD); {there}{lack}"
 
 
-def _shortage(batches: Sequence[Batch], runs: Sequence[Run]) -> Resources:
+def _shortage(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> Resources:
     """By how much the batches ask for more than all these machines together have."""
     have = _sum_of(runs)
     return tuple((name, amount - have.get(name, 0)) for name, amount in _asked(batches) if amount > have.get(name, 0))
@@ -138,11 +139,11 @@ def _asked(batches: Sequence[Batch]) -> Resources:
     return add_up(*(tuple((n, amount * b.count) for n, amount in total_demand(b.demand)) for b in batches))
 
 
-def _sum_of(runs: Sequence[Run]) -> dict[str, int]:
+def _sum_of(runs: Sequence[MachineRun]) -> dict[str, int]:
     return dict(add_up(*(tuple((n, a * len(r.ids)) for n, a in total_room(r.room).items()) for r in runs)))
 
 
-def _together(batches: Sequence[Batch], runs: Sequence[Run], left: str) -> tuple[str, Resources]:
+def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Each batch alone would fit; all of them do not."""
     usable = [run for run in runs if any(admits(run.room, batch.demand) for batch in batches)]
     lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _asked(batches)
@@ -165,9 +166,9 @@ def _together(batches: Sequence[Batch], runs: Sequence[Run], left: str) -> tuple
 
 def _units(batch: Batch) -> str:
     takes = resources_text(total_demand(batch.demand))
-    several = f"{batch.count} units of {batch.name} ({takes} each)"
+    several = f"{counted(batch.count, 'unit')} of {batch.name} ({takes} each)"
     return several if batch.count > 1 else f"1 unit of {batch.name} ({takes})"
 
 
 def _machines(count: int) -> str:
-    return f"{count} machine{'s' if count != 1 else ''}"
+    return counted(count, "machine")

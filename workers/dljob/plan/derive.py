@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import product
 from string import ascii_lowercase
 
+from dljob.plan.capacity import Capacity, Demand, Devices, copies, take
 from dljob.plan.devices import BY_RAY
-from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, NodeGroup, Resources
-from dljob.plan.packing import Batch, Packing, Run, bigness, fill, machines_of, pack, runs_of
-from dljob.plan.rooms import Demand, Devices, Room, copies, take
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, MachineGroup, Resources
+from dljob.plan.packing import Batch, MachineRun, Packing, bigness, fill, machines_of, pack, runs_of
 
 MACHINE_DEVICES = 8
 """Devices of one kind that a derived machine has at most, unless one unit needs more."""
@@ -24,7 +24,7 @@ _PLENTY: Amount = 2**70
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
 
-def derive(batches: Sequence[Batch]) -> list[NodeGroup]:
+def derive(batches: Sequence[Batch]) -> list[MachineGroup]:
     """Machines for these units; units that take different kinds of device get different machines.
 
     Each machine is as large as what first fit put there. Where `pack` does not find so tight a fit again, all machines
@@ -42,7 +42,7 @@ def derive(batches: Sequence[Batch]) -> list[NodeGroup]:
 
 def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
     """The sizes of the machines, by kind of machine; the largest units are placed first."""
-    lots: dict[Room, tuple[Run, ...]] = {}
+    lots: dict[Capacity, tuple[MachineRun, ...]] = {}
     next_id = 0
     for batch in sorted(batches, key=lambda b: (bigness(b.demand), b.name)):
         cap = _capacity(batch.demand, batches)
@@ -51,7 +51,7 @@ def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
             each = copies(cap, batch.demand, left)
             room = take(cap, batch.demand, each)
             assert room is not None, "a machine of a unit's own size holds it"  # noqa: S101
-            runs = (*runs, Run(room, range(next_id, next_id + left // each)))
+            runs = (*runs, MachineRun(room, range(next_id, next_id + left // each)))
             next_id += left // each
             left %= each
         lots[cap] = runs
@@ -66,13 +66,13 @@ def _largest(sizes: Sequence[Resources]) -> Resources:
     return tuple(sorted(most.items()))
 
 
-def _capacity(demand: Demand, batches: Sequence[Batch]) -> Room:
+def _capacity(demand: Demand, batches: Sequence[Batch]) -> Capacity:
     """An empty machine for the unit: of the usual size, or of the unit's own when that is bigger."""
     names = {name for batch in batches for name, _ in batch.demand.bulk}
     plenty = dict.fromkeys(names, _PLENTY)
     kinds = [name for name, _, _ in demand.devices]
     usual = plenty if kinds else {**plenty, "CPU": MACHINE_CPUS * GRAIN}
-    machine = Room(_items(usual), tuple((kind, Devices(MACHINE_DEVICES)) for kind in kinds), ())
+    machine = Capacity(_items(usual), tuple((kind, Devices(MACHINE_DEVICES)) for kind in kinds), ())
     if take(machine, demand) is not None:
         return machine
     bulk = {**plenty, "CPU": dict(demand.bulk).get("CPU", 0)}
@@ -80,14 +80,14 @@ def _capacity(demand: Demand, batches: Sequence[Batch]) -> Room:
         (kind, Devices(whole + sum(-(-count // (GRAIN // share)) for share, count in shares)))
         for kind, whole, shares in demand.devices
     )
-    return Room(_items(bulk), own, ())
+    return Capacity(_items(bulk), own, ())
 
 
 def _items(amounts: dict[str, Amount]) -> Resources:
     return tuple(sorted(amounts.items()))
 
 
-def _used(cap: Room, left: Room) -> Resources:
+def _used(cap: Capacity, left: Capacity) -> Resources:
     """The size of a machine: what its units take, CPUs and devices whole, memory in MiB."""
     after = dict(left.bulk)
     used = {name: amount - after[name] for name, amount in cap.bulk}
@@ -100,14 +100,14 @@ def _used(cap: Room, left: Room) -> Resources:
     return tuple(sorted((name, amount) for name, amount in used.items() if amount))
 
 
-def _named(sizes: Counter[Resources]) -> list[NodeGroup]:
+def _named(sizes: Counter[Resources]) -> list[MachineGroup]:
     """One group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-b`."""
-    groups: dict[str, NodeGroup] = {}
+    groups: dict[str, MachineGroup] = {}
     for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
         devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]
         stem = "-".join(f"{name}{amount}" for name, amount in devices or [("cpu", dict(size)["CPU"] // GRAIN)])
         stem = re.sub(r"[^a-z0-9]+", "-", stem.lower())[: NAME_LENGTH - 3].strip("-")
         name = next(n for n in (stem, *(f"{stem}-{letters}" for letters in _LETTERS)) if n not in groups)
         device = (devices[0][0], BY_RAY[devices[0][0]].kubernetes) if devices else None
-        groups[name] = NodeGroup(name, count, size, ((NODE_GROUP_LABEL, name),), derived=True, device=device)
+        groups[name] = MachineGroup(name, count, size, ((NODE_GROUP_LABEL, name),), derived=True, device=device)
     return list(groups.values())

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from dljob.plan.capacity import UNBOUNDED, admits, copies, total_demand, total_room
 from dljob.plan.conflict import Conflict, conflict_of
 from dljob.plan.model import Resources, add_up
-from dljob.plan.packing import SEARCH_STEPS, Batch, Packing, Run, Stuck, pack
-from dljob.plan.rooms import UNBOUNDED, admits, copies, total_demand, total_room
+from dljob.plan.packing import SEARCH_STEPS, Batch, MachineRun, Packing, Stuck, pack
 from dljob.plan.words import natural, resources_text
+from dljob.telemetry.wording import counted
 
 TRIES = 256
 """Domains that are tried, of all series together."""
@@ -53,7 +54,7 @@ Fixed = Mapping[str, frozenset[str]]
 
 
 def pack_in_domains(
-    batches: Sequence[Batch], runs: Sequence[Run], fixed: Fixed
+    batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed
 ) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
     """A place for every unit, each series that wants a domain in one; and the domains that were chosen, by series."""
     wanted = _wanted(batches)
@@ -69,7 +70,10 @@ def pack_in_domains(
 
 
 def _search(
-    batches: Sequence[Batch], runs: Sequence[Run], wanted: Sequence[tuple[str, str]], fitting: Sequence[list[Domain]]
+    batches: Sequence[Batch],
+    runs: Sequence[MachineRun],
+    wanted: Sequence[tuple[str, str]],
+    fitting: Sequence[list[Domain]],
 ) -> tuple[Packing | Stuck, tuple[Domain, ...]]:
     """Depth first, series by series: those that have a domain must have room there before the next one gets its own."""
     steps = max(SEARCH_STEPS // max(1, prod(len(domains) for domains in fitting)), LEAST_STEPS)
@@ -94,7 +98,9 @@ def _search(
     return Stuck(proven=proven), ()
 
 
-def why_not(batches: Sequence[Batch], runs: Sequence[Run], fixed: Fixed, *, proven: bool, left: str = "") -> Conflict:
+def why_not(
+    batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed, *, proven: bool, left: str = ""
+) -> Conflict:
     """The smallest conflict among units that `pack_in_domains` found no room for; `left` as for `conflict_of`."""
     wanted = _wanted(batches)
     if not wanted or not isinstance(pack(batches, runs), Packing):
@@ -113,10 +119,10 @@ def why_not(batches: Sequence[Batch], runs: Sequence[Run], fixed: Fixed, *, prov
 _ADVICE = "add machines to a domain, ask for less, or leave topology-key out"
 
 
-def domains_of(own: Sequence[Batch], runs: Sequence[Run], fixed: Fixed) -> list[Domain]:
+def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -> list[Domain]:
     """The domains that a series may be in, the one with least room first. `own`: its batches."""
     series, key = own[0].demand.topology or ("", "")
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[MachineRun]] = {}
     for run in runs:
         value = dict(run.room.labels).get(key)
         if value is not None and value in fixed.get(series, (value,)) and admits(run.room, own[0].demand):
@@ -134,7 +140,7 @@ def _wanted(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
     return dict(sorted(found.items()))
 
 
-def _domain(value: str, own: Sequence[Batch], runs: Sequence[Run]) -> Domain:
+def _domain(value: str, own: Sequence[Batch], runs: Sequence[MachineRun]) -> Domain:
     holds = tuple(sum(copies(run.room, batch.demand, _MOST) * len(run.ids) for run in runs) for batch in own)
     asked = {name for batch in own for name, _ in total_demand(batch.demand)}
     left = add_up(
@@ -164,7 +170,9 @@ def _why(domain: Domain, key: str, own: Sequence[Batch], fitting: int) -> str:
     return f"{key}={domain.value} ({_told(domain)}) holds {_asked(own)}, {others}"
 
 
-def _no_domain(own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[Run], fixed: Fixed, left: str) -> str:
+def _no_domain(
+    own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[MachineRun], fixed: Fixed, left: str
+) -> str:
     """No domain is large enough: which there are, and what each has."""
     series, key = own[0].demand.topology or ("", "")
     seen = [
@@ -176,18 +184,17 @@ def _no_domain(own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[R
     there = "; ".join(seen) or f"no machine that it may use has the label {key}"
     bound = f" ({key}={', '.join(sorted(fixed[series]))}, where its other units are)" if series in fixed else ""
     bare = sum(len(run.ids) for run in runs if key not in dict(run.room.labels))
-    without = f"; {bare} machine{'s' if bare > 1 else ''} without that label" if bare and seen else ""
+    without = f"; {counted(bare, 'machine')} without that label" if bare and seen else ""
     return f"{_asked(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"
 
 
 def _told(domain: Domain) -> str:
-    machines = f"{domain.machines} machine{'s' if domain.machines > 1 else ''}"
+    machines = counted(domain.machines, "machine")
     return f"{machines}, {resources_text(domain.left)}" if domain.left else machines
 
 
 def _asked(own: Sequence[Batch]) -> str:
     return " and ".join(
-        f"{batch.count} unit{'s' if batch.count > 1 else ''} of {batch.name} "
-        f"({resources_text(total_demand(batch.demand))} each)"
+        f"{counted(batch.count, 'unit')} of {batch.name} ({resources_text(total_demand(batch.demand))} each)"
         for batch in own
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dljob.plan.model import JobPlan, NodeGroup, Series, UnitTable
+from dljob.plan.capacity import copies, demand_of, room_of
+from dljob.plan.model import JobPlan, MachineGroup, Series, UnitTable
 from dljob.plan.role import RolePlan
-from dljob.plan.rooms import copies, demand_of, room_of
 
 MOST = 100_000
 """Units of one kind that a machine is taken to hold at most."""
@@ -23,7 +23,7 @@ def machines(plan: JobPlan, start: Mapping[str, int], wanted: Mapping[str, int])
 
 
 def counted(
-    groups: Iterable[NodeGroup],
+    groups: Iterable[MachineGroup],
     units: UnitTable,
     roles: Mapping[str, RolePlan],
     start: Mapping[str, int],
@@ -43,12 +43,12 @@ def counted(
     return counts
 
 
-def _within(group: NodeGroup, count: int) -> int:
+def _within(group: MachineGroup, count: int) -> int:
     low, high = group.bounds or (group.replicas, group.replicas)
     return min(max(count, low), high)
 
 
-def _home(groups: Iterable[NodeGroup], series: Series) -> tuple[NodeGroup, int]:
+def _home(groups: Iterable[MachineGroup], series: Series) -> tuple[MachineGroup, int]:
     """Where further units of a role go, and how many of them one machine holds; the plan has found room for some."""
     demand = demand_of(series.unit(0))
     each = ((group, copies(room_of(group.resources, group.labels), demand, MOST)) for group in groups)

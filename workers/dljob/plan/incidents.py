@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dljob.plan.targets import MASTER, NODE
-from dljob.spec.faults import Expected, FaultTime, FileFault
+from dljob.spec.loading.faults import Expected, FaultTime, FileFault
 
 JOB = "job"
 Key: TypeAlias = tuple[float, str, str]
@@ -18,7 +18,7 @@ Key: TypeAlias = tuple[float, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
+class ObservedFault:
     """Something that went wrong in a job, as its status tells it; times in unix seconds."""
 
     cause: str
@@ -44,7 +44,7 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class InjectedFault:
     """A fault that was done; `at` in unix seconds, by the clock that the incidents are told by."""
 
     number: int
@@ -73,14 +73,14 @@ def is_due(when: FaultTime, now: Moment) -> bool:
 
 
 def shares(
-    strikes: Sequence[Strike], incidents: Iterable[Incident]
-) -> tuple[dict[int, list[Incident]], list[Incident]]:
+    strikes: Sequence[InjectedFault], incidents: Iterable[ObservedFault]
+) -> tuple[dict[int, list[ObservedFault]], list[ObservedFault]]:
     """By a strike's number the incidents that are laid to it, and those from before all strikes.
 
     It is the latest strike before it whose target it is about, else the latest before it.
     """
-    found: dict[int, list[Incident]] = {strike.number: [] for strike in strikes}
-    unasked: list[Incident] = []
+    found: dict[int, list[ObservedFault]] = {strike.number: [] for strike in strikes}
+    unasked: list[ObservedFault] = []
     for incident in sorted(incidents, key=lambda i: i.key):
         before = sorted((s for s in strikes if s.at <= incident.detected), key=lambda s: (s.at, s.number), reverse=True)
         fits = [s for s in before if _is_about(s.fault.target, incident.target)]
@@ -99,7 +99,7 @@ def _is_about(target: str, told: str) -> bool:
     return head == role
 
 
-def mismatch(expected: Expected | None, incidents: Sequence[Incident]) -> str:
+def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> str:
     """What is not as expected, in words; empty when all is."""
     if expected is None or any(_is(expected, incident) for incident in incidents):
         return ""
@@ -112,16 +112,21 @@ def mismatch(expected: Expected | None, incidents: Sequence[Incident]) -> str:
     return f"expected {wanted}; the job told {told}"
 
 
-def _is(expected: Expected, incident: Incident) -> bool:
+def _is(expected: Expected, incident: ObservedFault) -> bool:
+    # Files that were written before Killed was say Unknown for it.
+    causes = {None, incident.cause, "Unknown" if incident.cause == "Killed" else None}
     return (
-        expected.cause in (None, incident.cause)
+        expected.cause in causes
         and expected.target in (None, incident.target)
         and expected.level in (None, incident.level)
     )
 
 
 def report(
-    faults: Sequence[FileFault], strikes: Sequence[Strike], incidents: Iterable[Incident], begin: float | None
+    faults: Sequence[FileFault],
+    strikes: Sequence[InjectedFault],
+    incidents: Iterable[ObservedFault],
+    begin: float | None,
 ) -> dict[str, Any]:
     """What was done, and what the job did: {"faults": [...], "unasked": [...]}, JSON-able; `begin` in unix seconds.
 

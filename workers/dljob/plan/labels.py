@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+NODE_NAME = "dljob.io/node-name"
+"""The label of an embedded Ray's node: what people call it, as in `dljob plan`."""
+
 
 def matches(selector: Iterable[tuple[str, str]], labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels satisfies every (key, expression)."""

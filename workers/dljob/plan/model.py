@@ -7,9 +7,9 @@ plan of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as well
 from dljob.plan.amounts import LEAST, Amount, Resources, add_up
@@ -17,6 +17,8 @@ from dljob.plan.role import RolePlan
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
 """The label that each machine of a node group carries."""
+CPU_LABEL = "dljob.io/cpu"
+"""The label of a machine with a fraction of a CPU: as many CPUs as its plan counts; Ray counts whole ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class MachineGroup:
     """Machines of one kind, as declared or derived from the roles."""
 
     name: str
@@ -240,9 +242,7 @@ class JobPlan:
     roles: Mapping[str, RolePlan]
     """In the order of the spec."""
     units: UnitTable
-    node_groups: Mapping[str, NodeGroup]
-    manifest: Mapping[str, Any] = field(repr=False)
-    """The RayCluster that would carry the job."""
+    node_groups: Mapping[str, MachineGroup]
     digest: str
 
     def sized(self, sizes: Mapping[str, int]) -> JobPlan:

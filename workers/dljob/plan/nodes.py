@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dljob.errors import PlacementError
+from dljob.plan.capacity import demand_of, total_demand
 from dljob.plan.derive import derive
 from dljob.plan.devices import DEVICES
 from dljob.plan.domains import pack_in_domains, why_not
 from dljob.plan.elastic import counted
-from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, NodeGroup, UnitTable, add_up
+from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, MachineGroup, UnitTable, add_up
 from dljob.plan.packing import Batch, Packing, machines_of, runs_of
 from dljob.plan.quota import quota_batches
 from dljob.plan.role import RolePlan
-from dljob.plan.rooms import demand_of
 from dljob.spec import model as spec_model
 from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_cpu, parse_memory
@@ -23,7 +23,7 @@ DERIVED_DOMAIN = "of-the-job"
 """The value that stands in for the domain of machines that were derived."""
 
 
-def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, RolePlan]) -> dict[str, NodeGroup]:
+def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, RolePlan]) -> dict[str, MachineGroup]:
     """The job's machines by name of their group, spares added.
 
     Raises:
@@ -33,7 +33,7 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
     quotas = quota_batches(roles.values())
     batches = (*batches_of(units), *quotas)
     if spec.node_groups:
-        groups = [_in_domains(_declared(group), units) for group in spec.node_groups]
+        groups = _declared_groups(spec.node_groups, batches, units, roles)
         check_fit(batches, groups)
         _check_bounds(groups, units, roles)
     else:
@@ -44,7 +44,53 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
     return {g.name: _with_spares(g, spares) for g in ordered}
 
 
-def _in_domains(group: NodeGroup, units: UnitTable) -> NodeGroup:
+def _declared_groups(
+    declared: Sequence[spec_model.NodeGroup],
+    batches: Sequence[Batch],
+    units: UnitTable,
+    roles: Mapping[str, RolePlan],
+) -> list[MachineGroup]:
+    """The declared groups; one without `cpu` has the fewest whole CPUs a machine with which the job fits.
+
+    First all such groups get the same number, then each in turn as few as the others leave it.
+    """
+    cpus = {group.name: parse_cpu(group.cpu) for group in declared if group.cpu}
+    open_ = [group.name for group in declared if not group.cpu]
+
+    def made(more: Mapping[str, Amount]) -> list[MachineGroup]:
+        return [_in_domains(_declared(group, {**cpus, **more}[group.name]), units) for group in declared]
+
+    def fits(more: Mapping[str, Amount]) -> bool:
+        try:
+            check_fit(batches, made(more))
+            _check_bounds(made(more), units, roles)
+        except PlacementError:
+            return False
+        return True
+
+    wanted = sum(dict(total_demand(batch.demand)).get("CPU", 0) * batch.count for batch in batches)
+    most = max(1, -(-wanted // GRAIN))
+    found = dict.fromkeys(open_, most * GRAIN)
+    if not open_ or not fits(found):
+        return made(found)
+    fewest = _fewest(most, lambda count: fits(dict.fromkeys(open_, count * GRAIN)))
+    found = dict.fromkeys(open_, fewest * GRAIN)
+    for name in open_ if len(open_) > 1 else ():
+        own = _fewest(fewest, lambda count, name=name: fits({**found, name: count * GRAIN}))
+        found[name] = own * GRAIN
+    return made(found)
+
+
+def _fewest(most: int, enough: Callable[[int], bool]) -> int:
+    """The smallest number from 1 to `most`, which is enough, that is enough."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
+def _in_domains(group: MachineGroup, units: UnitTable) -> MachineGroup:
     """A group with what series of units want of machines that are pods: one domain, hosts of their own.
 
     Which domain that is Kubernetes says, so a value stands in for it; labels that the group has are the user's word.
@@ -61,7 +107,7 @@ def _in_domains(group: NodeGroup, units: UnitTable) -> NodeGroup:
     return replace(group, labels=tuple(sorted(labels.items())), domains=tuple(keys), spread=spread)
 
 
-def _with_spares(group: NodeGroup, spares: int) -> NodeGroup:
+def _with_spares(group: MachineGroup, spares: int) -> MachineGroup:
     bounds = group.bounds and (group.bounds[0] + spares, group.bounds[1] + spares)
     return replace(group, replicas=group.replicas + spares, spares=spares, bounds=bounds)
 
@@ -71,7 +117,7 @@ def _sizes(roles: Mapping[str, RolePlan]) -> dict[str, tuple[int, int, int]]:
     return {name: (own.min_replicas, own.replicas, own.max_replicas) for name, own in roles.items() if own.resizes}
 
 
-def _bounded(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> list[NodeGroup]:
+def _bounded(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> list[MachineGroup]:
     """Derived groups with as many machines more and fewer as elastic roles may come to want."""
     sizes = _sizes(roles)
     first = {name: own[1] for name, own in sizes.items()}
@@ -79,7 +125,7 @@ def _bounded(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[str, 
     return [replace(g, bounds=(max(1, low[g.name]), high[g.name])) if low[g.name] < high[g.name] else g for g in groups]
 
 
-def _check_bounds(groups: Sequence[NodeGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> None:
+def _check_bounds(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> None:
     """Whether elastic roles fit with the fewest ranks on the fewest machines, and with the most on the most."""
     sizes = _sizes(roles)
     for at, end, field in ((0, 0, "minReplicas"), (2, 1, "maxReplicas")) if sizes else ():
@@ -102,7 +148,7 @@ def batches_of(units: UnitTable) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
-def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup], when: str = "") -> None:
+def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: str = "") -> None:
     """Whether the units fit on empty machines of these groups.
 
     Raises:
@@ -119,17 +165,17 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[NodeGroup], when: str =
         )
 
 
-def _declared(group: spec_model.NodeGroup) -> NodeGroup:
+def _declared(group: spec_model.NodeGroup, cpu: Amount) -> MachineGroup:
     accelerator = group.accelerator
     device: tuple[str, str] | None = None
     if accelerator is not None:
         kind = DEVICES[accelerator.type]
         device = (kind.ray or accelerator.ray_resource or "", accelerator.resource_name or kind.kubernetes)
-    return NodeGroup(
+    return MachineGroup(
         name=group.name,
         replicas=group.replicas,
         resources=add_up(
-            (("CPU", parse_cpu(group.cpu)),),
+            (("CPU", cpu),),
             (("memory", parse_memory(group.memory)),) if group.memory else (),
             ((device[0], accelerator.count * GRAIN),) if device and accelerator else (),
         ),

@@ -1,7 +1,7 @@
 """Packing units into machines: greedy first, then a bounded exact search, and a proof where there is one.
 
-Exchangeable units are one `Batch` and exchangeable machines one `Run`, so the cost grows with what differs, not with
-how many there are: 10,000 equal units on 2,000 equal machines are one division.
+Exchangeable units are one `Batch` and exchangeable machines one `MachineRun`, so the cost grows with what differs, not
+with how many there are: 10,000 equal units on 2,000 equal machines are one division.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dljob.plan.capacity import Capacity, Demand, admits, copies, narrow, room_of, take, total_demand, total_room
 from dljob.plan.devices import BY_RAY
-from dljob.plan.model import GRAIN, Amount, NodeGroup, Unit
-from dljob.plan.rooms import Demand, Room, admits, copies, narrow, room_of, take, total_demand, total_room
+from dljob.plan.model import GRAIN, Amount, MachineGroup, Unit
 from dljob.plan.words import natural
 
 SEARCH_STEPS = 20_000
@@ -33,10 +33,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MachineRun:
     """Exchangeable machines, by their indices."""
 
-    room: Room
+    room: Capacity
     ids: Sequence[int]
 
 
@@ -50,7 +50,7 @@ class Packing:
 
     spots: tuple[Spots, ...]
     """By index of the batch."""
-    runs: tuple[Run, ...]
+    runs: tuple[MachineRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Stuck:
     proven: bool
 
 
-def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch]) -> tuple[Run, ...]:
+def runs_of(rooms: Sequence[tuple[Capacity, Sequence[int]]], batches: Iterable[Batch]) -> tuple[MachineRun, ...]:
     """Machines with equal rooms together, where equal means: to these batches."""
     names: set[str] = set()
     keys: set[str] = set()
@@ -68,15 +68,15 @@ def runs_of(rooms: Sequence[tuple[Room, Sequence[int]]], batches: Iterable[Batch
         names.update(name for name, _ in batch.demand.bulk)
         keys.update(key for key, _ in batch.demand.selector)
         keys.update(batch.demand.topology[1:] if batch.demand.topology else ())
-    together: dict[Room, list[int]] = {}
+    together: dict[Capacity, list[int]] = {}
     for room, ids in rooms:
         together.setdefault(narrow(room, frozenset(names), frozenset(keys)), []).extend(ids)
-    return tuple(Run(room, ids) for room, ids in together.items() if ids)
+    return tuple(MachineRun(room, ids) for room, ids in together.items() if ids)
 
 
-def machines_of(groups: Iterable[NodeGroup]) -> list[tuple[Room, Sequence[int]]]:
+def machines_of(groups: Iterable[MachineGroup]) -> list[tuple[Capacity, Sequence[int]]]:
     """The empty machines of node groups, numbered through in the order of the machines' names."""
-    rooms: list[tuple[Room, Sequence[int]]] = []
+    rooms: list[tuple[Capacity, Sequence[int]]] = []
     first = 0
     for group in sorted(groups, key=lambda group: natural(machine_name(group, 0))):
         rooms.append((room_of(group.resources, group.labels), range(first, first + group.replicas)))
@@ -84,7 +84,7 @@ def machines_of(groups: Iterable[NodeGroup]) -> list[tuple[Room, Sequence[int]]]
     return rooms
 
 
-def machine_name(group: NodeGroup, index: int) -> str:
+def machine_name(group: MachineGroup, index: int) -> str:
     """What a machine of a group is called before it is there."""
     return f"{group.name}-{index}"
 
@@ -95,7 +95,7 @@ def bigness(demand: Demand) -> tuple[Amount, Amount]:
     return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
 
 
-def pack(batches: Sequence[Batch], runs: Sequence[Run], steps: int = SEARCH_STEPS) -> Packing | Stuck:
+def pack(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int = SEARCH_STEPS) -> Packing | Stuck:
     """A place for every unit, or none."""
     if _cannot(batches, runs):
         return Stuck(proven=True)
@@ -106,9 +106,9 @@ def pack(batches: Sequence[Batch], runs: Sequence[Run], steps: int = SEARCH_STEP
     return _search(batches, runs, steps)
 
 
-def fill(runs: Sequence[Run], demand: Demand, count: int) -> tuple[tuple[Run, ...], Spots, int]:
+def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[MachineRun, ...], Spots, int]:
     """Put up to `count` such units into machines, the tightest first: (machines after, where, how many are left)."""
-    after: list[Run] = []
+    after: list[MachineRun] = []
     spots: list[tuple[Sequence[int], int]] = []
     for run in sorted(runs, key=lambda run: _preference(run, demand)):
         each = copies(run.room, demand, count) if count else 0
@@ -125,15 +125,15 @@ def fill(runs: Sequence[Run], demand: Demand, count: int) -> tuple[tuple[Run, ..
         for ids, number in cuts:
             room = take(run.room, demand, number)
             assert room is not None, "copies() said that they fit"  # noqa: S101
-            after.append(Run(room, ids))
+            after.append(MachineRun(room, ids))
             spots.append((ids, number))
         touched = sum(len(ids) for ids, _ in cuts)
         if touched < len(run.ids):
-            after.append(Run(run.room, run.ids[touched:]))
+            after.append(MachineRun(run.room, run.ids[touched:]))
     return tuple(after), tuple(spots), count
 
 
-def alone(batch: Batch, runs: Sequence[Run]) -> int:
+def alone(batch: Batch, runs: Sequence[MachineRun]) -> int:
     """How many units of a batch fit when nothing else is there; at most its count."""
     found = 0
     for run in runs:
@@ -143,7 +143,7 @@ def alone(batch: Batch, runs: Sequence[Run]) -> int:
     return found
 
 
-def _preference(run: Run, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
+def _preference(run: MachineRun, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
     """Machines without devices that the unit has no use for, then used ones, then the fullest, then the first."""
     asked = {name for name, _, _ in demand.devices}
     needless = sum(1 for name, _ in run.room.devices if name not in asked)
@@ -152,7 +152,7 @@ def _preference(run: Run, demand: Demand) -> tuple[int, bool, tuple[int, ...], i
     return needless, not run.room.used, tuple(left.get(name, 0) for name in names), run.ids[0]
 
 
-def _cannot(batches: Sequence[Batch], runs: Sequence[Run]) -> bool:
+def _cannot(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> bool:
     """A proof that no packing exists: a batch alone is too many, or the sum of something is too much."""
     if any(alone(batch, runs) < batch.count for batch in batches):
         return True
@@ -166,7 +166,7 @@ def _cannot(batches: Sequence[Batch], runs: Sequence[Run]) -> bool:
     return any(amount > have[name] for name, amount in wanted.items())
 
 
-def _orders(batches: Sequence[Batch], runs: Sequence[Run]) -> list[list[int]]:
+def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[int]]:
     """Orders to try: as derived machines were packed, the least choice first, the largest, those that must be apart."""
     choice = [
         sum(len(run.ids) for run in runs if admits(run.room, b.demand) and take(run.room, b.demand)) for b in batches
@@ -183,7 +183,7 @@ def _orders(batches: Sequence[Batch], runs: Sequence[Run]) -> list[list[int]]:
     return [order for i, order in enumerate(orders) if order not in orders[:i]]
 
 
-def _size(demand: Demand, runs: Sequence[Run]) -> int:
+def _size(demand: Demand, runs: Sequence[MachineRun]) -> int:
     """The largest part of a machine's resource that a unit takes, in ten-thousandths."""
     most: dict[str, int] = {}
     for run in runs:
@@ -192,7 +192,7 @@ def _size(demand: Demand, runs: Sequence[Run]) -> int:
     return max((amount * GRAIN // max(1, most.get(name, 0)) for name, amount in total_demand(demand)), default=0)
 
 
-def _greedy(batches: Sequence[Batch], runs: Sequence[Run], order: Sequence[int]) -> Packing | None:
+def _greedy(batches: Sequence[Batch], runs: Sequence[MachineRun], order: Sequence[int]) -> Packing | None:
     spots: list[Spots] = [()] * len(batches)
     now = tuple(runs)
     for i in order:
@@ -202,15 +202,15 @@ def _greedy(batches: Sequence[Batch], runs: Sequence[Run], order: Sequence[int])
     return Packing(tuple(spots), now)
 
 
-def _search(batches: Sequence[Batch], runs: Sequence[Run], steps: int) -> Packing | Stuck:
+def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) -> Packing | Stuck:
     """Depth first over units and distinct rooms, no state twice; proven when it ends within its steps."""
     todo = [i for i, batch in enumerate(batches) for _ in range(batch.count)]
     if len(todo) > SEARCH_UNITS:
         return Stuck(proven=False)
     # A unit uses one machine, so more machines of one kind than units make no difference.
     rooms = {index: run.room for run in runs for index in run.ids[: len(todo)]}
-    seen: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
-    stack: list[tuple[int, dict[int, Room], tuple[int, ...]]] = [(0, rooms, ())]
+    seen: set[tuple[int, frozenset[tuple[Capacity, int]]]] = set()
+    stack: list[tuple[int, dict[int, Capacity], tuple[int, ...]]] = [(0, rooms, ())]
     while stack:
         depth, now, path = stack.pop()
         if depth == len(todo):
@@ -234,10 +234,14 @@ def _search(batches: Sequence[Batch], runs: Sequence[Run], steps: int) -> Packin
 
 
 def _found(
-    batches: Sequence[Batch], runs: Sequence[Run], rooms: dict[int, Room], todo: Sequence[int], path: Sequence[int]
+    batches: Sequence[Batch],
+    runs: Sequence[MachineRun],
+    rooms: dict[int, Capacity],
+    todo: Sequence[int],
+    path: Sequence[int],
 ) -> Packing:
     spots: list[list[tuple[Sequence[int], int]]] = [[] for _ in batches]
     for i, index in sorted(zip(todo, path, strict=True)):
         spots[i].append(((index,), 1))
-    after = [Run(rooms.get(index, run.room), (index,)) for run in runs for index in run.ids]
+    after = [MachineRun(rooms.get(index, run.room), (index,)) for run in runs for index in run.ids]
     return Packing(tuple(tuple(s) for s in spots), tuple(after))

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from dljob.plan.collectives import with_collectives
-from dljob.plan.dress import undressed
-from dljob.plan.model import JobPlan, NodeGroup, Series, UnitTable
+from dljob.plan.model import JobPlan, MachineGroup, Series, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.role import RolePlan
 from dljob.plan.roles import resolve_role
 from dljob.plan.units import build_units
-from dljob.spec.annotations import spoken
 from dljob.spec.model import DLJobManifest
+from dljob.spec.rules.annotations import spoken
 
 DIGEST_LENGTH = 16
 _LATER = (
@@ -35,14 +34,14 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)
-    return JobPlan(manifest.metadata.name, roles, units, groups, undressed(manifest, groups), digest)
+    return JobPlan(manifest.metadata.name, roles, units, groups, digest)
 
 
 def _digest(
     name: str,
     roles: Mapping[str, RolePlan],
     units: UnitTable,
-    groups: Mapping[str, NodeGroup],
+    groups: Mapping[str, MachineGroup],
 ) -> str:
     """16 hex digits of what runs where, as canonical JSON: sorted keys, no spaces.
 
@@ -58,6 +57,6 @@ def _digest(
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _told(of: RolePlan | Series | NodeGroup) -> dict[str, object]:
+def _told(of: RolePlan | Series | MachineGroup) -> dict[str, object]:
     """Its fields; those that came later only where they say something, so that a job without them keeps its digest."""
     return {key: value for key, value in asdict(of).items() if value or key not in _LATER}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dljob.plan.capacity import demand_of
 from dljob.plan.devices import BY_RAY
 from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Bundle, Resources, Unit
 from dljob.plan.packing import Batch
 from dljob.plan.role import RolePlan
-from dljob.plan.rooms import demand_of
 
 
 def quota_units(roles: Mapping[str, RolePlan]) -> tuple[Unit, ...]:

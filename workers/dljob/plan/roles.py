@@ -8,10 +8,10 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import HostKind, RolePlan
-from dljob.spec.annotations import selector_of, spreads, topology_key_of
-from dljob.spec.elastic_rules import bounded, bounds
 from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
+from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
+from dljob.spec.rules.elastic import bounded, bounds
 
 DEFAULT_RANK_CPU = "1"
 """CPUs of a rank that says nothing."""

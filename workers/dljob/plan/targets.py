@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.plan.model import JobPlan
-from dljob.spec import faults
-from dljob.spec.faults import FileFault
-from dljob.spec.findings import Finding
-from dljob.spec.tree import Loc
-from dljob.spec.words import one_of
+from dljob.spec.loading import faults
+from dljob.spec.loading.faults import FileFault
+from dljob.spec.rules.findings import Finding
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import one_of
 
 MASTER, NODE = "master", "node"
 _TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop")}

@@ -1,1 +1,7 @@
-"""The Ray shell: PrimeMaster, worker hosts, role calls, backends, journals. The only room for ray and torch."""
+"""The Ray shell: PrimeMaster, worker hosts, role calls, backends, journals. The only room for ray and torch.
+
+Rooms from the lowest up; each imports only rooms named before it: `linux`, `logs`, `process`, `backend`, `rpc`,
+`queues`, `collectives`, `checkpoint`, `weights`, `data`, `node`, `worker`, `journal`, `control_socket`, `controller`,
+`job`, `faults`, `yr`. `ray_private` stands below them all. `launcher`, `unpack` and `leave` forward to modules whose
+old paths stand in the commands of pods.
+"""

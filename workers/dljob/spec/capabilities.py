@@ -1,7 +1,7 @@
-"""What a job asks of its backend beyond running ranks, and the words for what the backend cannot do.
+"""Capabilities of backends, and the fields of the spec that need them.
 
-Ray carries all of it. Another backend names what it can, and a job that asks for more is refused before anything of it
-is started, with every such field at once. What stands at its default asks for nothing.
+Ray has all capabilities. Another backend declares its own, and a job that needs more is refused before any part of it
+starts, with all such fields at once. A field at its default needs nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dljob.errors import Problem, SpecError
 
 if TYPE_CHECKING:  # the models take long to load, and a backend names its capabilities without them
     from dljob.spec.model import DLJobManifest
-    from dljob.spec.tree import Loc
+    from dljob.spec.text.tree import Loc
 
 
 class Capability(StrEnum):
-    """What a backend can do; the value is its name in messages."""
+    """A capability of a backend; the value is its name in messages."""
 
     JOBS = "jobs"
     """Run a whole job: PrimeMaster, and hosts of ranks."""
@@ -42,17 +42,17 @@ class Capability(StrEnum):
 
 
 ALL = frozenset(Capability)
-"""What Ray carries."""
+"""Capabilities of Ray."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A field whose value takes a capability. `path`: `*` stands for any item."""
+    """A field whose value needs a capability. In `path`, `*` stands for any item."""
 
     path: tuple[str, ...]
     capability: Capability
     what: str
-    """In words: what nobody would do."""
+    """The missing feature, for the message."""
     hint: str = ""
     when: Callable[[Any], bool] = bool
 
@@ -107,8 +107,8 @@ NEEDS: tuple[Need, ...] = (
 
 
 def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) -> tuple[Problem, ...]:
-    """Every field that asks for what the backend lacks, in the order of `NEEDS`; that of the whole job stands alone."""
-    from dljob.spec.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
+    """Return a problem for each field that needs a capability the backend lacks, in the order of `NEEDS`."""
+    from dljob.spec.text.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
 
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     spec["backend"] = {"name": backend}
@@ -123,7 +123,7 @@ def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) 
 
 
 def admit(manifest: DLJobManifest, backend: str, has: Collection[Capability], *, hint: str = "") -> None:
-    """Refuse a job that asks for what its backend lacks.
+    """Refuse a job that needs capabilities its backend lacks.
 
     Raises:
         SpecError: with every such field.
@@ -138,7 +138,7 @@ def _words(backend: str, need: Need) -> str:
 
 
 def _at(value: object, path: Sequence[str]) -> Iterator[tuple[Loc, object]]:
-    """Each place that a path leads to, with what is there."""
+    """Yield (location, value) of each field that a path with `*` matches."""
     if not path:
         yield (), value
         return

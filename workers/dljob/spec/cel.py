@@ -1,6 +1,6 @@
-"""The rules between fields, as CEL for the API server; `rules` says them again in Python, in the same words.
+"""The rules between fields as CEL for the API server; `rules` repeats them in Python with the same messages.
 
-What CEL cannot say within its budget (cycles, capacity, group counts) is in `rules` only.
+Rules beyond CEL's cost budget (cycles, capacity, group counts) are in `rules` only.
 """
 
 from __future__ import annotations
@@ -8,55 +8,55 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Rule(NamedTuple):
-    """A CEL expression that must hold and the words when it does not."""
+class CelRule(NamedTuple):
+    """A CEL expression that must hold, and the message when it does not."""
 
     rule: str
     message: str
 
 
-NAME = Rule(
+NAME = CelRule(
     "self.metadata.name.size() <= 47 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name: at most 47 characters, DNS-1035",
 )
-DRIVER = Rule("self.roles.exists(r, r.driver)", "at least one role must be a driver")
-COLLOCATED_ROLES = Rule(
+DRIVER = CelRule("self.roles.exists(r, r.driver)", "at least one role must be a driver")
+COLLOCATED_ROLES = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.roles.all(n, self.roles.exists(r, r.name == n)))",
     "collocations[].roles must name roles",
 )
-ONE_COLLOCATION = Rule(
+ONE_COLLOCATION = CelRule(
     "!has(self.collocations) || self.roles.all(r, self.collocations.filter(c, r.name in c.roles).size() <= 1)",
     "a role may be in one collocation only",
 )
-SHARES = Rule(
+SHARES = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.level != 'Device' || self.roles.filter(r, r.name in c.roles"
     " && has(r.accelerator)).map(r, double(r.accelerator.count)).sum() <= 1.00005)",
     "Device collocation: the shares of one device must not exceed 1",
 )
-SHARERS = Rule(
+SHARERS = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.level != 'Device'"
     " || self.roles.all(r, !(r.name in c.roles) || has(r.accelerator)))",
     "Device collocation: every role needs an accelerator",
 )
-DEPENDS_ON = Rule(
+DEPENDS_ON = CelRule(
     "self.roles.all(r, !has(r.dependsOn)"
     " || r.dependsOn.all(d, d.role != r.name && self.roles.exists(x, x.name == d.role)))",
     "dependsOn must name other roles",
 )
-GROUP_ROLES = Rule(
+GROUP_ROLES = CelRule(
     "!has(self.collectives) || !has(self.collectives.groups)"
     " || self.collectives.groups.all(g, g.roles.all(n, self.roles.exists(r, r.name == n)))",
     "collectives.groups[].roles must name roles",
 )
-NODE_GROUP = Rule(
+NODE_GROUP = CelRule(
     "self.roles.all(r, !has(r.nodeGroup) || has(self.nodeGroups) && self.nodeGroups.exists(g, g.name == r.nodeGroup))",
     "nodeGroup must exist",
 )
-TYPE_IMMUTABLE = Rule(
+TYPE_IMMUTABLE = CelRule(
     "self.roles.all(r, oldSelf.roles.all(o, o.name != r.name || o.type == r.type))",
     "roles[].type is immutable",
 )
-MANAGED_BY = Rule(
+MANAGED_BY = CelRule(
     "has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
     "managedBy is immutable",
 )
@@ -64,98 +64,99 @@ _MAY_CHANGE = (
     "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.submissionId)"
     " || has(oldSelf.status.completionTime)"
 )
-"""The job is suspended or to be, or nothing of its attempt runs yet, or any more."""
+"""True where no attempt runs: the job is suspended or being suspended, not yet submitted, or ended."""
 _SUSPEND_FIRST = "cannot change while the job runs; suspend it first"
-ROLES_FIXED = Rule(
+ROLES_FIXED = CelRule(
     f"{_MAY_CHANGE} || self.spec.roles.size() == oldSelf.spec.roles.size()"
     " && self.spec.roles.all(r, oldSelf.spec.roles.exists(o, o.name == r.name && o.entrypoint == r.entrypoint"
     " && has(o.accelerator) == has(r.accelerator) && (!has(o.accelerator) || o.accelerator == r.accelerator)"
     " && (r.type == 'Elastic' || o.replicas == r.replicas)))",
-    f"roles {_SUSPEND_FIRST} (Elastic replicas may)",
+    "roles, their entrypoint, accelerator and replicas"
+    f" {_SUSPEND_FIRST} (replicas of Elastic roles may; args, env and the rest wait for the next attempt)",
 )
 _SIZES = " && ".join(
     f"has(o.{name}) == has(g.{name}) && (!has(o.{name}) || o.{name} == g.{name})"
     for name in ("cpu", "memory", "sharedMemory", "accelerator", "labels")
 )
-GROUPS_FIXED = Rule(
+GROUPS_FIXED = CelRule(
     f"{_MAY_CHANGE} || has(self.spec.nodeGroups) == has(oldSelf.spec.nodeGroups) && (!has(self.spec.nodeGroups)"
     " || self.spec.nodeGroups.size() == oldSelf.spec.nodeGroups.size()"
     f" && self.spec.nodeGroups.all(g, oldSelf.spec.nodeGroups.exists(o, o.name == g.name && {_SIZES})))",
-    f"nodeGroups {_SUSPEND_FIRST} (replicas may)",
+    f"nodeGroups and their sizes {_SUSPEND_FIRST} (replicas may; the rest waits for the next attempt)",
 )
-IMAGE_FIXED = Rule(
+IMAGE_FIXED = CelRule(
     f"{_MAY_CHANGE} || has(self.spec.image) == has(oldSelf.spec.image)"
     " && (!has(self.spec.image) || self.spec.image == oldSelf.spec.image)",
     f"image {_SUSPEND_FIRST}",
 )
-RESERVED_ROLE = Rule("!(self.name in ['job', 'master', 'node'])", "reserved name")
-GROUP_SIZE = Rule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
-BOUNDS_ELASTIC = Rule(
+RESERVED_ROLE = CelRule("!(self.name in ['job', 'master', 'node'])", "reserved name")
+GROUP_SIZE = CelRule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
+BOUNDS_ELASTIC = CelRule(
     "self.type == 'Elastic' || !has(self.minReplicas) && !has(self.maxReplicas)",
     "minReplicas and maxReplicas are for Elastic roles",
 )
-BOUNDS = Rule(
+BOUNDS = CelRule(
     "(!has(self.minReplicas) || self.minReplicas <= self.replicas && self.minReplicas % self.replicasPerGroup == 0)"
     " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas"
     " && self.maxReplicas % self.replicasPerGroup == 0)",
     "minReplicas <= replicas <= maxReplicas, each a multiple of replicasPerGroup",
 )
-MACHINE_BOUNDS = Rule(
+MACHINE_BOUNDS = CelRule(
     "(!has(self.minReplicas) || self.minReplicas <= self.replicas)"
     " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas)",
     "minReplicas <= replicas <= maxReplicas",
 )
-COMM_ELASTIC = Rule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
-IN_PROCESS = Rule(
+COMM_ELASTIC = CelRule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
+IN_PROCESS = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.level) || self.restartPolicy.level != 'InProcess'"
     " || self.type == 'Elastic' && has(self.entrypoint.class)",
     "in process only Elastic roles with a class as entrypoint restart",
 )
-OUT_OF_MEMORY = Rule(
+OUT_OF_MEMORY = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.outOfMemory)"
     " || has(self.resources) && has(self.resources.memory)",
     "outOfMemory needs resources.memory",
 )
-QUOTA = Rule(
+QUOTA = CelRule(
     "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",
     "reserve Quota is for Actor roles with a module or command",
 )
-ENTRYPOINT = Rule(
+ENTRYPOINT = CelRule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
 )
-ENV_FROM = Rule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
-JOURNAL = Rule("!has(self.claimName) || has(self.path)", "claimName needs path")
-GCS_BACKEND = Rule(
+ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
+JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")
+GCS_BACKEND = CelRule(
     "self.backend == 'Redis' ? has(self.redisAddress) && !has(self.claimName)"
     " : has(self.claimName) && !has(self.redisAddress) && !has(self.redisPasswordSecret)",
     "Redis needs redisAddress and takes no claimName; RocksDB needs claimName and takes nothing of Redis",
 )
-MASTER_JOURNAL = Rule(
+MASTER_JOURNAL = CelRule(
     "!has(self.placement) || self.placement != 'Worker' || !has(self.journal) || !has(self.journal.path)",
     "journal.path is a folder of the head: with placement Worker the journal is in Ray's own store",
 )
-COUNT = Rule("double(self.count) > 0.0", "count must be above 0")
-RESERVED_GROUP = Rule("!(self.name in ['head', 'headgroup'])", "reserved name")
-CUSTOM = Rule(
+COUNT = CelRule("double(self.count) > 0.0", "count must be above 0")
+RESERVED_GROUP = CelRule("!(self.name in ['head', 'headgroup'])", "reserved name")
+CUSTOM = CelRule(
     "!has(self.accelerator) || self.accelerator.type != 'Custom'"
     " || has(self.accelerator.resourceName) && has(self.accelerator.rayResource)",
     "Custom needs resourceName and rayResource",
 )
-ESCALATION = Rule("!has(self.escalateTo) || has(self.maxAttempts)", "escalateTo needs maxAttempts")
+ESCALATION = CelRule("!has(self.escalateTo) || has(self.maxAttempts)", "escalateTo needs maxAttempts")
 
-REF_IMMUTABLE = Rule(
+REF_IMMUTABLE = CelRule(
     "has(self.rayClusterRef) == has(oldSelf.rayClusterRef)"
     " && (!has(self.rayClusterRef) || self.rayClusterRef == oldSelf.rayClusterRef)",
     "rayClusterRef is immutable",
 )
 
 
-def _left_out(path: str, why: str) -> Rule:
+def _left_out(path: str, why: str) -> CelRule:
     """What may not be there beside rayClusterRef."""
     names = path.split(".")
     absent = [f"!has(self.{'.'.join(names[: count + 1])})" for count in range(len(names))]
-    return Rule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
+    return CelRule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
 
 
 _PODS = "its pods are there already"
@@ -178,16 +179,16 @@ BESIDE_REF = {
     }.items()
 }
 """What would make pods of ours, or change others'."""
-REF_SUSPEND = Rule(
+REF_SUSPEND = CelRule(
     "!has(self.rayClusterRef) || !self.suspend",
     "rayClusterRef excludes suspend: its machines are not given back; stop the job",
 )
-REF_MASTER = Rule(
+REF_MASTER = CelRule(
     "!has(self.rayClusterRef) || !has(self.master)"
     " || self.master.cpu == '500m' && self.master.memory == '1Gi' && self.master.placement != 'Worker'",
     "rayClusterRef excludes master.cpu, master.memory and placement Worker: its head is as large as it is",
 )
-REF_SPARES = Rule(
+REF_SPARES = CelRule(
     "!has(self.rayClusterRef) || !has(self.faultTolerance) || !has(self.faultTolerance.spares)"
     " || self.faultTolerance.spares.nodes == 0",
     "rayClusterRef excludes faultTolerance.spares.nodes: machines are not added to it",
@@ -201,6 +202,6 @@ ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)
 ROLE = (RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY, QUOTA)
 
 
-def schema(*rules: Rule) -> dict[str, Any]:
-    """The rules as a schema carries them."""
+def schema(*rules: CelRule) -> dict[str, Any]:
+    """Return the rules in the form that a schema carries."""
     return {"x-kubernetes-validations": [rule._asdict() for rule in rules]}

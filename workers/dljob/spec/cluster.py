@@ -1,4 +1,4 @@
-"""The models of machines, head, master and code: what a job is made of on the side of Ray and Kubernetes."""
+"""The models of machines, head, master, code and storage: the parts of a job in Ray and Kubernetes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class NodeAccelerator(Model):
     type: AcceleratorType
     """Kind of device; Custom needs resourceName and rayResource."""
     count: Annotated[int, Field(ge=1, le=1024)] = 1
-    """How many each machine has."""
+    """Number of devices of each machine."""
     resource_name: Annotated[str | None, Field(max_length=253, pattern=scalars.QUALIFIED_PATTERN)] = None
     """Kubernetes' extended resource, such as huawei.com/Ascend910; left out: the usual one of the type."""
     ray_resource: RayName | None = None
-    """Ray's resource, for Custom."""
+    """Name of Ray's resource for the device, for Custom."""
 
 
 class NodeGroup(Model):
@@ -46,13 +46,13 @@ class NodeGroup(Model):
     name: GroupName
     """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
-    """How many machines."""
+    """Number of machines."""
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """The fewest machines, for roles with bounds; left out: as many as replicas."""
     max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """The most machines, for roles with bounds; left out: as many as replicas."""
-    cpu: Cpu = "1"
-    """CPUs of one machine."""
+    cpu: Cpu | None = None
+    """CPUs of one machine; left out: the need of its roles, rounded up to whole CPUs."""
     memory: Memory | None = None
     """Memory of one machine; left out: not counted."""
     shared_memory: Memory | None = None
@@ -62,24 +62,24 @@ class NodeGroup(Model):
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     """Labels of its machines, in Ray and Kubernetes."""
     template: Config = Field(default_factory=dict)
-    """Part of a PodTemplateSpec, laid over the pod of each machine on Kubernetes: containers (Ray's is `ray-worker`),
+    """Part of a PodTemplateSpec, merged over the pod of each machine on Kubernetes: containers (Ray's is `ray-worker`),
     volumes, environment and ports are merged by name, mounts by path, mappings key by key, other lists are replaced,
-    null takes a value away. What the platform needs is refused. A laptop ignores it."""
+    null removes a value. Overrides of fields that dljob needs are refused. A laptop ignores it."""
 
 
-class Journal(Model):
-    """Where PrimeMaster's journal lives."""
+class JournalLocation(Model):
+    """Storage of PrimeMaster's journal."""
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.JOURNAL))
 
     path: Path | None = None
     """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
     claim_name: ObjectName | None = None
-    """The PersistentVolumeClaim that is mounted at path, in the head's pod on Kubernetes; a laptop ignores it."""
+    """The PersistentVolumeClaim to mount at path in the head's pod on Kubernetes; a laptop ignores it."""
 
 
 class Master(Model):
-    """PrimeMaster, the process that commands the job."""
+    """PrimeMaster, the actor that controls the job."""
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.MASTER_JOURNAL))
 
@@ -90,76 +90,77 @@ class Master(Model):
     max_restarts: Attempts = 10
     """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
     create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
-    """How many seconds its creation may take."""
-    journal: Journal = Journal()
-    """The journal, from which a new PrimeMaster takes over."""
+    """Upper bound of the creation of PrimeMaster, in seconds."""
+    journal: JournalLocation = JournalLocation()
+    """The journal, from which a restarted PrimeMaster recovers its state."""
     placement: Literal["Auto", "Head", "Worker"] = "Auto"
-    """Where PrimeMaster lives on Kubernetes. Auto: on the head; with gcsFaultTolerance on a worker, where it outlives
-    the head. On a worker it begins when the first one is there, its journal is in Ray's own store, and journal.path is
-    refused. A laptop ignores it."""
+    """The pod that PrimeMaster runs in on Kubernetes. Auto: the head; with gcsFaultTolerance a worker, so that it
+    survives the head. On a worker PrimeMaster starts when the first worker is ready, its journal is in Ray's own store,
+    and journal.path is refused. A laptop ignores it."""
 
 
 class Code(Model):
-    """Where user code comes from when not in the image."""
+    """Source of user code that is not in the image."""
 
     config_map: ObjectName | None = None
     """The ConfigMap with the user code on Kubernetes, in the job's namespace: each key is a file, `dljob-code.zip` a
-    whole folder. `dljob submit` makes one; on a laptop the folder counts."""
+    whole folder. `dljob submit` makes one; a laptop reads workingDir instead."""
     working_dir: Path | None = None
-    """The folder that `dljob run` and `dljob submit` take, relative to the file; left out: the file's own folder."""
+    """The folder of user code for `dljob run` and `dljob submit`, relative to the file; left out: the file's own
+    folder."""
 
 
 class Head(Model):
     """The head of the RayCluster; ranks never live there."""
 
     cpu: Cpu = "1"
-    """CPUs that the head asks for on Kubernetes; it may use more when the machine has them to spare."""
+    """CPUs that the head requests on Kubernetes, without a limit: it may use more when the machine has free CPUs."""
     memory: Memory = "4Gi"
     """Memory of the head on Kubernetes."""
     template: Config = Field(default_factory=dict)
-    """Part of a PodTemplateSpec, laid over the head's pod as nodeGroups[].template over a machine's; Ray's container is
-    `ray-head`."""
+    """Part of a PodTemplateSpec, merged over the head's pod as nodeGroups[].template is over a machine's; Ray's
+    container is `ray-head`."""
 
 
 class SecretKey(Model):
     """One key of a Secret of the job's namespace."""
 
     name: ObjectName
-    """The Secret."""
+    """Name of the Secret."""
     key: Annotated[str, Field(max_length=253, pattern=scalars.KEY_PATTERN)]
-    """The key in it."""
+    """The key in the Secret."""
 
 
 class GcsFaultTolerance(Model):
-    """Where Ray keeps what its head knows, so that the job outlives the head."""
+    """Storage of the state of Ray's head (GCS), so that the job survives the loss of the head."""
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.GCS_BACKEND))
 
     backend: Literal["Redis", "RocksDB"]
-    """RocksDB: files on a volume of the head. Redis: a server of yours."""
+    """RocksDB: files on a volume of the head. Redis: an existing Redis server."""
     redis_address: Annotated[str | None, Field(max_length=256, pattern=scalars.HOST_PORT_PATTERN)] = None
-    """host:port of Redis."""
+    """Address of Redis as host:port."""
     redis_password_secret: SecretKey | None = None
-    """Where Redis' password is; Kubernetes gives it to the pods, the operator never reads it."""
+    """The Secret with the password of Redis; Kubernetes passes it to the pods, the operator never reads it."""
     claim_name: ObjectName | None = None
     """The PersistentVolumeClaim of RocksDB's files, mounted in the head's pod. Jobs may share it: each RayCluster has a
     folder of its own there."""
 
 
 class ObjectRef(Model):
-    """An object of the job's namespace."""
+    """A reference to an object of the job's namespace."""
 
     name: ObjectName
-    """Its name."""
+    """Name of the object."""
 
 
 class EnvObject(Model):
     """A ConfigMap or Secret whose keys become environment variables."""
 
     name: ObjectName
-    """Its name, in the job's namespace."""
+    """Name of the object, in the job's namespace."""
     optional: bool = False
-    """Whether pods start without it."""
+    """Whether pods start without the object."""
 
 
 class EnvFrom(Model):
@@ -168,7 +169,7 @@ class EnvFrom(Model):
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.ENV_FROM))
 
     prefix: Annotated[str, Field(max_length=256, pattern=scalars.ENV_PATTERN)] | None = None
-    """Put before each key."""
+    """Prefix of the variables, put before each key."""
     config_map_ref: EnvObject | None = None
     """The ConfigMap."""
     secret_ref: EnvObject | None = None
@@ -176,40 +177,41 @@ class EnvFrom(Model):
 
 
 class Checkpoint(Model):
-    """Where user code, and `dljob.checkpoint` for it, saves what must outlive processes, pods and RayClusters."""
+    """Storage for checkpoints of user code and `dljob.checkpoint`, which outlives processes, pods and RayClusters."""
 
     path: AbsolutePath
-    """An absolute path, the same in every pod; processes find it in DLJOB_CHECKPOINT."""
+    """An absolute path, the same in every pod; processes read it from DLJOB_CHECKPOINT."""
     claim_name: ObjectName | None = None
-    """The PersistentVolumeClaim that is mounted there in every Ray pod, ReadWriteMany for more than one machine; left
-    out: a template mounts something, or the image has the path."""
+    """The PersistentVolumeClaim to mount at path in every Ray pod, ReadWriteMany for more than one machine; left out: a
+    template mounts a volume there, or the image has the path."""
     save_on_exit: bool = True
-    """Whether a copy that `checkpoint.save(..., persist=False)` made in memory alone goes to disk when its rank ends,
+    """Whether a copy that `checkpoint.save(..., persist=False)` made only in memory goes to disk when its rank ends,
     however it ends. Copies with `persist` always do."""
     peer_copy: bool = True
-    """Whether what a node has in memory and not yet on disk is copied into the memory of another node of the job that
-    saves, where at most half of what is left is taken for it. Off saves that memory and the network between them; the
-    loss of a node then costs what was not on disk."""
+    """Whether checkpoints in a node's memory that are not yet on disk are also copied into the memory of another node
+    of the job that saves; they take at most half of the memory that is free there. Off saves this memory and network
+    traffic; the loss of a node then loses the checkpoints that were not on disk."""
     grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
-    """How long bringing copies to disk may take when a rank, a node or the job ends. Pods have so long to end, and 30 s
-    more."""
+    """Seconds to write copies to disk when a rank, a node or the job ends. The termination grace period of pods is 30 s
+    longer."""
 
 
 class NetworkPolicy(Model):
-    """Who reaches the job's pods on Kubernetes."""
+    """Network access to the job's pods on Kubernetes."""
 
     enabled: bool = False
-    """Whether each attempt gets a NetworkPolicy: its pods reach each other; from elsewhere only Ray's Job API and the
-    gateway, which want the token, and the metrics are reached. The cluster's network keeps it, if it keeps any."""
+    """Whether each attempt gets a NetworkPolicy: its pods reach each other; other pods reach only Ray's Job API and the
+    gateway, which require the token, and the metrics. It takes effect only if the cluster's network plugin enforces
+    NetworkPolicies."""
 
 
 class Scheduling(Model):
-    """What a queue or gang scheduler reads from the labels of the RayCluster."""
+    """Labels of the RayCluster for queue and gang schedulers."""
 
     queue_name: Annotated[str, Field(max_length=63, pattern=scalars.LABEL_PATTERN)] | None = None
     """Kueue's LocalQueue: label kueue.x-k8s.io/queue-name."""
     priority_class_name: Annotated[str, Field(max_length=63, pattern=scalars.LABEL_PATTERN)] | None = None
     """Kueue's WorkloadPriorityClass: label kueue.x-k8s.io/priority-class."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Further labels of the RayCluster, such as those of Volcano, YuniKorn or KAI. Those that the DLJob itself carries
-    under their prefixes are passed on anyway."""
+    """Further labels of the RayCluster, such as those of Volcano, YuniKorn or KAI. Labels of the DLJob itself under
+    the prefixes of these schedulers are copied to the RayCluster anyway."""

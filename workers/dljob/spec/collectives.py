@@ -13,16 +13,16 @@ BackendName = Annotated[str, Field(max_length=63, pattern=scalars.BACKEND_PATTER
 
 
 class CollectiveBackend(Model):
-    """A backend of `ray.util.collective` that is not there by itself."""
+    """A user's own backend of `ray.util.collective`, beside the built-in ones."""
 
     name: BackendName
-    """Name of the backend, as groups say it; capitals are small letters too, as in Ray."""
+    """Name of the backend, for the field backend of groups; case is ignored, as in Ray."""
     class_: Annotated[str, Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN)]
-    """Dotted path to the class, which has all methods of Ray's `BaseGroup`. It is registered in each rank's process
-    before user code runs."""
+    """Dotted path to a class with all methods of Ray's `BaseGroup`. dljob registers it in each rank's process before
+    user code runs."""
 
 
-class CollectiveGroup(Model):
+class GroupSpec(Model):
     """Ranks that run collectives together, whatever their roles."""
 
     name: Name
@@ -31,12 +31,12 @@ class CollectiveGroup(Model):
     """gloo, nccl, hccl, a backend declared here or installed as an entry point of `dljob.collectives`, or Auto: nccl
     where each rank has a GPU of its own, hccl where each has an NPU of its own, else gloo."""
     roles: Annotated[tuple[RoleName, ...], Field(min_length=1, max_length=32, json_schema_extra=SET)]
-    """Whose ranks are in it: numbered role by role in this order, in each by rank."""
+    """Roles whose ranks are the members: numbered role by role in this order, within a role by rank."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 1800
-    """How many seconds an operation, or the start of the group, may wait for its members."""
+    """Seconds that an operation, or the forming of the group, may wait for its members."""
     on_restart: Literal["Recreate", "Fail"] = "Recreate"
-    """After a member was lost. Recreate: the members that live may make the group anew, under its next epoch.
-    Fail: they may not, and end by the error they get; new processes of theirs make it."""
+    """Behaviour after the loss of a member. Recreate: surviving members may form the group again, under its next epoch.
+    Fail: they may not, and exit with the error they get; their new processes form the group."""
 
 
 class Collectives(Model):
@@ -44,5 +44,5 @@ class Collectives(Model):
 
     backends: Annotated[tuple[CollectiveBackend, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Backends by import path."""
-    groups: Annotated[tuple[CollectiveGroup, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    groups: Annotated[tuple[GroupSpec, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Groups across roles."""

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinition, made from the models: a structural schema with bounds and CEL rules.
+"""Generator of the CustomResourceDefinition from the models: a structural schema with bounds and CEL rules.
 
-`structural` folds what JSON Schema can say into what the API server accepts (no $ref, one type a node, no unions but
-int-or-string) and refuses to guess: a model without a structural form raises.
+`structural` converts JSON Schema to the subset that the API server accepts (no $ref, one type per node, no unions but
+int-or-string). It never guesses: a model without a structural form raises ValueError.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from dljob.spec.emit import to_yaml
 from dljob.spec.model import DLJobManifest
 from dljob.spec.status import COLUMNS, status_schema
+from dljob.spec.text.emit import to_yaml
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -27,7 +27,7 @@ _KEEP_LISTS = ("minItems", "maxItems", "minProperties", "maxProperties", "requir
 
 
 def crd() -> Schema:
-    """The CRD as data."""
+    """Return the CRD as data."""
     version: Schema = {
         "name": VERSION,
         "served": True,
@@ -53,18 +53,22 @@ def crd() -> Schema:
 
 
 def crd_yaml() -> str:
-    """The CRD as the file in `crds/`."""
+    """Return the text of the CRD's file in `crds/`."""
     return "# Made by `python -m dljob.spec.generate`; change the models, not this file.\n" + to_yaml(crd())
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
-    """The structural schema of a model."""
+    """Return the structural schema of a model."""
     raw = model.model_json_schema(by_alias=True, mode="validation")
     return structural(raw, raw.get("$defs", {}))
 
 
 def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
-    """A node of pydantic's JSON Schema as a node of a structural schema; `path` is for errors."""
+    """Convert a node of pydantic's JSON Schema to a node of a structural schema.
+
+    Raises:
+        ValueError: the node has no structural form; the message names its `path`.
+    """
     node = _folded(node, defs, path)
     extras = {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
     made = {key: node[key] for key in _KEEP if key in node}
@@ -103,7 +107,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def _folded(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
-    """Without $ref and without `| None`; what stands beside them wins."""
+    """Resolve $ref and `| None` of a node; keys beside them win."""
     while "$ref" in node or "anyOf" in node:
         rest = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
         if "$ref" in node:
@@ -117,7 +121,7 @@ def _folded(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
 
 
 def _default(node: Schema) -> Schema:
-    """Defaults of scalars only: an absent object, list or text stays absent in what is stored."""
+    """Return the default of a scalar. Absent objects, lists and texts stay absent in the stored DLJob."""
     value = node.get("default")
     return {} if value is None or value == "" or isinstance(value, dict | list) else {"default": value}
 

@@ -1,4 +1,4 @@
-"""What Kubernetes calls the kinds of device. Data only, and light: processes that start ranks read it."""
+"""Kubernetes' names of the kinds of device. Data only, without imports: processes that start ranks read it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dljob.spec.reference_faults import faults_reference
 
 
 def generated() -> dict[str, str]:
-    """Path in the repository -> content."""
+    """Return path in the repository -> content of each generated file."""
     return {
         f"crds/{GROUP}_{PLURAL}.yaml": crd_yaml(),
         "docs/reference/spec.md": reference(),

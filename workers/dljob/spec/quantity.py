@@ -28,21 +28,21 @@ _MAX_BYTES = 2**63
 
 
 def parse_cpu(text: str) -> int:
-    """CPUs in ten-thousandths: "2" is 20_000, "500m" and "0.5" are 5_000."""
+    """Parse CPUs to ten-thousandths: "2" is 20_000, "500m" and "0.5" are 5_000. Raises ValueError."""
     if not re.fullmatch(CPU_PATTERN, text):
         raise ValueError(f'"{text}" is not an amount of CPU: write "2", "0.5" or "500m"')
     return _thousandths(text)
 
 
 def parse_custom(text: str) -> int:
-    """A resource of any name, in ten-thousandths: "1", "0.5" or "500m"."""
+    """Parse a custom resource to ten-thousandths: "1", "0.5" or "500m". Raises ValueError."""
     if not re.fullmatch(CUSTOM_PATTERN, text):
         raise ValueError(f'"{text}" is not an amount of a resource: write "1", "0.5" or "500m"')
     return _thousandths(text)
 
 
 def parse_memory(text: str) -> int:
-    """Bytes x 10_000; a fraction such as "1.1Gi" is rounded up to a whole byte, as Kubernetes does."""
+    """Parse memory to bytes x 10_000; a fraction such as "1.1Gi" is rounded up to a whole byte, as by Kubernetes."""
     if not re.fullmatch(MEMORY_PATTERN, text):
         milli = re.fullmatch(r"([0-9]+)m", text)
         wanted = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
@@ -71,13 +71,13 @@ def parse_factor(text: str) -> int:
 
 
 def show(amount: int) -> str:
-    """Ten-thousandths as people write them: 4_000 is "0.4", 20_000 is "2"."""
+    """Format ten-thousandths for people: 4_000 is "0.4", 20_000 is "2"."""
     whole, rest = divmod(amount, GRAIN)
     return f"{whole}.{rest:04d}".rstrip("0") if rest else str(whole)
 
 
 def show_memory(amount: int) -> str:
-    """Bytes x 10_000 in the largest binary unit that stays exact: "8Gi", "1536Mi", "1000"."""
+    """Format bytes x 10_000 in the largest exact binary unit: "8Gi", "1536Mi", "1000"."""
     size = amount // GRAIN
     for power, letter in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if size and size % 1024**power == 0:

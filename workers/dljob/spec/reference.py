@@ -72,12 +72,12 @@ The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` 
 
 
 def reference() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     return "\n".join([_HEAD, *sections("", schema_of(DLJobManifest), KIND), _TAIL])
 
 
 def sections(path: str, node: Schema, name: str) -> Iterator[str]:
-    """A table for an object, then those of the objects in it, depth first; `name` is that of the outermost."""
+    """Yield a table for an object, then the tables of the objects in it, depth first; `name` is the outermost's."""
     required = set(node.get("required", ()))
     yield f"## {path.removeprefix('.') or name}\n"
     yield f"{node['description']}\n"
@@ -101,7 +101,7 @@ def sections(path: str, node: Schema, name: str) -> Iterator[str]:
 
 
 def _type(field: Schema) -> str:
-    """A type in words, with its bounds."""
+    """Return a type in words, with its bounds."""
     if field.get("x-kubernetes-int-or-string"):
         return "quantity"
     if "enum" in field:

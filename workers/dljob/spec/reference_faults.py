@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dljob.spec.crd import schema_of
-from dljob.spec.faults import FileFault
+from dljob.spec.loading.faults import FileFault
 from dljob.spec.reference import sections
 
 _HEAD = """<!-- Made by `python -m dljob.spec.generate`; change the models, not this file. -->
 # Faults files
 
-A YAML or JSON list of faults: what is done to whom in a job, when, and what the job shall say of it. The same file
-drives a job of this machine (`dljob run JOB --faults FILE`), one that runs already (`dljob chaos JOB FILE`), and a
-simulated one (`dljob sim JOB --faults FILE`). See [how to](../howto/faults.md). Fields in **bold** must be there.
+A YAML or JSON list of faults: the fault to inject, its target, its time, and the incident that the job must report. The
+same file drives a job of this machine (`dljob run JOB --faults FILE`), a running job (`dljob chaos JOB FILE`), and a
+simulated job (`dljob sim JOB --faults FILE`). See [how to](../howto/faults.md). Fields in **bold** are required.
 
 ```yaml
 - {when: {step: 15}, target: rollout/1, fault: kill, expect: {cause: Unknown, level: Process}}
@@ -20,7 +20,7 @@ simulated one (`dljob sim JOB --faults FILE`). See [how to](../howto/faults.md).
 ```
 """
 
-_RULES = """## What takes what
+_RULES = """## Faults by target
 
 | target | faults |
 | --- | --- |
@@ -35,5 +35,5 @@ told at once, at file:line:column. An `event` is a reason as `dljob events` show
 
 
 def faults_reference() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     return "\n".join([_HEAD, *sections("", schema_of(FileFault), "A fault"), _RULES])

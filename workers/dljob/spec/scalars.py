@@ -1,4 +1,4 @@
-"""The scalar types of the spec: names, texts, quantities, free objects, and the words when one is not that."""
+"""The scalar types of the spec: names, texts, quantities, free objects, and the messages for invalid values."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ WORDS = {
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }
-"""What a pattern means to a person."""
+"""Pattern -> description for error messages."""
 
 MAX_CONFIG = 262_144
-"""Characters of one config as JSON."""
+"""Upper bound of one config, in characters of JSON."""
 
 MAP_BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 MAP_BY_ROLE: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["role"]}
@@ -56,12 +56,12 @@ INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True}
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:
-    """An error whose words reach the user as they are, with a hint of their own."""
+    """Return an error whose message and hint reach the user unchanged."""
     return PydanticCustomError("dljob", "{message}", {"message": message, "hint": hint})
 
 
 def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
-    """YAML's `2` is as good as "2"; a float is not, since 0.1 is not what it says."""
+    """Accept whole numbers as texts: `2` as "2". Floats are refused, since a binary float is not exactly 0.1."""
 
     def check(value: object) -> object:
         if isinstance(value, float):
@@ -96,7 +96,7 @@ def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
 
 
 def _json_only(value: dict[str, Any]) -> dict[str, Any]:
-    """What a free object holds must survive JSON: PrimeMaster, the journal and Kubernetes carry it so."""
+    """Check that a free object survives JSON, in which PrimeMaster, the journal and Kubernetes carry it."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
@@ -121,7 +121,7 @@ def _is_huge(value: Any) -> bool:  # noqa: ANN401 - any JSON
 
 
 class Model(BaseModel):
-    """What all models share: camelCase outside, snake_case inside, frozen, unknown keys refused."""
+    """Base class of all models: camelCase outside, snake_case inside, frozen, unknown keys refused."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True

@@ -1,25 +1,26 @@
-"""Where PrimeMaster stands, and what it outlives there; from plain values, since the launcher reads no models."""
+"""Placement and lease of PrimeMaster, computed from plain values: the launcher imports no models."""
 
 from __future__ import annotations
 
 LEASE_SECONDS = 30
-"""faultTolerance.leaseSeconds, where it is left out."""
+"""Default of faultTolerance.leaseSeconds."""
 LEASE_SECONDS_WITHOUT_HEAD = 120
-"""The same with gcsFaultTolerance: a head pod is replaced in 10 to 20 s where its image lies, and PrimeMaster, should
-it be lost with it, comes back only then."""
+"""Default with gcsFaultTolerance: KubeRay replaces a head pod in 10 to 20 s on a node that has the image, and a
+PrimeMaster lost together with the head restarts only after that."""
 
 
 def on_worker(placement: str, *, survives: bool, journal: str) -> bool:
-    """Whether PrimeMaster lives on a worker rather than on the head.
+    """Return whether PrimeMaster runs on a worker rather than on the head.
 
     Args:
         placement: spec.master.placement.
-        survives: Whether what Ray knows outlives its head (spec.gcsFaultTolerance).
-        journal: spec.master.journal.path: it is on the head alone.
+        survives: Whether Ray's state survives its head (spec.gcsFaultTolerance).
+        journal: spec.master.journal.path, a volume that only the head mounts; "" where it is left out.
     """
+    # A journal on a volume pins PrimeMaster to the head: the claim is mounted in no worker pod.
     return placement == "Worker" or (placement == "Auto" and survives and not journal)
 
 
 def lease_seconds(said: int | None, *, survives: bool) -> int:
-    """faultTolerance.leaseSeconds, or what holds without it."""
+    """Return faultTolerance.leaseSeconds, or its default in seconds where it is left out."""
     return said or (LEASE_SECONDS_WITHOUT_HEAD if survives else LEASE_SECONDS)

@@ -1,6 +1,6 @@
-"""The schema of a DLJob's status: what the operator writes there, typed and bounded.
+"""The schema of a DLJob's status, with a type and a bound for each field that the operator writes.
 
-Fields that are not named here are kept all the same, so that an older CRD loses nothing of what a newer operator says.
+The API server keeps unknown fields of the status too, so that an older CRD drops no field of a newer operator.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from typing import Any, TypeAlias
 Schema: TypeAlias = dict[str, Any]
 
 PHASES = (
-    *("Pending", "Queued", "Provisioning", "Scheduling", "Running", "Recovering"),
-    *("Suspending", "Suspended", "Stopping", "Succeeded", "Failed"),
+    *("Invalid", "Pending", "Queued", "Provisioning", "Scheduling", "Running", "Recovering"),
+    *("Suspending", "Suspended", "Stopping", "Succeeded", "Failed", "Stopped"),
 )
+TERMINAL = ("Succeeded", "Failed", "Stopped")
+"""The phases that a job never leaves."""
 LEVELS = ("inProcess", "process", "roleGroup", "role", "job", "node", "master", "cluster")
 
 COLUMNS: tuple[Schema, ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Reason", "type": "string", "jsonPath": ".status.reason"},
     {"name": "Roles", "type": "string", "jsonPath": ".status.rolesReady"},
     {"name": "Devices", "type": "string", "jsonPath": ".status.accelerators"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restartsTotal"},
@@ -26,13 +29,12 @@ COLUMNS: tuple[Schema, ...] = (
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt", "priority": 1},
     {"name": "Goodput", "type": "integer", "jsonPath": ".status.progress.goodputPermille", "priority": 1},
     {"name": "LastFault", "type": "string", "jsonPath": ".status.lastFault.reason", "priority": 1},
-    {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1},
 )
-"""What `kubectl get` prints; from Cluster on, with `-o wide`."""
+"""Columns of `kubectl get`; from Cluster on, `-o wide` alone prints them."""
 
 
 def _text(words: str, size: int = 1024) -> Schema:
-    """Roomy: a word too long would cost the whole status."""
+    """A bounded text. The bound is generous: the API server refuses the whole status for one text that is too long."""
     return {"description": words, "type": "string", "maxLength": size}
 
 
@@ -45,7 +47,7 @@ def _time(words: str) -> Schema:
 
 
 def _object(words: str, **fields: Schema) -> Schema:
-    # The API server drops empty properties, and who applies them would differ from it for ever.
+    # The API server drops empty properties: a CRD applied with them would show a difference for ever.
     known: Schema = {"properties": fields} if fields else {}
     return {"description": words, "type": "object", **known, "x-kubernetes-preserve-unknown-fields": True}
 
@@ -63,51 +65,53 @@ def _flag(words: str) -> Schema:
 
 
 def _condition() -> Schema:
-    """metav1.Condition."""
+    """The schema of Kubernetes' metav1.Condition."""
     return _object(
         "One condition.",
         type={**_text("Name of the condition.", 316), "pattern": "^[A-Z][A-Za-z]*$"},
         status={"description": "Whether it holds.", "type": "string", "enum": ["True", "False", "Unknown"]},
-        observedGeneration=_count("metadata.generation that it was said of."),
-        lastTransitionTime=_time("When its status became what it is."),
-        reason=_text("Why, in one CamelCase word that programs may match."),
-        message=_text("Why, in words, with what to do next.", 32768),
+        observedGeneration=_count("metadata.generation that the condition is about."),
+        lastTransitionTime=_time("Time of the last change of the condition's status."),
+        reason=_text("Reason of the status in one CamelCase word, which programs may match."),
+        message=_text("Explanation of the status for people, with the next step to take.", 32768),
     )
 
 
 def _fault(words: str) -> Schema:
     return _object(
         words,
-        level=_text("What was restarted for it."),
-        reason=_text("Its kind."),
-        target=_text("Whom it hit: a role, a rank, a node."),
-        firstCause=_text("What failed first, in its own words."),
-        detectedAt=_time("When it was noticed."),
-        recoveredAt=_time("When the job went on; absent until then."),
-        lostSteps=_count("How many steps further than the checkpoint that it went on from the role had come."),
+        level=_text("Level of the restart: the part of the job that was restarted."),
+        reason=_text("Kind of the failure."),
+        target=_text("Role, rank or node that failed."),
+        firstCause=_text("Original error message of the first failure."),
+        rank=_text("The rank that failed first (role/rank); absent where no rank is to blame."),
+        incarnation=_count("Number of that rank's process, from 1."),
+        detectedAt=_time("Time of the detection."),
+        recoveredAt=_time("Time when the job continued; absent until then."),
+        lostSteps=_count("Steps of the role after the checkpoint that it resumed from."),
     )
 
 
 def status_schema() -> Schema:
-    """The schema of `.status`."""
+    """Return the OpenAPI schema of `.status`."""
     return _object(
-        "What the operator observed.",
+        "The state of the job as the operator observed it.",
         observedGeneration=_count("metadata.generation that this status is about."),
-        phase={"description": "Where the job stands, in one word.", "type": "string", "enum": list(PHASES)},
-        reason=_text("Why it stands there, in one word."),
-        message=_text("Why it stands there, in words.", 32768),
-        startTime=_time("When the operator began with the job."),
-        completionTime=_time("When the job ended."),
-        attempt=_count("Which RayCluster of the job this is, from 1."),
-        submissionId=_text("The id of the attempt at Ray's Job API."),
+        phase={"description": "Phase of the job.", "type": "string", "enum": list(PHASES)},
+        reason=_text("Reason of the phase, in one CamelCase word."),
+        message=_text("Explanation of the phase, for people.", 32768),
+        startTime=_time("Time when the operator started to handle the job."),
+        completionTime=_time("Time when the job ended."),
+        attempt=_count("Number of the job's current RayCluster, from 1."),
+        submissionId=_text("Id of the attempt's submission in Ray's Job API."),
         attemptSpecHash=_text("Digest of the spec that the attempt runs."),
-        rolesReady=_text('Ranks that are set up or have ended well, of all: "24/24".'),
+        rolesReady=_text('Ranks that are set up or have succeeded, of all ranks: "24/24".'),
         accelerators=_text('All devices of the machines: "16 NPU".'),
-        restartsTotal=_count("All restarts, of every level."),
+        restartsTotal=_count("Number of restarts of all levels."),
         effective=_object(
-            "What the spec left out.",
+            "Defaults that the operator used for fields left out of the spec.",
             image=_text("The runtime image."),
-            rayVersion=_text("Ray's version in it."),
+            rayVersion=_text("Ray's version in the image."),
         ),
         **_places(),
         **_history(),
@@ -118,56 +122,56 @@ def _places() -> dict[str, Schema]:
     return {
         "rayCluster": _object(
             "The RayCluster of the attempt.",
-            name=_text("Its name."),
-            uid=_text("Its uid."),
-            headPod=_text("The pod that the job was submitted to."),
-            headPodUID=_text("That pod's uid."),
-            headContainer=_text("The id of Ray's container in that pod, when the submission was ordered."),
-            sessionName=_text("Ray's session: another one means that the head lost its memory."),
-            dashboardURL=_text("Ray's dashboard, inside the cluster."),
+            name=_text("Name of the RayCluster."),
+            uid=_text("Uid of the RayCluster."),
+            headPod=_text("The head pod that received the submission."),
+            headPodUID=_text("Uid of the head pod."),
+            headContainer=_text("Id of Ray's container in the head pod at the time of the submission."),
+            sessionName=_text("Name of Ray's session; a new name means that the head lost its state."),
+            dashboardURL=_text("URL of Ray's dashboard, inside the cluster."),
         ),
         "master": _object(
             "PrimeMaster.",
             state=_text("Ready or Unreachable."),
-            epoch=_count("How many masters the job has had."),
-            restarts=_count("How often it was restarted."),
-            pod=_text("The pod it lives in."),
-            node=_text("The machine that pod lives on."),
+            epoch=_count("Number of the current PrimeMaster, from 1."),
+            restarts=_count("Number of restarts of PrimeMaster."),
+            pod=_text("The pod that PrimeMaster runs in."),
+            node=_text("The Kubernetes node of that pod."),
         ),
         "placement": _object(
-            "Units: what must share a host.",
-            units=_count("How many there are."),
-            ready=_count("How many have their place."),
-            pending=_count("How many have none."),
+            "Placement of the units; the ranks of a unit share a host.",
+            units=_count("Number of units."),
+            ready=_count("Units with a reservation."),
+            pending=_count("Units without a reservation."),
             notReady=_list(
-                "The first of those without a place.",
+                "The first units without a reservation.",
                 20,
                 _object(
                     "One unit.",
-                    name=_text("Its name."),
-                    node=_text("The Ray node it is meant for."),
-                    why=_text("What it waits for."),
+                    name=_text("Name of the unit."),
+                    node=_text("The Ray node assigned to the unit."),
+                    why=_text("Reason why the unit waits."),
                 ),
             ),
         ),
         "nodes": _object(
             "Machines.",
-            desired=_count("How many the job wants."),
-            ready=_count("How many are ready."),
-            replaced=_count("How many were left for others, frozen, lost or by a rule."),
+            desired=_count("Number of machines that the job wants."),
+            ready=_count("Number of machines that are ready."),
+            replaced=_count("Number of machines that were replaced because they froze, were lost, or by a rule."),
             excluded=_list(
-                "Those that get no ranks now, the newest last.",
+                "Machines that get no ranks now, the newest last.",
                 50,
                 _object(
                     "One machine.",
-                    name=_text("Its id in Ray, or in Kubernetes when the annotation dljob.io/exclude-nodes names it."),
-                    reason=_text("Why it was left, in one word."),
-                    since=_time("From when on."),
-                    until=_time("Until when at least."),
-                    kubernetesNode=_text("The Kubernetes node it was on."),
-                    pod=_text("The pod it was."),
-                    avoided=_flag("Whether new pods keep away from that Kubernetes node."),
-                    attempt=_count("The attempt in which it was left."),
+                    name=_text("Id of the Ray node, or name of the Kubernetes node that dljob.io/exclude-nodes names."),
+                    reason=_text("Reason of the exclusion, in one word."),
+                    since=_time("Start of the exclusion."),
+                    until=_time("Earliest end of the exclusion."),
+                    kubernetesNode=_text("The Kubernetes node of the machine."),
+                    pod=_text("The pod of the machine."),
+                    avoided=_flag("Whether new pods avoid that Kubernetes node."),
+                    attempt=_count("The attempt in which the machine was excluded."),
                 ),
             ),
         ),
@@ -179,30 +183,37 @@ def _history() -> dict[str, Schema]:
     counts |= {name: _count(f"{name[0].upper()}{name[1:]}") for name in ("succeeded", "failed", "restarts")}
     role = _object("Ranks of one role, counted.", name=_text("Name of the role."), **counts)
     restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
-    metric = _object("One metric.", name=_text("Its name."), value=_text("Its value."))
-    command = _object("One command.", id=_text("Its id."), kind=_text("What was asked."), target=_text("Of whom."))
+    metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
+    command = _object(
+        "One command.",
+        id=_text("Id of the command."),
+        kind=_text("Kind of the command."),
+        target=_text("Role, rank or node that the command is about."),
+    )
     return {
         "roles": _list("The roles.", 32, role, key="name"),
         "restarts": _object("Restarts by level.", **restarts),
         "carried": _object(
-            "What PrimeMaster hands on to the next attempt, so that budgets hold over attempts.",
-            attempt=_count("The attempt that said it."),
-            step=_count("Its last step, when the attempt was lost."),
-            state=_object("PrimeMaster's own: how often it restarted whom, and when."),
+            "State that PrimeMaster passes to the next attempt, so that restart budgets count across attempts.",
+            attempt=_count("The attempt that reported the state."),
+            step=_count("Last step of the attempt, when it was lost."),
+            state=_object("Restart counts and times, in PrimeMaster's own format."),
         ),
         "lastFault": _fault("The last failure."),
         "recentFaults": _list("The last failures, the newest last.", 10, _fault("One failure.")),
         "progress": _object(
-            "How far the first driver role is; written at most every 15 seconds.",
-            time=_time("When this was said."),
-            step=_count("Its step."),
-            lastCheckpointStep=_count("The step that was saved last: by that role, or if it saves nothing by any."),
-            lastCheckpointTime=_time("When that checkpoint was whole on disk."),
+            "Progress of the first driver role; written at most every 15 seconds.",
+            time=_time("Time of this report."),
+            step=_count("Last step of the role."),
+            stepTime=_time("Time when the role last reported a new step."),
+            secondsPerStep={"description": "Median time between its recent steps, in seconds.", "type": "number"},
+            lastCheckpointStep=_count("Step of the last checkpoint of that role, or of any role if it saves none."),
+            lastCheckpointTime=_time("Time when that checkpoint was complete on disk."),
             goodputPermille=_count(
                 "Productive share of the time of all ranks since the start of the attempt, in thousandths."
             ),
-            metrics=_list("What came with the step.", 16, metric),
+            metrics=_list("Metrics reported with the step.", 16, metric),
         ),
-        "lastCommands": _list("Commands that are settled, the newest last.", 16, command, key="id"),
-        "conditions": _list("What programs wait for.", 16, _condition(), key="type"),
+        "lastCommands": _list("Commands that were carried out or refused, the newest last.", 16, command, key="id"),
+        "conditions": _list("Conditions, for `kubectl wait` and other programs.", 16, _condition(), key="type"),
     }

@@ -1,4 +1,4 @@
-"""Every metric that dljob serves, as data: the operator, the gateway, dashboards, rules and the reference read it here.
+"""Catalogue of all metrics of dljob, as data for the operator, the gateway, dashboards, rules and the reference.
 
 Names and labels are an interface. No label is called `job`, which Prometheus keeps for itself, and none names a rank, a
 pod or a node: a job of 10,000 ranks has as many series as one of 10.
@@ -12,7 +12,7 @@ from typing import Literal
 CONTROLLER = "dljob"
 """The operator's value of the labels `controller` and `name` in metrics that any operator has."""
 STARTUP_STAGES = ("cluster", "head", "submit", "run")
-"""From one to the next: DLJob created, RayCluster created, its head ready, launcher accepted by Ray, job running."""
+"""Stages of a start, between: DLJob created, RayCluster created, its head ready, launcher accepted by Ray, running."""
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -28,7 +28,7 @@ class Metric:
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     by: Literal["operator", "gateway"]
-    """Who serves it."""
+    """The process that serves the metric."""
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
@@ -36,13 +36,13 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The base unit, as the name ends: seconds, bytes, ratio, info (always 1), or empty: a count."""
+        """The base unit, from the end of the name: seconds, bytes, ratio, info (always 1), or empty for a count."""
         last = self.name.removesuffix("_total").rpartition("_")[2]
         return last if last in _UNITS else ""
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names that a query may use."""
+        """Names of the series that a query may use."""
         if self.kind == "histogram":
             return tuple(self.name + end for end in ("_bucket", "_sum", "_count"))
         return (self.name,)
@@ -101,7 +101,27 @@ OPERATOR = (
         "operator",
         "1 while this operator acts, 0 while it stands by; one of all replicas has 1.",
     ),
+    Metric(
+        "dljob_operator_other_release",
+        "gauge",
+        "operator",
+        "1 for another release that serves the same namespaces: this one stands by (StandsBy), or both act (BothAct).",
+        ("other", "effect"),
+    ),
     Metric("dljob_operator_build_info", "gauge", "operator", "Always 1; the operator's version.", ("version",)),
+    Metric(
+        "dljob_webhook_requests_total",
+        "counter",
+        "operator",
+        "DLJobs that the admission webhook answered for: allowed, refused, or unjudged for want of time.",
+        ("result",),
+    ),
+    Metric(
+        "dljob_webhook_certificate_remaining_seconds",
+        "gauge",
+        "operator",
+        "Seconds until the webhook's certificate expires; below 0, the API server admits DLJobs without asking.",
+    ),
     Metric(
         "dljob_missed_events_total",
         "counter",

@@ -1,15 +1,15 @@
-"""What evidence of a failure says about its cause: one ordered table, the first rule that fits decides.
+"""Classification of failures by their evidence: one ordered table, in which the first matching rule decides.
 
-A pattern is a text that must occur, in any case, with `*` for anything between its parts: it is found in one pass, so
-no pattern, of whomever, can take long. Each rule has a line of evidence as it was seen, and where it is documented.
+A pattern is a text to find, in any case, with `*` for anything between its parts: the search takes one pass, so that no
+pattern, not even a user's, can take long. Each rule has an example of its evidence and the place that documents it.
 """
 
 from __future__ import annotations
 
-from dljob.telemetry.evidence import CauseRule, Of, Source
+from dljob.telemetry.evidence import CauseRule, EvidenceScope, Source
 
 NVIDIA_XID = (46, 48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143)
-"""Xids that need the device reset or replaced; those that user code brings about (13, 31, 43, 45, ...) are not here."""
+"""Xids that require a reset or replacement of the device; those of user code (13, 31, 43, 45, ...) are left out."""
 
 _RUNTIME = (
     *("RuntimeError", "OutOfMemoryError", "AcceleratorError", "SystemError", "OSError"),
@@ -82,7 +82,7 @@ RULES: tuple[CauseRule, ...] = (
         "OOMKilled",
         "OOMKilled: exit code 137",
         "kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "pod-image",
@@ -91,7 +91,7 @@ RULES: tuple[CauseRule, ...] = (
         "ImagePull",
         'ImagePullBackOff: Back-off pulling image "train:v9"',
         "kubernetes.io/docs/concepts/containers/images",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "pod-preempted",
@@ -100,7 +100,7 @@ RULES: tuple[CauseRule, ...] = (
         "Preempted",
         "PreemptionByScheduler: preempting to accommodate a higher priority pod",
         "kubernetes.io/docs/concepts/workloads/pods/disruptions (pod disruption conditions)",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "pod-deleted",
@@ -109,7 +109,7 @@ RULES: tuple[CauseRule, ...] = (
         "Preempted",
         "Deleted: somebody deleted it",
         "dljob: what the operator says of a pod that somebody deletes, or that it will delete by a user's annotation",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "notice",
@@ -118,7 +118,7 @@ RULES: tuple[CauseRule, ...] = (
         "Preempted",
         "preemption notice: the machine is taken back at 12:04:30",
         "cloud.google.com/compute/docs/instances/preemptible; docs.aws.amazon.com, EC2 Spot interruption notices",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "ray-preempted",
@@ -127,7 +127,7 @@ RULES: tuple[CauseRule, ...] = (
         "Preempted",
         "Actor died by preemption.",
         "ray 2.60, ray.exceptions.RayActorError.preempted",
-        of=Of.OUTSIDE,
+        of=EvidenceScope.OUTSIDE,
     ),
     CauseRule(
         "kernel-oom",
@@ -136,7 +136,7 @@ RULES: tuple[CauseRule, ...] = (
         "OOMKilled",
         "Memory cgroup out of memory: Killed process 1894 (python) total-vm:67381244kB, anon-rss:33491232kB",
         "docs.kernel.org, mm/oom_kill.c; kernel-internals.org/mm/memcg-oom",
-        of=Of.KILLED,
+        of=EvidenceScope.KILLED,
     ),
     CauseRule(
         "cgroup-oom",
@@ -145,7 +145,7 @@ RULES: tuple[CauseRule, ...] = (
         "OOMKilled",
         "oom_kill +1, peak 2147483648 of 2147483648 bytes",
         "docs.kernel.org/admin-guide/cgroup-v2.html, memory.events",
-        of=Of.KILLED,
+        of=EvidenceScope.KILLED,
     ),
     CauseRule(
         "ray-oom",
@@ -154,7 +154,7 @@ RULES: tuple[CauseRule, ...] = (
         "OOMKilled",
         "Task was killed due to the node running low on memory.",
         "docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html; ray-project/ray#28778",
-        of=Of.KILLED,
+        of=EvidenceScope.KILLED,
     ),
     CauseRule(
         "xid",
@@ -163,7 +163,7 @@ RULES: tuple[CauseRule, ...] = (
         "DeviceError",
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=4129, name=python, GPU has fallen off the bus.",
         "docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; docs.nvidia.com/health-validation",
-        of=Of.DEVICE,
+        of=EvidenceScope.DEVICE,
     ),
     CauseRule(
         "self-check",
@@ -177,7 +177,7 @@ RULES: tuple[CauseRule, ...] = (
         "cuda-oom",
         Source.ERROR,
         _CUDA_OOM,
-        "OOMKilled",
+        "UserError",
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "docs.pytorch.org/docs/stable/notes/cuda.html",
         errors=_RUNTIME,
@@ -186,9 +186,18 @@ RULES: tuple[CauseRule, ...] = (
         "npu-oom",
         Source.ERROR,
         _NPU_OOM,
-        "OOMKilled",
+        "UserError",
         "RuntimeError: NPU out of memory. Tried to allocate 52.00 MiB",
         "github.com/vllm-project/vllm-omni/issues/1199; vllm-project/vllm-ascend/issues/1127",
+        errors=_RUNTIME,
+    ),
+    CauseRule(
+        "ray-task-oom",
+        Source.ERROR,
+        ("due to the node running low on memory",),
+        "OOMKilled",
+        "OutOfMemoryError: Task was killed due to the node running low on memory.",
+        "docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html",
         errors=_RUNTIME,
     ),
     CauseRule(
@@ -200,10 +209,9 @@ RULES: tuple[CauseRule, ...] = (
             "cannot allocate memory (12)",
             "std::bad_alloc",
             "defaultcpuallocator: can't allocate memory",
-            "due to the node running low on memory",
             "bus error*out of shared memory",
         ),
-        "OOMKilled",
+        "UserError",
         "MemoryError: Unable to allocate 74.5 GiB for an array",
         "docs.python.org/3/library/exceptions.html#MemoryError",
         errors=("MemoryError", "_ArrayMemoryError", "BlockingIOError", *_RUNTIME),
@@ -212,7 +220,7 @@ RULES: tuple[CauseRule, ...] = (
         "xla-oom",
         Source.ERROR,
         ("resource_exhausted", "resourceexhaustederror:"),
-        "OOMKilled",
+        "UserError",
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes.",
         "docs.jax.dev/en/latest/gpu_memory_allocation.html",
         errors=("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"),
@@ -302,7 +310,7 @@ RULES: tuple[CauseRule, ...] = (
         "log-device-oom",
         Source.LOG,
         ("outofmemoryerror: cuda out of memory", *(f"error: {p}" for p in (_CUDA_OOM[0], _NPU_OOM[0]))),
-        "OOMKilled",
+        "UserError",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
         "docs.pytorch.org/docs/stable/notes/cuda.html",
     ),
@@ -310,7 +318,7 @@ RULES: tuple[CauseRule, ...] = (
         "log-host-oom",
         Source.LOG,
         ("memoryerror", "what():*std::bad_alloc"),
-        "OOMKilled",
+        "UserError",
         "MemoryError",
         "docs.python.org/3/library/exceptions.html#MemoryError",
     ),

@@ -7,45 +7,49 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """Where a piece of evidence comes from."""
+    """Origin of a piece of evidence."""
 
     END = "end"
-    """What the host said of the end of a process that said nothing itself."""
+    """The host's report of how a process ended that reported nothing itself."""
     ERROR = "error"
-    """The exception that user code ended with, as "Type: message"."""
+    """The exception that ended user code, as "Type: message"."""
     LOG = "log"
-    """The end of the log of a process that ended by itself, without last words."""
+    """The last log lines of a process that exited by itself without an exception."""
     BACKEND = "backend"
-    """What Ray says of an actor that is gone."""
+    """Ray's message about a dead actor."""
     KERNEL = "kernel"
     """Lines of the machine's kernel log about the process, or about a device."""
     CGROUP = "cgroup"
-    """What the memory controller counted while the process lived."""
+    """Counters of the memory controller during the life of the process."""
     POD = "pod"
-    """What Kubernetes says of the pod."""
+    """Kubernetes' status of the pod."""
     NOTICE = "notice"
-    """What somebody announced about the machine."""
+    """An announcement about the machine, such as a preemption notice."""
     MONITOR = "monitor"
-    """What watches the progress of ranks found."""
+    """A finding of the hang detection."""
     STACKS = "stacks"
-    """Where the stacks of a role's ranks were written to."""
+    """Path of the file with the stacks of a role's ranks."""
 
 
-class Of(StrEnum):
-    """Which ends a rule may explain: a stranger's trouble on the same machine explains none."""
+class EvidenceScope(StrEnum):
+    """Ends of a process that a rule may explain, so that a neighbour's trouble on the same machine explains none."""
 
     ANY = "any"
     KILLED = "killed"
-    """SIGKILL, or a process that vanished."""
+    """SIGKILL, or a process that vanished without an exit status."""
     OUTSIDE = "outside"
-    """The same, or SIGTERM."""
+    """The ends of KILLED, or SIGTERM."""
     DEVICE = "device"
-    """The same, a crash, or an error of a device's runtime."""
+    """The ends of OUTSIDE, a crash, or an error of a device's runtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class CauseRule:
-    """One row. `reason` empty: as the host said. `secondary`: it only tells that somebody else is gone."""
+    """One row of the table of causes.
+
+    An empty `reason` keeps the reason that the host reported. `secondary` marks evidence that only shows the loss of
+    another process.
+    """
 
     name: str
     source: Source
@@ -53,7 +57,7 @@ class CauseRule:
     reason: str
     example: str
     documented: str
-    of: Of = Of.ANY
+    of: EvidenceScope = EvidenceScope.ANY
     secondary: bool = False
     errors: tuple[str, ...] = ()
-    """The exceptions that it is about; empty: any."""
+    """Types of exceptions that the rule applies to; empty: any."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dljob.telemetry.catalog import CATALOG, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of what `exposition` returns."""
+"""Content-Type of the text that `exposition` returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the gateway serves of a job, from PrimeMaster's snapshot."""
+"""Prometheus samples of a job, which the gateway computes from PrimeMaster's snapshot."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ ACCOUNTS = (
     *("queue", "schedule", "init", "productive", "detect", "decide", "replace", "rendezvous", "recompute", "wait"),
     *("idle", "spare"),
 )
-"""Of the ledger, in its order."""
-MASTER_PHASES = ("Pending", "Scheduling", "Running", "Recovering", "Stopping", "Succeeded", "Failed", "Suspended")
-"""Of PrimeMaster, in their order."""
+"""Accounts of the ledger, in its order."""
+MASTER_PHASES = (
+    *("Pending", "Scheduling", "Running", "Recovering", "Stopping"),
+    *("Succeeded", "Failed", "Stopped", "Suspended"),
+)
+"""Phases of PrimeMaster, in their order."""
 
 
 def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") -> Iterator[Sample]:
-    """One job, from a snapshot of PrimeMaster's (`master.status.status`; the gateway's brief one serves as well)."""
+    """Yield a job's samples from PrimeMaster's snapshot (`master.status.status`, or the gateway's brief form of it)."""
     of = (namespace, str(snapshot["name"]))
     yield sample("dljob_info", (*of, str(snapshot["uid"]), ray_version), 1)
     for phase in MASTER_PHASES:
@@ -52,7 +55,7 @@ def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _accounts(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
-    """All accounts of a role, those that hold nothing as well. A counter never falls: what it showed before is owed."""
+    """Yield all accounts of a role, empty ones too. `owed` keeps the counters from falling when time is re-booked."""
     holds, owed = role["accounts"], role.get("owed", {})
     for account in ACCOUNTS:
         value = round(holds.get(account, 0.0) + owed.get(account, 0.0), 6)
@@ -60,17 +63,17 @@ def _accounts(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _recoveries(faults: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Level -> seconds of its last recovered fault; faults come oldest first."""
+    """Return level -> seconds of its last recovered fault; faults come oldest first."""
     return {_level(fault["level"]): fault["seconds"] for fault in faults if fault["seconds"] is not None}
 
 
 def _level(word: str) -> str:
-    """As the spec writes levels, RoleGroup, where the snapshot's counts say role_group."""
+    """Convert a level of the snapshot's counts (role_group) to the spelling of the spec (RoleGroup)."""
     return "".join(part[:1].upper() + part[1:] for part in word.split("_"))
 
 
 def _units(snapshot: Mapping[str, Any]) -> dict[str, int]:
-    """Ready and pending units: the brief snapshot counts them, the whole one lists them."""
+    """Return the numbers of ready and pending units: the brief snapshot counts them, the full one lists them."""
     if "placement" in snapshot:
         return {state: snapshot["placement"][state] for state in ("ready", "pending")}
     held = sum(unit["phase"] == "Held" for unit in snapshot["units"])

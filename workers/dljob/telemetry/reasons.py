@@ -1,76 +1,112 @@
-"""Every reason that a user sees in a job's timeline or verdict: one table, CamelCase, each with what it means.
+"""Reasons of the events in a job's timeline and of its verdict: one table, CamelCase, each with its meaning.
 
-Reasons are an interface: dashboards and scripts match on them. They are added, not renamed.
+Reasons are an interface: dashboards and scripts match on them. New ones may be added. The few that were renamed before
+the first release have their old name in `RENAMED`: journals, timelines and faults files that hold it are read by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 # Finding room.
-NO_ROOM = "NoRoom"  # the units do not fit now; tried again when nodes change
-NEVER_FITS = "NeverFits"  # the units can fit on no arrangement of these machines: the job fails
-ADMITTED = "Admitted"  # all units are held
-DOMAIN_CHOSEN = "DomainChosen"  # the units of a role go to one domain, such as a rack: which one, and why
-DOMAIN_LEFT = "DomainLeft"  # what was lost has no room in its domain: all units of the role go to another one
-RESERVATION_REFUSED = "ReservationRefused"  # a node would not hold a unit; everything was given back, tried again later
-UNIT_MOVED = "UnitMoved"  # a unit is held on another node after its own was lost
-RESIZED = "Resized"  # an elastic role goes on with another number of ranks: it lost nodes, has room, or was told to
+NO_ROOM = "NoRoom"  # the units do not fit now; placement is tried again when nodes change
+NEVER_FITS = "NeverFits"  # the units can never fit on these machines: the job fails
+ADMITTED = "Admitted"  # all units have their reservations
+DOMAIN_CHOSEN = "DomainChosen"  # the topology domain (such as a rack) chosen for all units of a role, and why
+TOPOLOGY_DOMAIN_CHANGED = "TopologyDomainChanged"  # no room in the domain for lost units: all of the role move
+RESERVATION_REFUSED = "ReservationRefused"  # a node refused a reservation; all were released, placement is tried again
+UNIT_RESCHEDULED = "UnitRescheduled"  # a unit has a reservation on another node after the loss of its own
+RESIZED = "Resized"  # an elastic role continues with another number of ranks: lost nodes, new room, or a command
 NODE_LOST = "NodeLost"  # a node with units of the job is gone
-NODE_FROZEN = "NodeFrozen"  # a node stopped answering; its units go elsewhere, and it is excluded for a time
-NODE_THAWED = "NodeThawed"  # a node that was frozen answers again; it stays excluded for its time
-NODE_LEAVING = "NodeLeaving"  # a node is to be taken away: who said so, and what is done while it is there
-NODE_STAYS = "NodeStays"  # a node that was to be taken away is still there, and used again
-NODE_REPLACED = "NodeReplaced"  # a rule says to leave a node; its units go elsewhere, and it is excluded for a time
-NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start; it is excluded, its units go elsewhere
-NODE_RELAUNCH = "NodeRelaunch"  # whoever replaces machines for the job was told of a node that was left or is gone
-NODE_RELAUNCH_FAILED = "NodeRelaunchFailed"  # whoever replaces machines did not take an order: look at its message
-NODE_READMITTED = "NodeReadmitted"  # a node is excluded no longer: its time is over, or nothing else is left
-PLACEMENT_PENDING = "PlacementPending"  # a placement group or an actor of a role's own Ray driver waits: what it needs
-PLACEMENT_RESOLVED = "PlacementResolved"  # such a group or actor is placed, or nobody waits for it any more
+NODE_FROZEN = "NodeFrozen"  # a node stopped answering; its units move, and it is excluded for a time
+NODE_RECOVERED = "NodeRecovered"  # a frozen node answers again; it stays excluded until its time is over
+NODE_LEAVING = "NodeLeaving"  # a node was announced to go: by whom, and how it is drained meanwhile
+NODE_DRAIN_CANCELLED = "NodeDrainCancelled"  # a node that was announced to go is still there, and used again
+NODE_REPLACED = "NodeReplaced"  # a rule replaced a node; its units move, and it is excluded for a time
+NODE_CHECK_FAILED = "NodeCheckFailed"  # a node failed its check before a start; its units move, and it is excluded
+NODE_RELAUNCH = "NodeRelaunch"  # the job's relauncher was called for a node that was replaced or lost
+NODE_RELAUNCH_FAILED = "NodeRelaunchFailed"  # the relauncher failed; its message says why
+NODE_READMITTED = "NodeReadmitted"  # a node's exclusion ended: its time is over, or no other node is left
+PLACEMENT_PENDING = "PlacementPending"  # a placement group or actor of a role's Ray driver waits for resources
+PLACEMENT_RESOLVED = "PlacementResolved"  # that group or actor is placed, or was given up
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
 ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended
-JOB_RUNNING = "JobRunning"  # every role that waits for no completion is ready
+JOB_RUNNING = "JobRunning"  # all roles are ready, except those that wait for another role's completion
 NODES_CHECKED = "NodesChecked"  # all nodes of a role passed their check
-CHECK_NOT_MADE = "CheckNotMade"  # a check could not be made, which is no failure: the node is used
-SPARE_GIVEN_UP = "SpareGivenUp"  # a process spare could not be made three times in a row
+CHECK_NOT_MADE = "CheckNotMade"  # a check could not run, which is not a failure: the node is used
+SPARE_POOL_DEGRADED = "SparePoolDegraded"  # a process spare could not be made three times in a row
 
 # Failing and recovering.
-RESTARTING = "Restarting"  # ranks are being restarted; the level says how many
-ESCALATED = "Escalated"  # a level did not help or may not be used again; the next one is tried
+RESTARTING = "Restarting"  # ranks restart; the level says which
+ESCALATED = "Escalated"  # a restart level did not help or has no budget left; the next higher one is tried
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
-HANG_FOUND = "HangFound"  # a rank, or a role as a whole, stands still; the note names the file with all stacks
-TIMEOUTS_CROSS = "TimeoutsCross"  # torch's timeout of a collective comes before the bounds that name who hangs
+HANG_FOUND = "HangFound"  # a rank or a whole role hangs; the note names the file with all stacks
+COLLECTIVE_TIMEOUT_TOO_SHORT = "CollectiveTimeoutTooShort"  # torch's timeout ends before a hang's rank can be named
 STRAGGLER_FOUND = "StragglerFound"  # a rank takes twice as long for a step as its role
-CAUSE_LEARNED = "CauseLearned"  # what was taken for the cause of a failure followed from another, or is known better
-IGNORED = "FailureIgnored"  # a rule says to leave a failed rank as it is
-MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster came back and took the job in hand again
-JOURNAL_TAKEN_OVER = "JournalTakenOver"  # another version of dljob wrote the journal; its state goes on as it is
-JOURNAL_NOT_TAKEN_OVER = "JournalNotTakenOver"  # the same, but the state cannot be read: all ranks start again
-MEMORY_RAISED = "MemoryRaised"  # a rank that was ended for want of memory comes back with more
-MEMORY_KEPT = "MemoryKept"  # more memory is not to be had: the most is reached, or no node has room for it
-CARRIED = "Carried"  # a new attempt on Kubernetes counts restarts on from where the last one was
-CARRY_IGNORED = "CarryIgnored"  # what the last attempt handed on cannot be used: budgets begin anew
-CHECKPOINT_RESTORED = "CheckpointRestored"  # a role, or a rank of it, goes on from a checkpoint, or found none
-DATA_RETURNED = "DataReturned"  # samples that were done after the checkpoint that is gone on from are handed out again
-CHECKPOINT_REFUSED = "CheckpointRefused"  # what an old process saved does not count: its successor went on without it
+CAUSE_LEARNED = "CauseLearned"  # the assumed cause of a failure was corrected by later evidence
+IGNORED = "FailureIgnored"  # a rule left a failed rank as it is
+MASTER_RESTARTED = "MasterRestarted"  # PrimeMaster restarted, and controls the job again
+JOURNAL_TAKEN_OVER = "JournalTakenOver"  # another version of dljob wrote the journal; its state was adopted
+JOURNAL_NOT_TAKEN_OVER = "JournalNotTakenOver"  # the same, but its state is unreadable: all ranks restart
+JOURNAL_STALLED = "JournalStalled"  # the journal's volume was full for a time; ranks ran on, without decisions
+JOURNAL_TRIMMED = "JournalTrimmed"  # superseded parts of the journal were deleted; no restart needs them
+MEMORY_RAISED = "MemoryRaised"  # a rank killed for lack of memory restarts with more
+MEMORY_INCREASE_SKIPPED = "MemoryIncreaseSkipped"  # no memory was added: the bound is reached, or no node has more
+RESTART_COUNTS_RESTORED = "RestartCountsRestored"  # an attempt on Kubernetes continues the last one's restart counts
+RESTART_COUNTS_DISCARDED = "RestartCountsDiscarded"  # the last attempt's counts are unusable: budgets begin anew
+CHECKPOINT_RESTORED = "CheckpointRestored"  # a role or rank resumed from a checkpoint, or found none
+DATA_RETURNED = "DataReturned"  # samples processed after the restored checkpoint are handed out again
+CHECKPOINT_DAMAGED = "CheckpointDamaged"  # a checkpoint or its record fails its checksum, and is skipped
+CHECKPOINT_REFUSED = "CheckpointRefused"  # a late save of an old process was refused: its successor resumed without it
 
 # Commands.
-COMMAND_ACCEPTED = "CommandAccepted"  # somebody ordered something, and it is being done
-COMMAND_REFUSED = "CommandRefused"  # an order about an unknown target, or one that makes no sense now
+COMMAND_ACCEPTED = "CommandAccepted"  # a command was accepted, and is carried out
+COMMAND_REFUSED = "CommandRefused"  # a command has an unknown target, or is not possible now
 
-# Ending; all but the first are failures.
-COMPLETED = "Completed"  # all driver roles ended well
-USER_ERROR_REPEATS = "UserErrorRepeats"  # user code failed in a way that must repeat
-FAIL_RULE = "FailRule"  # a rule or a restart level of Never ends the job at this failure
-BUDGET_EXHAUSTED = "BudgetExhausted"  # no restarts are left in the window
+# Ending; all but COMPLETED, STOPPED, SUSPENDED and RELEASED are failures.
+COMPLETED = "Completed"  # all driver roles ended with success
+USER_ERROR_REPEATS = "UserErrorRepeats"  # a rank failed the same way twice without progress, or is certain to
+CRASH_LOOP = "CrashLoop"  # a rank failed soon after its start three times in a row, without progress
+FAIL_RULE = "FailRule"  # a rule, or the restart level Never, fails the job at this failure
+BUDGET_EXHAUSTED = "BudgetExhausted"  # all restarts of the window are used up
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
 PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
 NO_ROOM_FOR_LOST_UNITS = "NoRoomForLostUnits"  # units of a lost node found no room in time
 RESTART_TIMED_OUT = "RestartTimedOut"  # a restart of the whole job did not finish in time
-MASTER_BUDGET = "MasterBudgetExhausted"  # PrimeMaster was restarted too often
-JOURNAL_FAILED = "JournalFailed"  # the journal cannot be written or read: nothing more may be decided
-MASTER_FAILED = "MasterFailed"  # PrimeMaster itself is wrong; please report it with its log
-STOPPED = "StoppedByUser"  # a stop was ordered
-SUSPENDED = "JobSuspended"  # the job is suspended: this attempt ends, and the next one goes on
-RELEASED = "Released"  # nothing of the job is left
+MASTER_BUDGET = "MasterBudgetExhausted"  # PrimeMaster used up its restarts
+JOURNAL_FAILED = "JournalFailed"  # the journal cannot be written or read: no further decision is safe
+MASTER_FAILED = "MasterFailed"  # PrimeMaster has a bug; please report it with its log
+STOPPED = "StoppedByUser"  # a person or a program ordered the job to stop
+SUSPENDED = "JobSuspended"  # the job is suspended: this attempt ends, the next one resumes
+RELEASED = "Released"  # all actors and reservations of the job are gone
+
+RENAMED: Mapping[str, str] = {
+    "CarryIgnored": RESTART_COUNTS_DISCARDED,
+    "Carried": RESTART_COUNTS_RESTORED,
+    "DomainLeft": TOPOLOGY_DOMAIN_CHANGED,
+    "MemoryKept": MEMORY_INCREASE_SKIPPED,
+    "NodeStays": NODE_DRAIN_CANCELLED,
+    "NodeThawed": NODE_RECOVERED,
+    "SpareGivenUp": SPARE_POOL_DEGRADED,
+    "TimeoutsCross": COLLECTIVE_TIMEOUT_TOO_SHORT,
+    "UnitMoved": UNIT_RESCHEDULED,
+}
+"""Old name -> new name. Builds from before the first release wrote the old names."""
+
+
+def current(reason: str) -> str:
+    """Return the name that a reason has now."""
+    return RENAMED.get(reason, reason)
+
+
+def with_current_reasons(notes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a job's notes with the names that their reasons have now.
+
+    An older PrimeMaster may have written them, or may be the one that answers.
+    """
+    return [
+        {**note, "reason": current(note["reason"])} if note.get("reason") in RENAMED else {**note} for note in notes
+    ]

@@ -10,27 +10,37 @@ offset up to which that one counts: what a fenced predecessor still wrote behind
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from dljob.errors import JournalError
 
 VERSION = 1
-"""The version of lines and records. A reader refuses what is newer."""
+"""Version of lines and records. A reader refuses a newer version."""
 
 Record: TypeAlias = Mapping[str, Any]
-"""JSON-able; its key "k" says what it is."""
+"""A JSON object; its key "k" names its kind."""
+
+WINDOW = 4 * 2**20
+"""Bytes at the segment's end in which the search for the last snapshot begins; each next try reads four times more."""
+MOST_READ = 2**30
+"""Approximate bound of that search, in bytes. PrimeMaster writes a snapshot every few thousand records."""
+HEADER_MAX = 65536
+
+_SNAPSHOT = re.compile(rb'^\{"n":\d+,"r":\{"k":"snapshot",[^{}\[\]]*?"i":0,', re.MULTILINE)
+"""The beginning of a snapshot's first line. In a text within a line its quotes would be escaped."""
 
 _TAIL = len(',"c":"00000000"}\n')
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a segment begins with. `prev` is (segment, offset in bytes) of its predecessor; None for the first.
+    """Header of a segment. `prev` is (segment, offset in bytes) of its predecessor; None for the first.
 
-    `core` names the code that folded the events into states; empty before journals said so.
+    `code_version` names the code that folded the events into states; empty before journals said so.
     """
 
     epoch: int
@@ -39,31 +49,42 @@ class Header:
     core: str = ""
 
     def record(self) -> Record:
-        """As the first line's record."""
+        """Return the record of the segment's first line."""
         said = {"k": "header", "v": self.version, "epoch": self.epoch, "prev": self.prev}
         return {**said, "core": self.core} if self.core else said
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentBytes:
+    """Access to a segment's bytes: their number, and the bytes between two offsets."""
+
+    size: int
+    read: Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
-    """What a segment holds. `valid_bytes` is where its last whole line ends; `torn_tail`: something follows that."""
+    """Contents of a segment, from some record on.
+
+    `valid_bytes` is where its last whole line ends; `torn_tail`: something follows that.
+    """
 
     header: Header | None
-    """None: not even the first line is whole."""
+    """Header of the segment; None where not even the first line is complete."""
     records: tuple[Record, ...]
-    """After the header, in order."""
+    """Records in order, without the header."""
     valid_bytes: int
     torn_tail: bool
 
 
 def encode_line(number: int, record: Record) -> bytes:
-    """One line, newline included. Numbers count from 0, the header's, without a gap."""
+    """Return one line with its newline. Numbers count from 0 (the header) without a gap."""
     body = json.dumps({"n": number, "r": record}, separators=(",", ":"), allow_nan=False).encode()[:-1]
     return b'%s,"c":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 def encode_header(header: Header) -> bytes:
-    """The first line of a segment."""
+    """Return the first line of a segment."""
     return encode_line(0, header.record())
 
 
@@ -79,28 +100,86 @@ def scan(data: bytes, *, name: str = "journal", limit: int | None = None) -> Sca
         JournalError: A line is damaged, one is missing, or the version is newer. A last line without its newline is
             none of these: a write was cut short, and nobody acted on it.
     """
-    counted = data if limit is None else data[:limit]
-    if limit is not None and len(counted) < limit:
-        raise _damaged(name, len(counted), f"it ends here, and its successor counts on {limit} bytes")
+    end = _end(len(data), limit, name)
+    counted = data[:end]
+    first = counted.find(b"\n") + 1
+    if not first:
+        return Scan(None, (), 0, torn_tail=bool(end))
+    header = _first(counted[:first], name)
+    records, valid = _decoded(counted, first, 1, name, 0)
+    return Scan(header, records, valid, torn_tail=valid < end)
+
+
+def scan_tail(source: SegmentBytes, *, name: str = "journal", limit: int | None = None) -> Scan:
+    """Read a segment from its last whole snapshot on; all of it where it has none. Arguments and errors as of `scan`.
+
+    What a snapshot supersedes is not read, so the cost of a start does not grow with the age of a job.
+    """
+    end = _end(source.size, limit, name)
+    head = source.read(0, min(end, HEADER_MAX))
+    first = head.find(b"\n") + 1
+    if not first and end > HEADER_MAX:
+        raise _damaged(name, 0, "it does not begin with a header")
+    if not first:
+        return Scan(None, (), 0, torn_tail=bool(end))
+    header, window = _first(head[:first], name), WINDOW
+    while window < end - first:
+        if window > MOST_READ:
+            raise _damaged(name, end - window, f"no whole snapshot in its last {window >> 20} MiB")
+        start = end - window
+        data = source.read(start, end)
+        for match in reversed(list(_SNAPSHOT.finditer(data))):
+            records, valid = _decoded(data, match.start(), None, name, start)
+            if snapshot_at(records, 0):
+                return Scan(header, records, start + valid, torn_tail=start + valid < end)
+        window *= 4
+    return scan(source.read(0, end), name=name)
+
+
+def snapshot_at(records: Sequence[Record], at: int) -> bool:
+    """Return whether a complete snapshot starts at a record."""
+    if at >= len(records) or records[at]["k"] != "snapshot" or records[at]["i"]:
+        return False
+    parts = records[at : at + records[at]["of"]]
+    return len(parts) == records[at]["of"] and all(part["k"] == "snapshot" for part in parts)
+
+
+def _end(size: int, limit: int | None, name: str) -> int:
+    """Return the offset where the valid part of a segment ends."""
+    if limit is not None and size < limit:
+        raise _damaged(name, size, f"it ends here, and its successor counts on {limit} bytes")
+    return size if limit is None else limit
+
+
+def _first(line: bytes, name: str) -> Header:
+    record, _ = _decode(line, 0, name, 0)
+    _check_version(record, name)
+    return _header(record, name)
+
+
+def _decoded(data: bytes, offset: int, number: int | None, name: str, base: int) -> tuple[tuple[Record, ...], int]:
+    """The records of all whole lines from an offset on, and where they end; the first has this number, if one is given.
+
+    `base`: where in the segment the data begins.
+    """
     records: list[Record] = []
-    offset = 0
-    while (end := counted.find(b"\n", offset)) >= 0:
-        records.append(_decode(counted[offset : end + 1], len(records), name, offset))
-        if len(records) == 1:
-            _check_version(records[0], name)
-        offset = end + 1
-    header = _header(records[0], name) if records else None
-    return Scan(header, tuple(records[1:]), offset, torn_tail=offset < len(counted))
+    while (end := data.find(b"\n", offset)) >= 0:
+        record, number = _decode(data[offset : end + 1], number, name, base + offset)
+        records.append(record)
+        offset, number = end + 1, number + 1
+    return tuple(records), offset
 
 
-def _decode(line: bytes, number: int, name: str, offset: int) -> Record:
+def _decode(line: bytes, number: int | None, name: str, offset: int) -> tuple[Record, int]:
+    """Return the record and the number of a line."""
     body, tail = line[:-_TAIL], line[-_TAIL:]
     if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
-        raise _damaged(name, offset, f"the checksum of line {number} is wrong")
+        which = "a line" if number is None else f"line {number}"
+        raise _damaged(name, offset, f"the checksum of {which} is wrong")
     parsed = cast("dict[str, Any]", json.loads(body + b"}"))
-    if parsed["n"] != number:
+    if parsed["n"] != (parsed["n"] if number is None else number):
         raise _damaged(name, offset, f"line {number} is missing, line {parsed['n']} follows")
-    return cast("Record", parsed["r"])
+    return cast("Record", parsed["r"]), parsed["n"]
 
 
 def _check_version(record: Record, name: str) -> None:

@@ -1,13 +1,13 @@
-"""Jobs on Kubernetes, for scripts and for the command: the code's upload, the DLJob, orders, logs.
+"""Jobs on Kubernetes, for scripts and for the command: upload of the code, the DLJob, orders, logs.
 
-submit.py   folder -> ConfigMap -> DLJob       package.py, ignore.py   what of a folder goes along
-jobs.py     find a job, read its status        orders.py               restart and stop, and their arrival
+submit.py   folder -> ConfigMap -> DLJob       package.py, ignore.py   which files of a folder go along
+jobs.py     find a job, read its status        orders.py               restart and stop, until they are accepted
 suspension.py   suspend and resume
-gateway.py  the job's own voice, on its head   logs.py                 what the ranks wrote
-timeline.py what happened to it
+gateway.py  the gateway on the job's head      logs.py                 output of the ranks
+timeline.py Events and notes                   master_log.py           log of PrimeMaster
 handle.py   all of it for a script, blocking
 
-Everything here is asynchronous but handle.py, takes a `Kube` and a namespace, and prints nothing.
+All modules but handle.py are asynchronous, take a `Kube` and a namespace, and print nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a blocking caller to the cluster: one connection for one question, also from inside a running event loop."""
+"""Connection from blocking code to the cluster: one for each question, also within a running event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRA = "pip install 'dljob[kubernetes]'"
 
 
 async def connect(context: str | None = None) -> Kube:
-    """The cluster of a context of the kubeconfig, else the current one; nothing is asked of it yet.
+    """Return the cluster of a context of the kubeconfig, by default the current one; it is not asked anything yet.
 
     Raises:
         UsageError: the Kubernetes client is not installed.
@@ -31,18 +31,19 @@ async def connect(context: str | None = None) -> Kube:
         raise UsageError(f"no Kubernetes client here: the package {error.name} is missing", hint=EXTRA) from error
     try:
         return await Kube.connect(context=context)
-    except UnreachableError as error:  # nothing was asked yet, so it is the kubeconfig
+    except UnreachableError as error:  # no request was made yet: the kubeconfig is at fault
         raise UnreachableError(error.message, hint=CHOOSE) from error
 
 
 def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) -> T:
-    """Connect, ask, disconnect.
+    """Connect, ask, and disconnect.
 
     Raises:
-        UsageError, UnreachableError: as `connect`; and what the question raises.
+        UsageError, UnreachableError: as from `connect`; and the errors of the question.
     """
 
     async def main() -> T:
+        # One connection per question: it belongs to this event loop, which ends with the question.
         kube = await connect(context)
         try:
             return await question(kube)
@@ -51,7 +52,7 @@ def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) ->
 
     if not _inside_a_loop():
         return asyncio.run(main())
-    with ThreadPoolExecutor(max_workers=1) as pool:  # a notebook has a loop of its own in this thread
+    with ThreadPoolExecutor(max_workers=1) as pool:  # a notebook already runs a loop in this thread
         return pool.submit(asyncio.run, main()).result()
 
 

@@ -1,4 +1,4 @@
-"""The job's own voice: the gateway on the head, asked through the API server with the rights of the user."""
+"""Gateway of a job, on its head: notes, logs, stacks and result, asked through the API server as the user."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dljob.api.kubernetes.jobs import part, phase_of, place_of, status_of, why
-from dljob.control import names
-from dljob.errors import ExitCode, UnreachableError
-from dljob.plan.pods import GATEWAY_PORT, TOKEN_KEY
+from dljob.errors import ExitCode, UnreachableError, UsageError
+from dljob.raycluster.pods import GATEWAY_PORT, TOKEN_KEY
+from dljob.reconcile.state import names
+from dljob.telemetry.reasons import with_current_reasons
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
-    from dljob.kube.gateway import Gateway, Piece
+    from dljob.kube.gateway import GatewayClient, Piece
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 
-_EARLY = frozenset({"Pending", "Queued", "Provisioning"})
-"""Phases without a head."""
+_EARLY = frozenset({"Invalid", "Pending", "Queued", "Provisioning"})
+"""Phases before the job has a head."""
 
 
 class SilentError(UnreachableError):
-    """The job's head cannot be asked now: it is not up yet, is gone, or does not answer."""
+    """The job's head does not answer: it has not started, is gone, or is unreachable."""
 
 
 class NotYetError(SilentError):
@@ -36,7 +37,7 @@ class NotYetError(SilentError):
 
 
 class AwayError(SilentError):
-    """The gateway answers, and who should know does not at the moment; `said`: the gateway's own words."""
+    """The gateway answers, but its source (PrimeMaster, a node) does not; `said` is the gateway's message."""
 
     def __init__(self, message: str, said: str) -> None:
         super().__init__(message)
@@ -44,29 +45,38 @@ class AwayError(SilentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class JobGateway:
     """The gateway of one job's RayCluster."""
 
     pod: str
     job: str
-    """The uid as Ray's side knows it."""
-    gateway: Gateway
+    """The job's uid in Ray's form."""
+    gateway: GatewayClient
 
     async def notes(self, after: int = 0) -> list[Json]:
-        """PrimeMaster's timeline, after a number."""
-        return await self._heard(self.gateway.events(self.job, after=after))
+        """Return PrimeMaster's notes after a number."""
+        return with_current_reasons(await self._heard(self.gateway.events(self.job, after=after)))
+
+    async def result(self) -> str | None:
+        """Return the value that rank 0 of the first driver role returned, as JSON; None while there is none."""
+        found: str | None = (await self._heard(self.gateway.status(self.job))).get("result")
+        return found
 
     async def tail(self, role: str, rank: int, limit: int) -> str:
-        """The end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is none."""
+        """Return the end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is no log."""
         return await self._heard(self.gateway.tail(self.job, role, rank, limit))
 
     async def stacks(self, target: str) -> Mapping[str, str]:
-        """Rank -> the stacks of its process. Raises NotFoundError when there is no such target, or the job is over."""
+        """Return the stacks by rank. Raises NotFoundError when there is no such target, or the job is over."""
         return await self._heard(self.gateway.stacks(self.job, target))
 
     async def piece(self, role: str, rank: int, start: int) -> Piece:
-        """A rank's log from a byte on, as much as fits into an answer. Raises NotFoundError when there is none."""
+        """Return a piece of a rank's log from byte `start` on. Raises NotFoundError when there is no log."""
         return await self._heard(self.gateway.follow(self.job, role, rank, start))
+
+    async def since(self, role: str, rank: int, moment: float) -> Piece:
+        """Return the first piece of a rank's output since a moment. Raises NotFoundError when there is no log."""
+        return await self._heard(self.gateway.since(self.job, role, rank, moment))
 
     async def _heard(self, question: Awaitable[T]) -> T:
         from dljob.kube import head
@@ -76,9 +86,13 @@ class Head:
             return await question
         except head.UnknownError:
             raise
+        except head.TooOldError as error:
+            hint = "run the job with a newer image; dljob events tells what PrimeMaster did"
+            raise UsageError(f"pod {self.pod}: {error.message}", hint=hint) from error
         except head.HeadError as error:
             message = f"the gateway on pod {self.pod} answers {error.status}: {error.message}"
-            away = isinstance(error, head.AwayError)
+            # 503: the gateway lives, and a master or node behind it is away. A retry may help, unlike other errors.
+            away = isinstance(error, head.UnavailableError)
             raise (AwayError(message, error.said) if away else SilentError(message)) from error
         except ApiError as error:
             if error.status == 403:
@@ -86,19 +100,20 @@ class Head:
             raise SilentError(f"pod {self.pod} does not answer: {error.message}", hint=error.hint) from error
 
 
-async def reach(kube: Kube, job: Mapping[str, Any]) -> Head:
-    """The gateway of a job's RayCluster.
+async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
+    """Return the gateway of a job's RayCluster; it is not asked yet.
 
     Raises:
         NotYetError: nothing of the job runs yet.
-        SilentError: there is no RayCluster, or no head, at this moment.
-        UnreachableError: the user may not read the token.
+        SilentError: there is no RayCluster, or no head, at present.
+        UnreachableError: the user may not read the Secret with the token.
     """
-    from dljob.kube.gateway import Gateway
+    from dljob.kube.gateway import GatewayClient
     from dljob.kube.head import through
 
     cluster = part(status_of(job), "rayCluster")
     meta = job["metadata"]
+    # Told apart from a silent head: waiting is normal here, and `why` says for what.
     if phase_of(job) in _EARLY:
         reason, message = why(job)
         waits = f" ({f'{reason}: {message}' if message else reason})" if reason else ""
@@ -108,15 +123,17 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> Head:
         raise SilentError(f"job {place_of(job)} has no head pod now", hint=f"see dljob status {meta['name']}")
     secret = await _secret(kube, job, name)
     token = await _token(kube, secret, meta["namespace"]) if secret else ""
+    # Through the API server's proxy: users' machines rarely reach pods, and the audit log has the call.
     ask = through(kube, pod, GATEWAY_PORT, meta["namespace"], token)
-    return Head(pod, names.job_uid(meta["uid"]), Gateway(ask))
+    return JobGateway(pod, names.job_uid(meta["uid"]), GatewayClient(ask))
 
 
 async def _secret(kube: Kube, job: Mapping[str, Any], cluster: str) -> str:
-    """The Secret with the token of the job's RayCluster; empty: it asks for none."""
+    """Return the Secret with the token of the job's RayCluster; empty when the cluster needs none."""
     from dljob.kube.api import ApiError, NotThereError
     from dljob.kube.kuberay_client import RayClusters, token_secret
 
+    # The operator names the Secret of its own clusters; a foreign cluster says itself where its token is.
     if not part(job["spec"], "rayClusterRef"):
         return names.token_secret(cluster)
     try:

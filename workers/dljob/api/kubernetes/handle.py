@@ -1,18 +1,21 @@
-"""A job on Kubernetes for a script: every call asks the cluster and blocks until it has answered."""
+"""Handle of a job on Kubernetes for scripts: every call asks the cluster and blocks until it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack, cast
 
-from dljob.api.any_job import AnyJob, Which
-from dljob.api.kubernetes import jobs, logs, orders, scaling, submit, suspension
+from dljob.api.any_job import AnyJob, LogSelection
+from dljob.api.kubernetes import gateway, jobs, logs, master_log, orders, scaling, submit, suspension
 from dljob.api.kubernetes.connect import ask
-from dljob.api.kubernetes.timeline import Timeline
+from dljob.api.kubernetes.timeline import EventFeed
+from dljob.errors import JobFailedError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
+    from dljob.api.views import JobEvent, JobStatus
     from dljob.kube.api import Kube
     from dljob.spec.model import DLJobManifest
 
@@ -34,61 +37,101 @@ class KubernetesJob(AnyJob):
 
     @property
     def namespace(self) -> str:
-        """The namespace that it lives in."""
+        """The job's namespace."""
         return str(self._body["metadata"]["namespace"])
 
     @property
     def uid(self) -> str:
-        """Kubernetes' uid."""
+        """The DLJob's uid in Kubernetes."""
         return str(self._body["metadata"]["uid"])
 
-    def status(self) -> Json:
-        """The DLJob's `.status`: phase, conditions, roles, restarts, progress."""
-        return jobs.status_of(self._asked(self._now))
+    def status(self) -> JobStatus:
+        """Return the DLJob's `.status`: phase, conditions, roles, restarts, progress."""
+        return _status(self._asked(self._now))
 
-    def events(self) -> list[Json]:
-        """The timeline: Events about the job and, while it lives, PrimeMaster's notes, by time."""
-
-        async def news(kube: Kube) -> list[Json]:
-            return await Timeline().news(kube, await self._now(kube))
-
-        return self._asked(news)
-
-    def wait(self, timeout: float | None = None) -> Json:
-        """The final status.
+    def events(self, after: int = 0) -> list[JobEvent]:
+        """Return the timeline by time: Events about the job and, while it runs, PrimeMaster's notes.
 
         Args:
-            timeout: seconds.
+            after: omit PrimeMaster's notes up to that number, and all Events.
+        """
+
+        async def news(kube: Kube) -> list[Json]:
+            return await EventFeed().news(kube, await self._now(kube))
+
+        notes = self._asked(news)
+        return cast("list[JobEvent]", [n for n in notes if not after or n.get("seq", 0) > after])
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait for the end and return the final status.
+
+        Args:
+            timeout: seconds; None: without limit.
 
         Raises:
-            DeadlineError: it was not over in time.
-            NotFoundError: it was deleted.
+            DeadlineError: the job had not ended in time.
+            NotFoundError: the job was deleted.
         """
-        return jobs.status_of(self._asked(lambda kube: jobs.wait(kube, self._body, timeout)))
+        return _status(self._asked(lambda kube: jobs.wait(kube, self._body, timeout)))
 
-    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[Which]) -> None:
+    @property
+    def result(self) -> object:
+        """The value that rank 0 of the first driver role returned; waits for the end.
+
+        Raises:
+            JobFailedError: the job failed; the message is the first cause.
+            NotFoundError: the job was deleted, or its head, which held the result, is gone.
+        """
+        status = self.wait()
+        if status["phase"] != "Succeeded":
+            raise JobFailedError(
+                f"job {self.name} failed: {status.get('reason')}: {status.get('message')}",
+                hint=f"see dljob status {self.name} -n {self.namespace}",
+            )
+        return self._asked(self._result)
+
+    async def _result(self, kube: Kube) -> object:
+        job = await self._now(kube)
+        try:
+            # Only PrimeMaster has the result: the status of the DLJob does not contain it.
+            found = await (await gateway.reach(kube, job)).result()
+        except UnreachableError as error:
+            raise NotFoundError(
+                f"the result of job {self.name} went with its RayCluster: {error.message}",
+                hint="cleanupPolicy: Retain keeps the cluster; or let the job write its result to a volume",
+            ) from error
+        return json.loads(found) if found else None
+
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
         async def write(kube: Kube) -> None:
             job = await self._now(kube)
-            if not follow:
+            if follow:
+                await _write(to, logs.follow(kube, job, **which))
+            else:
                 to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
-                return
-            async with aclosing(logs.follow(kube, job, **which)) as lines:
-                async for line in lines:
-                    to.write(f"{line}\n")
-                    to.flush()
+
+        self._asked(write)
+
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+        async def write(kube: Kube) -> None:
+            job = await self._now(kube)
+            if follow:
+                await _write(to, master_log.follow(kube, job, tail=tail))
+            else:
+                to.writelines(f"{line}\n" for line in await master_log.read(kube, job, tail=tail))
 
         self._asked(write)
 
     def restart(self, target: str = "job") -> None:
-        """Restart the job, a role ("rollout") or a rank ("rollout/2"); returns when the operator has taken it."""
+        """Restart the job, a role ("rollout") or a rank ("rollout/2"); returns once the operator has accepted it."""
         self._order("restart", target)
 
     def scale(self, role: str, ranks: int) -> None:
-        """Have an Elastic role get so many ranks, within its bounds; returns when the DLJob says so.
+        """Resize an Elastic role within its bounds; returns once the DLJob has the new size.
 
         Raises:
             NotFoundError: the job has ended, or has no such role.
-            UsageError: the role cannot have so many.
+            UsageError: the role cannot have this size.
         """
 
         async def give(kube: Kube) -> None:
@@ -96,15 +139,21 @@ class KubernetesJob(AnyJob):
 
         self._asked(give)
 
-    def stop(self) -> None:
-        """End the job; returns when the operator has taken the order."""
-        self._order("stop", "job")
-
-    def suspend(self, *, wait: bool = False) -> None:
-        """Give the job's machines back: what is in memory is saved, and nothing of it is left but the DLJob.
+    def stop(self, *, wait: bool = False) -> None:
+        """End the job; returns once the operator has accepted the order.
 
         Args:
-            wait: return when nothing of it is left.
+            wait: return only when the job has ended.
+        """
+        self._order("stop", "job")
+        if wait:
+            self.wait()
+
+    def suspend(self, *, wait: bool = False) -> None:
+        """Release the job's machines: checkpoints in memory are saved, and only the DLJob is kept.
+
+        Args:
+            wait: return only when all its pods are gone.
         """
 
         async def give(kube: Kube) -> None:
@@ -115,10 +164,10 @@ class KubernetesJob(AnyJob):
         self._asked(give)
 
     def resume(self, *, wait: bool = False) -> None:
-        """Let a suspended job go on, from its last checkpoint and with its spec as it is now.
+        """Resume a suspended job from its last checkpoint, with its spec as it is now.
 
         Args:
-            wait: return when it runs, or has ended.
+            wait: return only when it runs or has ended.
         """
 
         async def give(kube: Kube) -> None:
@@ -141,6 +190,18 @@ class KubernetesJob(AnyJob):
         return ask(question, self._context)
 
 
+async def _write(to: TextIO, lines: AsyncGenerator[object]) -> None:
+    async with aclosing(lines):
+        async for line in lines:
+            to.write(f"{line}\n")
+            to.flush()
+
+
+def _status(body: Json) -> JobStatus:
+    """Return the status in the handle's shape; Pending before the operator has seen the job."""
+    return cast("JobStatus", {"phase": jobs.phase_of(body), **jobs.status_of(body)})
+
+
 def submit_job(
     manifest: DLJobManifest,
     *,
@@ -148,24 +209,28 @@ def submit_job(
     upload: bool | None = None,
     namespace: str | None = None,
     context: str | None = None,
+    replace: bool = False,
 ) -> KubernetesJob:
-    """Make a DLJob on Kubernetes, with the code of `folder`.
+    """Create a DLJob on Kubernetes, with the code of `folder`.
 
     Args:
         manifest: the job.
         folder: its code.
-        upload: whether to send it; None: unless the spec says where the code is, and it is there.
-        namespace: where it goes; left out: as the manifest says, else the current one.
-        context: of the kubeconfig; left out: the current one, or the cluster that this process runs in.
+        upload: whether to upload it; None: yes, unless the spec names a place of the code that exists.
+        namespace: the job's namespace; by default that of the manifest, else the current one.
+        context: of the kubeconfig; by default the current one, or the cluster that this process runs in.
+        replace: delete a job of that name first, and wait until it is gone.
 
     Raises:
         SpecError: the server refused the spec.
-        UsageError: a job of that name is there; the code is too large; the Kubernetes client is not installed.
-        UnreachableError: the cluster is not reached, or refuses.
+        UsageError: a job of that name exists; the code is too large; the Kubernetes client is not installed.
+        UnreachableError: the cluster cannot be reached, or refuses.
     """
 
     async def make(kube: Kube) -> Json:
         place = submit.target_namespace(manifest, namespace, kube.namespace)
+        if replace:
+            await jobs.remove(kube, manifest.metadata.name, place)
         package, _ = await submit.code_for(kube, manifest, place, folder, upload=upload)
         return (await submit.submit(kube, manifest, place, package)).body
 

@@ -1,16 +1,22 @@
-"""Which files of a folder stay behind: `.gitignore` and `.dljobignore`, read as git reads them. Pure.
+"""Ignore rules of a code folder: `.gitignore` and `.dljobignore`, read as git reads them. Pure.
 
-Source: gitignore(5). The last pattern that matches decides; a folder that is ignored is not looked into.
+Source: gitignore(5); `pathspec` parses the patterns. The last matching pattern decides. An ignored folder is not
+entered, so that a pattern applies to the file or folder that it names, not to the contents.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from pathspec.patterns.gitignore import GitIgnorePatternError
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 FILES = (".gitignore", ".dljobignore")
-"""Read in this order, so that the second may take back (`!name`) what the first names."""
+"""Names of ignore files, in reading order: the second may re-include (`!name`) names that the first ignores."""
 ALWAYS = frozenset(
     {
         ".git",
@@ -26,73 +32,74 @@ ALWAYS = frozenset(
         ".tox",
     }
 )
-"""Names that are never code of a job, wherever they are."""
+"""Names that never hold a job's code, in any folder."""
+_CLASSES = {
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+_CLASS = re.compile(r"\[:(\w+):\]")
+"""Character classes within a bracket, which pathspec 1.1 does not support."""
+_STARS = re.compile(r"\*{3,}")
+"""Three or more stars, which git reads as two."""
+_BRACKET = re.compile(r"(\\.)|\[(\^?)(\]?[^\]\\]*(?:\\.[^\]\\]*)*\])")
+"""A bracket, or an escaped character. A bracket matches no slash; negated ones of pathspec 1.1 do."""
+_INSIDE = "(?P<ps_d>/)"
+"""Text that pathspec 1.1 puts after a folder's name, so that the pattern also matches the folder's contents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of an ignore file; `base` is the file's folder as an absolute path with a slash at its end."""
+class IgnorePattern:
+    """One line of an ignore file; `base` is the file's folder as an absolute path with a trailing slash."""
 
     base: str
     pattern: re.Pattern[str]
     keeps: bool
-    """The line began with `!`: what matches is not ignored after all."""
-    folders_only: bool
+    """Whether the line began with `!`, which re-includes what earlier lines ignored."""
+
+    def names(self, path: str) -> bool:
+        """Whether the line matches a path relative to `base`; folders end with a slash."""
+        found = self.pattern.search(path)
+        if found is None:
+            return False
+        within = self.pattern.pattern.endswith("/")  # `a/**` matches the contents of a folder, not the folder itself
+        return not (within and found.end() == len(path))
 
 
-def rules(text: str, base: str) -> list[Rule]:
-    """The rules of an ignore file in the folder `base`."""
+def rules(text: str, base: str) -> list[IgnorePattern]:
+    """Parse an ignore file of the folder `base`."""
     base = base.rstrip("/") + "/"
-    return [rule for line in text.splitlines() if (rule := _rule(line, base))]
+    made: list[IgnorePattern] = []
+    for line in text.split("\n"):
+        try:
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # about "[[" in a bracket
+                read: Any = GitIgnoreSpecPattern(_STARS.sub("**", _CLASS.sub(_class, line.removesuffix("\r"))))
+                if read.include is not None:
+                    made.append(IgnorePattern(base, _own(read.regex.pattern), not read.include))
+        except (GitIgnorePatternError, re.error):
+            continue  # an invalid pattern matches nothing in git either
+    return made
 
 
-def ignored(path: str, *, folder: bool, by: Sequence[Rule]) -> bool:
-    """Whether the file or folder at an absolute path is named by the rules."""
+def _own(expression: str) -> re.Pattern[str]:
+    """Restrict an expression of pathspec to the file or folder that the line names, without its contents."""
+    own = _BRACKET.sub(lambda found: f"[^/{found[3]}" if found[2] else found[0], expression)
+    return re.compile(own.replace(_INSIDE, "/$"), re.DOTALL)
+
+
+def _class(found: re.Match[str]) -> str:
+    return _CLASSES.get(found[1], found[0])
+
+
+def ignored(path: str, *, folder: bool, by: Sequence[IgnorePattern]) -> bool:
+    """Whether rules ignore the file or folder at an absolute path; the last rule that matches decides."""
     if path.rsplit("/", 1)[-1] in ALWAYS:
         return True
+    whole = f"{path}/" if folder else path
     for rule in reversed(by):
-        inside = path.startswith(rule.base) and (folder or not rule.folders_only)
-        if inside and rule.pattern.fullmatch(path[len(rule.base) :]):
+        if path.startswith(rule.base) and rule.names(whole[len(rule.base) :]):
             return not rule.keeps
     return False
-
-
-def _rule(line: str, base: str) -> Rule | None:
-    text = re.sub(r"(?<!\\)\s+$", "", line)
-    if not text or text.startswith("#"):
-        return None
-    keeps = text.startswith("!")
-    text = text[1:] if keeps or text.startswith(("\\#", "\\!")) else text
-    folders_only = text.endswith("/")
-    text = text.rstrip("/")
-    if not text:
-        return None
-    anywhere = "/" not in text
-    body = _expression(text.lstrip("/"))
-    try:
-        return Rule(base, re.compile(f"(?:.*/)?{body}" if anywhere else body, re.DOTALL), keeps, folders_only)
-    except re.error:
-        return None  # git, too, matches nothing with a broken bracket
-
-
-_PIECE = re.compile(r"\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
-
-
-def _expression(glob: str) -> str:
-    """A pattern as a regular expression: `*` and `?` stay within a name, `**` does not."""
-    return "".join(_piece(match.group()) for match in _PIECE.finditer(glob))
-
-
-def _piece(piece: str) -> str:
-    if piece == "**/":
-        return "(?:.*/)?"
-    if piece == "/**":
-        return "/.+"
-    if piece.startswith("*"):
-        return "[^/]*"
-    if piece == "?":
-        return "[^/]"
-    if piece.startswith("[") and len(piece) > 1:
-        inner = piece[1:-1]
-        return f"[{'^/' + inner[1:] if inner.startswith('!') else inner}]"
-    return re.escape(piece[-1])

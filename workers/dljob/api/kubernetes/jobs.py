@@ -1,4 +1,4 @@
-"""DLJobs in a namespace: found by name or uid, followed from change to change, and whether they have ended."""
+"""DLJobs of a namespace: look-up by name or uid, changes, and the end."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from dljob.api.registry import FINAL
 from dljob.api.values import suggestion
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError
+from dljob.spec.status import TERMINAL
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
 
 Json = dict[str, Any]
+INSTALL = "is dljob installed there? `helm install` its chart, then `dljob doctor`"
 
 _UID8 = 8
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _STEPS = frozenset({"Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"})
-"""Conditions that come true one after the other."""
+"""Conditions of a starting job, which become true one after the other."""
 POLL_S = 1.0
 PATIENCE_S = 120.0
-"""For how long an API server that went away while a job is followed is asked again."""
+"""Longest absence of the API server, in seconds, through which a followed job is asked for again."""
 
 
 def part(value: Mapping[str, Any], key: str) -> Json:
-    """An object within an object; empty when it is not there."""
+    """Return an object within an object; empty when it is missing."""
     return cast("Json", value.get(key) or {})
 
 
 def items(value: Mapping[str, Any], key: str) -> list[Json]:
-    """A list of objects within an object; empty when it is not there."""
+    """Return a list within an object; empty when it is missing."""
     return cast("list[Json]", value.get(key) or [])
 
 
 def status_of(job: Mapping[str, Any]) -> Json:
-    """The status; empty before the operator has seen the job."""
+    """Return the status; empty before the operator has seen the job."""
     return part(job, "status")
 
 
 def phase_of(job: Mapping[str, Any]) -> str:
-    """The phase; Pending before the operator has seen the job."""
+    """Return the phase; Pending before the operator has seen the job."""
     return str(status_of(job).get("phase") or "Pending")
 
 
 def ended(job: Mapping[str, Any]) -> bool:
-    """Whether it succeeded or failed: nothing of it changes any more."""
-    return phase_of(job) in FINAL
+    """Whether the phase is final: nothing of the job changes any more."""
+    return phase_of(job) in TERMINAL
 
 
 def begun(job: Mapping[str, Any]) -> int:
-    """The attempt whose notes and logs are to be had; 0 while there is none.
+    """Return the attempt whose notes and logs can be read; 0 when there is none.
 
-    The next attempt is counted while the last one's head still answers, and is its own once it is submitted.
+    The operator counts the next attempt while the last one's head still answers; the number is valid once the new
+    attempt is submitted.
     """
     status = status_of(job)
     return int(status.get("attempt") or 1) if status.get("submissionId") else 0
 
 
 def place_of(job: Mapping[str, Any]) -> str:
-    """For messages: `hello in namespace team`."""
+    """Describe a job for messages: `hello in namespace team`."""
     return f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
 
 
 def why(job: Mapping[str, Any]) -> tuple[str, str]:
-    """(reason, message) of where the job is: its own, else those of the first condition that it waits for."""
+    """Return (reason, message) of the job's state: its own, else those of the first condition it waits for."""
     status = status_of(job)
     if status.get("message") or ended(job):
         return str(status.get("reason") or ""), str(status.get("message") or "")
@@ -77,26 +79,28 @@ def why(job: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def role_sizes(job: Mapping[str, Any]) -> dict[str, int]:
-    """Role -> how many ranks: as the operator last saw it, else as the spec says."""
+    """Return the number of ranks by role: as the operator last saw it, else as in the spec."""
+    # The status follows an Elastic role as it shrinks and grows; before it exists, the spec is all there is.
     sizes = {role["name"]: int(role.get("replicas", 1)) for role in job["spec"]["roles"]}
     seen = {role["name"]: int(role["desired"]) for role in status_of(job).get("roles") or () if "desired" in role}
     return {**sizes, **{name: size for name, size in seen.items() if name in sizes}}
 
 
 async def find(kube: Kube, job: str, namespace: str) -> Json:
-    """A job by name, uid, or the first 8 digits of the uid.
+    """Find a job by name, uid, or the first 8 digits of its uid.
 
     Raises:
-        NotFoundError: there is none; says which there are.
+        NotFoundError: there is none; the hint lists those there are.
         UnreachableError: the cluster does not serve DLJobs.
     """
     from dljob.kube.api import DLJOBS, NotThereError
 
-    if _NAME.fullmatch(job):  # other words would be another path on the server
+    if _NAME.fullmatch(job):  # any other text, put into the URL, would ask for another resource
         with suppress(NotThereError):
             return await kube.get(DLJOBS, job, namespace)
     everything = await list_all(kube, namespace)
     for one in everything:
+        # With and without dashes: Ray's side of the job writes it without.
         uid = str(one["metadata"]["uid"])
         if job in (uid, uid.replace("-", ""), uid[:_UID8]):
             return one
@@ -106,12 +110,11 @@ async def find(kube: Kube, job: str, namespace: str) -> Json:
 
 
 async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
-    """The jobs of a namespace, or of all with None, oldest first.
+    """Return the jobs of a namespace, or with None of all namespaces, oldest first.
 
     Raises:
         UnreachableError: the cluster does not serve DLJobs.
     """
-    from dljob.api.kubernetes.refusals import INSTALL
     from dljob.kube.api import DLJOBS, NotThereError
 
     try:
@@ -121,17 +124,41 @@ async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
     return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
 
 
+async def remove(kube: Kube, name: str, namespace: str) -> None:
+    """Delete the job of that name, if any, and return when it is gone.
+
+    Raises:
+        DeadlineError: finalizers held it for longer than PATIENCE_S.
+        ApiError: the API server refuses.
+    """
+    from dljob.kube.api import DLJOBS, NotThereError
+
+    with suppress(NotThereError):
+        uid = (await kube.get(DLJOBS, name, namespace))["metadata"]["uid"]
+        # With its uid: a job made anew since the look must not be deleted.
+        await kube.delete(DLJOBS, name, namespace, uid=uid)
+        for _ in range(int(PATIENCE_S / POLL_S)):
+            # Another uid: the old one is gone, and a new job has the name already.
+            if (await kube.get(DLJOBS, name, namespace))["metadata"]["uid"] != uid:
+                return
+            await asyncio.sleep(POLL_S)
+        raise DeadlineError(
+            f"job {name} in namespace {namespace} was not gone {PATIENCE_S:g} s after its deletion",
+            hint=f"kubectl get dljob {name} -n {namespace} -o yaml shows the finalizers that hold it",
+        )
+
+
 def passing(status: int) -> bool:
-    """Whether an API server that answers so, or not at all (0), may answer better a little later."""
+    """Whether an API server that answered with this status (0: not at all) may answer a retry."""
     return status in (0, 429) or status >= 500
 
 
 async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
-    """The job as it is, and after every change, until it has ended.
+    """Yield the job now and after every change, until it has ended.
 
     Raises:
-        NotFoundError: it was deleted.
-        ApiError: the API server was away for longer than PATIENCE_S, or refuses.
+        NotFoundError: the job was deleted.
+        ApiError: the API server was away for longer than PATIENCE_S, or refused.
     """
     from dljob.kube.api import DLJOBS, ApiError
 
@@ -139,8 +166,9 @@ async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
     away = 0.0
     while True:
         try:
-            # `seen`: else the deletion of a job that goes while nobody watches would be told by nobody.
+            # `seen`: without it, a deletion between two watches would go unnoticed.
             stream = kube.watch(DLJOBS, meta["namespace"], fields=f"metadata.name={meta['name']}", seen=(job,))
+            # Closed in any case: a generator that is left alone keeps its connection until it is collected.
             async with aclosing(stream) as heard:
                 async for kind, found in heard:
                     away = 0.0
@@ -157,11 +185,11 @@ async def changes(kube: Kube, job: Json) -> AsyncGenerator[Json]:
 
 
 async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
-    """The job as it is, again and again, the last time when it has ended.
+    """Yield the job every second, the last time when it has ended.
 
     Raises:
-        NotFoundError: it was deleted.
-        ApiError: the API server was away for longer than PATIENCE_S, or refuses.
+        NotFoundError: the job was deleted.
+        ApiError: the API server was away for longer than PATIENCE_S, or refused.
     """
     from dljob.kube.api import DLJOBS, ApiError, NotThereError
 
@@ -179,16 +207,17 @@ async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
             away += POLL_S
             if not passing(error.status) or away > PATIENCE_S:
                 raise
+        # Deleted and created again within a second: the name alone would follow a job of somebody else.
         if job["metadata"]["uid"] != meta["uid"]:
             raise NotFoundError(f"job {place_of(job)} was deleted, and another made")
 
 
 async def wait(kube: Kube, job: Json, timeout: float | None = None) -> Json:  # noqa: ASYNC109 - a user's parameter
-    """The job as it ended.
+    """Wait for the end and return the ended job.
 
     Raises:
-        DeadlineError: it was not over in `timeout` seconds.
-        NotFoundError: it was deleted, maybe before this was asked.
+        DeadlineError: the job had not ended within `timeout` seconds.
+        NotFoundError: the job was deleted, perhaps before the call.
     """
     last = job
 

@@ -1,4 +1,4 @@
-"""What the ranks wrote: from the living job through its gateway, afterwards from the ConfigMap that outlives it."""
+"""Logs of the ranks on Kubernetes: from the gateway while the job runs, afterwards from the ConfigMap of kept logs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import gateway as gate
 from dljob.api.kubernetes import jobs, whole_logs
-from dljob.api.logs import Line
+from dljob.api.logs import UNTIMED, LogLine, Since
 from dljob.api.values import suggestion
-from dljob.control import names
 from dljob.errors import NotFoundError, UsageError
+from dljob.reconcile.state import names
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
+    from dljob.kube.gateway import Piece
 
 Json = dict[str, Any]
 Rank = tuple[str, int]
 
+MASTER: Rank = ("", 0)
+"""PrimeMaster's own log, among those of ranks: no role is without a name."""
+OLDER: Rank = ("", 1)
+"""The file before that."""
 AT_ONCE = 16
-"""So many ranks are asked at one time."""
+"""Number of ranks that are asked concurrently."""
 MOST_FOLLOWED = 256
-"""More ranks than that are not followed: each is asked by itself."""
+"""Most ranks that one call follows: each is polled by itself."""
 SLOWEST = 5
-"""A log without news is looked at again after one turn, two, and so on up to so many."""
+"""Longest poll interval, in turns: a log without news is polled after 1 turn, then 2, and so on up to this."""
 TOLD_AT = 2
-"""A log that could not be had so often in a row is told of: once is a node that comes, or a reader that ends."""
+"""Consecutive failures before one is shown: a single one is usual when a node joins or a reader ends."""
 GAP = "[dljob] lines are missing here"
 _LINE_BYTES = 200
 _MOST_BYTES = 16 * 1024 * 1024
@@ -36,7 +41,7 @@ _SEEN_BYTES = 4096
 
 
 def wanted(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[Rank]:
-    """The ranks that are asked for, in the order of the spec.
+    """Return the ranks that are asked for, in the order of the spec.
 
     Raises:
         NotFoundError: the job has no such role or rank.
@@ -54,26 +59,28 @@ def wanted(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[R
 
 
 def last_lines(text: str, tail: int | None) -> list[str]:
-    """The lines of a text; with `tail`, the last so many."""
+    """Return the lines of a text; with `tail`, only its last `tail` lines."""
     lines = text.split("\n")
+    # A text that ends with a newline has no further, empty line.
     if lines[-1] == "":
         lines.pop()
     return lines if tail is None else lines[max(0, len(lines) - tail) :]
 
 
 def rest_of(saved: str, seen: str) -> str | None:
-    """What a saved end of a log has after what was seen of it; None when the two do not meet."""
+    """Return the part of a saved log's end that follows `seen`; None when the two do not overlap."""
     if not seen:
         return saved
     at = saved.rfind(seen)
     if at >= 0:
         return saved[at + len(seen) :]
+    # The saved end may begin within what was seen: find the longest end of `seen` that the saved text begins with.
     overlap = next((n for n in range(min(len(seen), len(saved)), 0, -1) if seen.endswith(saved[:n])), 0)
     return saved[overlap:] if overlap else None
 
 
 async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
-    """The logs that were kept when the cluster went; None when there are none."""
+    """Return the logs that were kept when the cluster was deleted; None when there are none of this attempt."""
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 
     meta = job["metadata"]
@@ -83,49 +90,78 @@ async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
         return None
     owners = [owner.get("uid") for owner in jobs.items(found["metadata"], "ownerReferences")]
     if meta["uid"] not in owners:
-        return None  # of an earlier job of that name, or of somebody else
+        return None  # of an earlier job of that name, or of another owner
     status = jobs.status_of(job)
     of = jobs.part(found["metadata"], "labels").get(names.ATTEMPT)
+    # The map is overwritten at the end of each attempt, and keeps the label of the one that wrote it.
     if of and status.get("submissionId") and of != str(status.get("attempt")):
-        return None  # of an attempt that was suspended; another has begun
+        return None  # of a suspended attempt; another has begun, and its logs are at its own head
     logs: dict[Rank, str] = {}
     for key, text in jobs.part(found, "data").items():
         role, _, number = key.removesuffix(".log").rpartition("-")
-        if key.endswith(".log") and role and number.isdecimal():
+        if key == names.MASTER_LOG:
+            logs[MASTER] = text
+        elif key.endswith(".log") and role and number.isdecimal():
             logs[role, int(number)] = text
     return logs
 
 
 async def read(
-    kube: Kube, job: Json, *, role: str | None = None, rank: int | None = None, tail: int | None = None
-) -> list[Line]:
-    """The lines there are, rank by rank; with `tail`, the last so many of each.
+    kube: Kube,
+    job: Json,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    tail: int | None = None,
+    since: Since | None = None,
+) -> list[LogLine]:
+    """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
+
+    Three sources, the freshest first: the gateway of a running job, the files on a volume (whole logs), and the
+    ConfigMap, which keeps only the ends. A job that ended a moment ago has no ConfigMap yet; its head may still answer.
 
     Raises:
         NotFoundError: no such role or rank, or nothing was kept.
-        SilentError: the job lives, and its head cannot be asked.
+        SilentError: the job runs, and its head does not answer.
     """
     ranks = wanted(job, role, rank)
-    kept = await saved(kube, job)
-    if kept is None and not jobs.ended(job):
-        texts = await _from_gateway(await gate.reach(kube, job), ranks, tail)
-    elif whole := await asyncio.to_thread(whole_logs.read, job, ranks):
-        texts = whole
-    elif kept is None:
-        texts = await _before_the_end(kube, job, ranks, tail)
-    else:
-        texts = kept
-    lines = [Line(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
+    texts = await texts_of(kube, job, ranks, tail, since)
+    lines = [LogLine(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
     if not any(key in texts for key in ranks):
-        there = ", ".join(sorted({name for name, _ in texts}))
+        there = ", ".join(sorted({name for name, _ in texts if name}))
         raise NotFoundError("no output is kept of it", hint=f"there is output of: {there}" if there else "")
     return lines
 
 
-async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
-    """An ended job whose logs are not saved yet, or never were: its head may still be there."""
+async def texts_of(
+    kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
+) -> dict[Rank, str]:
+    """The logs of these ranks as far as there are any; with `tail`, at least the last so many lines of each."""
+    kept = await saved(kube, job)
+    if kept is None and not jobs.ended(job):
+        return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
+    if whole := await asyncio.to_thread(whole_logs.read, job, ranks):
+        return _untimed(whole, job, since)
+    return await _before_the_end(kube, job, ranks, tail, since) if kept is None else _untimed(kept, job, since)
+
+
+def _untimed(texts: dict[Rank, str], job: Json, since: Since | None) -> dict[Rank, str]:
+    """Tell the user that `since` has no effect: kept logs carry no times."""
+    if since is not None:
+        since.say(UNTIMED.format(f"job {job['metadata']['name']}"))
+    return texts
+
+
+async def _before_the_end(
+    kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
+) -> dict[Rank, str]:
+    """Ask the head of an ended job whose logs are not saved yet, or never were.
+
+    Raises:
+        NotFoundError: the head is gone too.
+    """
     try:
-        return await _from_gateway(await gate.reach(kube, job), ranks, tail)
+        return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
     except gate.AwayError:
         raise
     except gate.SilentError as error:
@@ -137,8 +173,14 @@ async def _before_the_end(kube: Kube, job: Json, ranks: Sequence[Rank], tail: in
         ) from error
 
 
-async def _from_gateway(head: gate.Head, ranks: Sequence[Rank], tail: int | None) -> dict[Rank, str]:
-    """The logs; a word in place of one that cannot be had. Raises AwayError when none can."""
+async def _from_gateway(
+    head: gate.JobGateway, ranks: Sequence[Rank], tail: int | None, since: Since | None
+) -> dict[Rank, str]:
+    """Return the logs by rank; one line of explanation stands for a log that cannot be read.
+
+    Raises:
+        AwayError: no log at all can be read.
+    """
     turn = asyncio.Semaphore(AT_ONCE)
     texts: dict[Rank, str] = {}
     away: dict[Rank, gate.AwayError] = {}
@@ -146,7 +188,9 @@ async def _from_gateway(head: gate.Head, ranks: Sequence[Rank], tail: int | None
     async def one(key: Rank) -> None:
         async with turn:
             try:
-                texts[key] = await (_whole(head, key) if tail is None else _tail(head, key, tail))
+                whole = tail is None or since is not None
+                # A tail by time needs the log from that moment on; only a plain tail is read from the end.
+                texts[key] = await (_whole(head, key, since) if whole else _tail(head, key, tail or 0))
             except NotFoundError:
                 pass  # it has not written anything yet
             except gate.AwayError as error:
@@ -154,23 +198,37 @@ async def _from_gateway(head: gate.Head, ranks: Sequence[Rank], tail: int | None
 
     await asyncio.gather(*(one(key) for key in ranks))
     if away and not texts:
+        # Some logs are better than none: the error is raised only when every rank failed.
         raise next(iter(away.values()))
     return texts | {key: f"[dljob] {error.said}\n" for key, error in away.items()}
 
 
-async def _whole(head: gate.Head, key: Rank) -> str:
+async def _whole(head: gate.JobGateway, key: Rank, since: Since | None) -> str:
     parts: list[str] = []
+    # A gateway answers at most one piece; an offset that does not advance ends the loop even without an `end`.
     at = 0
     while True:
-        piece = await head.piece(*key, at)
+        piece = await _piece(head, key, at, since)
         parts.append(piece.text)
         if piece.end or piece.offset <= at:
             return "".join(parts)
         at = piece.offset
 
 
-async def _tail(head: gate.Head, key: Rank, tail: int) -> str:
-    """At least so many lines, if there are."""
+async def _piece(head: gate.JobGateway, key: Rank, at: int, since: Since | None) -> Piece:
+    """Read a log from byte `at` on; at first, when `since` is given, from that moment."""
+    if at or since is None:
+        return await head.piece(*key, at)
+    # Times are noted on the node, so only the gateway can find the byte at a moment.
+    piece = await head.since(*key, since.moment)
+    if not piece.timed:
+        since.say(UNTIMED.format(f"{key[0]}/{key[1]}"))
+    return piece
+
+
+async def _tail(head: gate.JobGateway, key: Rank, tail: int) -> str:
+    """Return an end of the log that holds at least `tail` lines, or the whole log up to 16 MiB."""
+    # Lines have no known length: guess 200 bytes each, and ask for four times as much until there are enough.
     length = 4096 + tail * _LINE_BYTES
     while True:
         text = await head.tail(*key, length)
@@ -181,51 +239,53 @@ async def _tail(head: gate.Head, key: Rank, tail: int) -> str:
 
 @dataclass(slots=True)
 class Follower:
-    """One rank's log as it grows."""
+    """Polling state of one rank's log."""
 
     key: Rank
+    since: Since | None = None
     at: int = 0
     rest: str = ""
-    """A line that has no end yet."""
+    """The unfinished last line."""
     seen: str = field(default="")
-    """The end of what was read."""
+    """The last bytes that were read: `finish` finds by them where the kept log goes on."""
     quiet: int = 0
-    """How often in a row there was no news."""
+    """Consecutive polls without news."""
     pause: int = 0
-    """Turns until it is looked at again."""
+    """Turns until the next poll."""
     away: str = ""
-    """Why it could not be had the last time."""
+    """Why the last poll failed; empty when it did not."""
     missed: int = 0
-    """How often in a row."""
-    fresh: list[Line] = field(default_factory=list[Line])
-    """Lines that nobody was given yet."""
+    """Consecutive failed polls."""
+    fresh: list[LogLine] = field(default_factory=list[LogLine])
+    """Lines that were read and not yet returned."""
 
-    def take(self, text: str) -> list[Line]:
-        """The lines that a new piece finishes."""
+    def take(self, text: str) -> list[LogLine]:
+        """Append a piece and return the lines that it completes."""
+        # As long as a unique end of a log needs to be, and no longer: there may be 256 followers.
         self.seen = (self.seen + text)[-_SEEN_BYTES:]
         *whole, self.rest = (self.rest + text).split("\n")
-        return [Line(*self.key, line) for line in whole]
+        return [LogLine(*self.key, line) for line in whole]
 
-    def last(self) -> list[Line]:
-        """The line that never got its end."""
+    def last(self) -> list[LogLine]:
+        """Return the unfinished last line, if any."""
         line, self.rest = self.rest, ""
-        return [Line(*self.key, line)] if line else []
+        return [LogLine(*self.key, line)] if line else []
 
-    def drain(self) -> list[Line]:
-        """The fresh lines, once."""
+    def drain(self) -> list[LogLine]:
+        """Return the fresh lines and forget them."""
         lines, self.fresh = self.fresh, []
         return lines
 
     def begin_anew(self) -> None:
-        """Nothing that comes goes on from what was read; a line without an end ends with it."""
+        """Start over at byte 0, because the log is a new one; an unfinished line ends here."""
         self.fresh += self.last()
         self.at, self.seen, self.quiet, self.pause = 0, "", 0, 0
 
-    async def more(self, head: gate.Head) -> None:
-        """Read on; what was read before an error stays among the fresh lines."""
+    async def more(self, head: gate.JobGateway) -> None:
+        """Read on to the end; lines read before an error stay among the fresh lines."""
         while True:
-            piece = await head.piece(*self.key, self.at)
-            if piece.offset < self.at:  # whoever writes it has begun anew
+            piece = await _piece(head, self.key, self.at, self.since)
+            if piece.offset < self.at:  # the file is shorter than before: the rank's log was replaced
                 self.begin_anew()
                 continue
             read = piece.offset > self.at
@@ -236,49 +296,52 @@ class Follower:
 
 
 class Followed:
-    """The logs of several ranks as they grow; `hear` is asked again and again."""
+    """The logs of several ranks as they grow. Call `hear` once a second, and `finish` after the end."""
 
-    def __init__(self, ranks: Iterable[Rank], tail: int | None = None) -> None:
-        self._followers = [Follower(key) for key in ranks]
+    def __init__(self, ranks: Iterable[Rank], tail: int | None = None, since: Since | None = None) -> None:
+        self._followers = [Follower(key, since) for key in ranks]
         self._tail = tail
         self._turn = asyncio.Semaphore(AT_ONCE)
-        self._head: gate.Head | None = None
+        self._head: gate.JobGateway | None = None
         self._attempt = 0
 
-    async def hear(self, kube: Kube, job: Json) -> list[Line]:
-        """What was written since the last time, rank by rank; a log that cannot be had twice in a row is told of once.
+    async def hear(self, kube: Kube, job: Json) -> list[LogLine]:
+        """Return the lines written since the last call, rank by rank.
 
-        Not of a job that has ended: its pods go at once, and what is kept of its logs comes last.
+        A log that cannot be read twice in a row is reported once. For a job that has ended no failure is reported: its
+        pods go at once, and `finish` adds what was kept of its logs.
         """
         self._begin(jobs.begun(job))
         try:
             if self._head is None:
+                # Kept between polls: reaching the head reads the Secret with its token.
                 self._head = await gate.reach(kube, job)
         except gate.SilentError:
-            return []
+            return []  # the head starts or is away; the next call looks for it again
         head, last = self._head, jobs.ended(job)
+        # Ranks of one node fail for one reason: each reason is shown once, not once per rank.
         told = {follower.away for follower in self._followers if follower.missed >= TOLD_AT}
         await asyncio.gather(*(self._look(follower, head, last=last) for follower in self._followers))
-        lines: list[Line] = []
+        lines: list[LogLine] = []
         for follower in self._followers:
             lines += follower.drain()
             if follower.missed >= TOLD_AT and follower.away not in told and not last:
                 told.add(follower.away)
-                lines.append(Line(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
+                lines.append(LogLine(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
         return lines
 
     def _begin(self, attempt: int) -> None:
-        """Read an attempt that is submitted from its beginning: its logs are others, on another head."""
+        """Begin at the start of a new attempt's logs: they are other files, on another head."""
         if attempt in (0, self._attempt):
             return
         self._attempt, self._head = attempt, None
         for follower in self._followers:
             if follower.at:
-                self._tail = None  # of what was there at first, and nothing of this was
+                self._tail = None  # the tail was of the logs at the first call; these began after it
             follower.begin_anew()
 
-    async def _look(self, follower: Follower, head: gate.Head, *, last: bool) -> None:
-        """At first, the last lines when a tail was asked for; `last`: nobody waits for its turn."""
+    async def _look(self, follower: Follower, head: gate.JobGateway, *, last: bool) -> None:
+        """Poll one log, unless it is its pause; with `last` there is no pause. The first poll keeps `tail` lines."""
         first = follower.at == 0
         follower.pause -= 1
         if follower.pause > 0 and not last:
@@ -290,32 +353,46 @@ class Followed:
             except gate.AwayError as error:
                 away = error.said
             except gate.SilentError:
-                self._head = None  # it is looked for anew in the next turn
+                self._head = None  # found again at the next call: a restarted head has another address
             except NotFoundError:
-                pass
+                pass  # the rank has not written anything yet
         follower.away, follower.missed = away, follower.missed + 1 if away else 0
         if first and self._tail is not None:
             follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
+        # Back off by one turn per quiet poll: hundreds of idle ranks would keep the gateway busy every second.
         follower.quiet = 0 if follower.fresh else min(follower.quiet + 1, SLOWEST)
         follower.pause = follower.quiet
 
-    def finish(self, kept: Mapping[Rank, str] | None) -> list[Line]:
-        """What the saved logs have beyond what was seen, and lines without an end."""
-        lines: list[Line] = []
+    def finish(self, kept: Mapping[Rank, str] | None) -> list[LogLine]:
+        """Return what the kept logs have beyond the lines already shown, and unfinished lines.
+
+        Args:
+            kept: the kept logs by rank; None when there are none.
+        """
+        lines: list[LogLine] = []
         for follower in self._followers:
             text = (kept or {}).get(follower.key)
             if text is not None:
                 rest = rest_of(text, follower.seen)
-                lines += [] if rest is not None else [*follower.last(), Line(*follower.key, GAP)]
+                if follower.since is not None and not follower.seen and text:
+                    follower.since.say(UNTIMED.format("{}/{}".format(*follower.key)))
+                # No overlap: the kept end begins after what was shown, so lines are missing; say so.
+                lines += [] if rest is not None else [*follower.last(), LogLine(*follower.key, GAP)]
                 lines += follower.take(text if rest is None else rest)
             lines += follower.last()
         return lines
 
 
 async def follow(
-    kube: Kube, job: Json, *, role: str | None = None, rank: int | None = None, tail: int | None = None
-) -> AsyncGenerator[Line]:
-    """The lines there are, and those to come, until the job has ended. A head that is away is waited for.
+    kube: Kube,
+    job: Json,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    tail: int | None = None,
+    since: Since | None = None,
+) -> AsyncGenerator[LogLine]:
+    """Yield the lines so far and those to come, until the job has ended. An unreachable head is waited for.
 
     Raises:
         NotFoundError: no such role or rank; the job was deleted.
@@ -325,10 +402,11 @@ async def follow(
     if len(ranks) > MOST_FOLLOWED:
         hint = f"take some with --role and --rank; at most {MOST_FOLLOWED} ranks are followed at once"
         raise UsageError(f"job {job['metadata']['name']} has {len(ranks)} ranks", hint=hint)
-    followed = Followed(ranks, tail)
+    followed = Followed(ranks, tail, since)
     async with contextlib.aclosing(jobs.each_second(kube, job)) as moments:
         async for now in moments:
             for line in await followed.hear(kube, now):
                 yield line
+    # The head's pods may be gone before the last lines were read; the operator kept them in the ConfigMap.
     for line in followed.finish(await saved(kube, job)):
         yield line

@@ -1,4 +1,4 @@
-"""Orders to a running job: written as annotations, taken by the operator, which says so in `status.lastCommands`."""
+"""Orders to a running job: annotations on the DLJob, which the operator confirms in `status.lastCommands`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dljob.api.kubernetes.jobs import changes, ended, items, phase_of, place_of, role_sizes, status_of
 from dljob.api.values import suggestion
-from dljob.control import names
 from dljob.errors import DeadlineError, NotFoundError, UsageError
+from dljob.reconcile.state import names
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -20,12 +20,12 @@ Json = dict[str, Any]
 Kind = Literal["restart", "stop"]
 
 TAKEN_S = 60.0
-"""How long the operator may take to see an order."""
+"""Time, in seconds, for the operator to accept an order."""
 _ANNOTATION = {"restart": names.RESTART, "stop": names.STOP}
 
 
 def check_target(job: Mapping[str, Any], target: str) -> None:
-    """Whether the job has such a target: job, a role, or a rank.
+    """Check that the job has a target: job, a role, or a rank.
 
     Raises:
         NotFoundError: it has not.
@@ -39,35 +39,38 @@ def check_target(job: Mapping[str, Any], target: str) -> None:
 
 
 def moment() -> str:
-    """Now as RFC 3339 with microseconds, which tells two orders apart."""
+    """Return the time as RFC 3339 with microseconds, which also identifies the order."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def annotations_for(kind: Kind, target: str, at: str) -> dict[str, str]:
-    """What an order is on the DLJob."""
+    """Return the annotations of an order."""
     extra = {names.RESTART_TARGET: target} if kind == "restart" else {}
     return {_ANNOTATION[kind]: at, **extra}
 
 
 def answer(status: Mapping[str, Any], kind: Kind, at: str) -> Json | None:
-    """What became of the order of that moment: `state` Sent, Refused or Ignored, and a message; None: nothing yet."""
+    """Return the operator's answer to the order of that moment; None while there is none.
+
+    Its `state` is Sent, Refused or Ignored; it has a message.
+    """
     return next((c for c in items(status, "lastCommands") if c.get("at") == at and c.get("kind", kind) == kind), None)
 
 
 async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: float = TAKEN_S) -> None:
-    """Give an order and wait until the operator has taken it.
+    """Give an order and wait until the operator has accepted it.
 
     Args:
         kube: the cluster.
         job: the DLJob, as it was found.
         kind: restart or stop.
         target: job, a role, or a rank such as rollout/2.
-        within: seconds.
+        within: seconds to wait.
 
     Raises:
         NotFoundError: the job has ended, or has no such target.
-        UsageError: the operator or PrimeMaster refused it, in their words.
-        DeadlineError: the operator did not take it in time; the order stands.
+        UsageError: the operator or PrimeMaster refused; the message is theirs.
+        DeadlineError: the operator did not answer in time; the order stands.
     """
     from dljob.kube.api import DLJOBS
 
@@ -75,7 +78,9 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
         raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
     check_target(job, target)
     meta, at = job["metadata"], moment()
+    # The uid is a precondition: a job of the same name that was made since then gets a conflict, not this order.
     patch = {"metadata": {"uid": meta["uid"], "annotations": annotations_for(kind, target, at)}}
+    # An annotation needs only the right to patch DLJobs, and the audit log has it (ADR 13).
     marked = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
     try:
         said = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
@@ -90,13 +95,14 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
 
 
 async def _answered(kube: Kube, job: Json, kind: Kind, at: str) -> Json:
-    """The answer; the end of the job is one to a stop."""
+    """Wait for the answer; the end of the job also answers a stop."""
     last = job
     async with aclosing(changes(kube, job)) as found:
         async for last in found:
             said = answer(status_of(last), kind, at)
             if said is not None:
                 return said
+    # A job that ended while the order was on its way has done what was asked.
     if kind == "stop":
         return {}
     raise NotFoundError(f"job {place_of(job)} ended before: {phase_of(last)}")

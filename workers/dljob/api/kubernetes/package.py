@@ -1,4 +1,4 @@
-"""A folder with user code as one archive that a ConfigMap can hold: the same files give the same archive."""
+"""Packing of a code folder into an archive for a ConfigMap; the same files always give the same archive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dljob.api.kubernetes.ignore import FILES, Rule, ignored, rules
+from dljob.api.kubernetes.ignore import FILES, IgnorePattern, ignored, rules
 from dljob.errors import UsageError
 
 LIMIT = 1024 * 1024
-"""Bytes that a ConfigMap may hold. Source: Kubernetes, MaxSecretSize, which counts for ConfigMaps too."""
+"""Most bytes in a ConfigMap. Source: Kubernetes, MaxSecretSize, which also applies to ConfigMaps."""
 MOST_FILES = 5_000
 MOST_BYTES = 64 * 1024 * 1024
-"""Where looking at a folder ends: what is larger than this does not pack to LIMIT."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Most bytes that are looked at: a larger folder does not pack to LIMIT."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip entry; real times would change the archive
 _SHOWN = 5
 
 
@@ -30,11 +30,11 @@ class Package:
     archive: bytes
     """A zip file."""
     digest: str
-    """Eight hex digits of the files' names, modes and contents."""
+    """Eight hex digits of a hash over the files' names, modes and contents."""
     files: tuple[str, ...]
     """Relative paths, sorted."""
     links: tuple[str, ...] = ()
-    """Links out of the folder, or to folders: not followed, and left out."""
+    """Links to folders or out of the folder; they are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class _Entry:
 
 
 def pack(folder: Path) -> Package:
-    """Pack a folder without what its ignore files name.
+    """Pack a folder, without what its ignore files name.
 
     Raises:
-        UsageError: it is not there or cannot be read, holds nothing, or is too large for a ConfigMap.
+        UsageError: the folder does not exist, cannot be read, is empty, or is too large for a ConfigMap.
     """
     root = folder.resolve()
     if not root.is_dir():
@@ -60,10 +60,12 @@ def pack(folder: Path) -> Package:
     for entry in _walk(root, root, _from_above(root), links):
         entries.append(entry)
         total += entry.size
+        # While walking, not after it: a home folder or a data set must not be read to its end first.
         if len(entries) > MOST_FILES or total > MOST_BYTES:
             raise _too_large(folder, f"holds more than {MOST_FILES} files or {size(MOST_BYTES)}", entries)
     if not entries:
         raise UsageError(f"the code's folder {folder} holds no file that is not ignored", hint=f"see {FILES[1]}")
+    # The walk sorts within folders; the archive, and with it the digest, needs one order for all.
     entries.sort(key=lambda e: e.name)
     archive, digest = _zip(entries)
     if len(archive) > LIMIT:
@@ -72,14 +74,14 @@ def pack(folder: Path) -> Package:
 
 
 def size(count: int) -> str:
-    """Bytes for people: 812 B, 3.4 KiB, 1.2 MiB."""
+    """Format bytes for people: 812 B, 3.4 KiB, 1.2 MiB."""
     if count < 1024:
         return f"{count} B"
     return f"{count / 1024:.1f} KiB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MiB"
 
 
-def _walk(root: Path, folder: Path, known: tuple[Rule, ...], links: list[str]) -> Iterator[_Entry]:
-    """The files under a folder, in the order of their names."""
+def _walk(root: Path, folder: Path, known: tuple[IgnorePattern, ...], links: list[str]) -> Iterator[_Entry]:
+    """Yield the files under a folder, sorted by name."""
     by = (*known, *_own(folder))
     try:
         found = sorted(os.scandir(folder), key=lambda item: item.name)
@@ -90,9 +92,10 @@ def _walk(root: Path, folder: Path, known: tuple[Rule, ...], links: list[str]) -
         if ignored(path.as_posix(), folder=item.is_dir(follow_symlinks=False), by=by):
             continue
         if item.is_dir(follow_symlinks=False):
-            if not (path / "pyvenv.cfg").exists():  # a virtual environment of any name
+            if not (path / "pyvenv.cfg").exists():  # marks a virtual environment, whatever its folder is called
                 yield from _walk(root, path, by, links)
         elif item.is_symlink() and (not path.is_file() or not path.resolve().is_relative_to(root)):
+            # Left out and named: a link to a home folder must not publish it in a namespace.
             links.append(path.relative_to(root).as_posix())
         elif item.is_file():
             yield _entry(root, path)
@@ -104,18 +107,20 @@ _LEAVE = f"make it readable, or name it in {FILES[1]}"
 def _entry(root: Path, path: Path) -> _Entry:
     name = path.relative_to(root).as_posix()
     try:
+        # Linux allows any bytes in a name, a zip entry does not.
         name.encode()
     except UnicodeEncodeError:
         raise UsageError(
             f"the name of the file {name!r} is not UTF-8", hint=f"rename it; {FILES[1]} may name it"
         ) from None
     found = path.stat()
+    # Only the executable bit counts: umask and owner differ between checkouts, and would change the digest.
     return _Entry(path, name, found.st_size, 0o755 if found.st_mode & stat.S_IXUSR else 0o644)
 
 
-def _own(folder: Path) -> list[Rule]:
-    """The rules that a folder's own ignore files hold."""
-    made: list[Rule] = []
+def _own(folder: Path) -> list[IgnorePattern]:
+    """Return the rules in a folder's own ignore files."""
+    made: list[IgnorePattern] = []
     for name in FILES:
         try:
             text = (folder / name).read_text(encoding="utf-8", errors="replace")
@@ -125,10 +130,11 @@ def _own(folder: Path) -> list[Rule]:
     return made
 
 
-def _from_above(root: Path) -> tuple[Rule, ...]:
-    """The rules of the folders above, up to the root of the git repository; none outside of one."""
+def _from_above(root: Path) -> tuple[IgnorePattern, ...]:
+    """Return the rules of parent folders, up to the root of the git repository; none outside of one."""
     above: list[Path] = []
     for parent in (root, *root.parents):
+        # As git: rules of folders outside of the repository do not apply.
         if (parent / ".git").exists():
             break
         above.append(parent.parent)
@@ -148,7 +154,7 @@ def _zip(entries: list[_Entry]) -> tuple[bytes, str]:
                 raise UsageError(f"cannot read {entry.path}: {error.strerror}", hint=_LEAVE) from error
             info = zipfile.ZipInfo(entry.name, _EPOCH)
             info.external_attr = (stat.S_IFREG | entry.mode) << 16
-            info.create_system = 3
+            info.create_system = 3  # Unix, on which the mode above is read
             archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=9)
             digest.update(f"{entry.name}\0{entry.mode:o}\0{len(data)}\0".encode() + data)
     return out.getvalue(), digest.hexdigest()[:8]

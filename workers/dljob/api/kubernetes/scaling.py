@@ -1,4 +1,4 @@
-"""Another number of ranks for an Elastic role: `spec.roles[].replicas`, which the operator hands on as an order."""
+"""Scaling of an Elastic role: `spec.roles[].replicas`, which the operator passes to PrimeMaster as a command."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Json = dict[str, Any]
 
 
 async def scale(kube: Kube, job: Json, role: str, ranks: int) -> Json:
-    """Say in the spec how many ranks a role is to have; the DLJob as it is then.
+    """Set the number of ranks of a role in the spec, and return the DLJob as stored.
 
     Raises:
         NotFoundError: the job has ended, or has no such role.
-        UsageError: the role cannot have so many; it says how many it may have.
-        UnreachableError: the cluster refuses, or somebody put another job or role in its place meanwhile.
+        UsageError: the role cannot have this number; the message gives its bounds.
+        UnreachableError: the cluster refused, or the job or its roles were replaced meanwhile.
     """
     from dljob.kube.api import DLJOBS
 
@@ -28,6 +28,7 @@ async def scale(kube: Kube, job: Json, role: str, ranks: int) -> Json:
         raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
     at, meta = _place(job, role), job["metadata"]
     _check(job["spec"]["roles"][at], role, ranks)
+    # Roles are a list, which a merge patch would replace whole. The tests make sure that job and index are the same.
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
         {"op": "test", "path": f"/spec/roles/{at}/name", "value": role},
@@ -46,6 +47,7 @@ def _place(job: Json, role: str) -> int:
 def _check(own: Json, role: str, ranks: int) -> None:
     have, group = own.get("replicas", 1), own.get("replicasPerGroup", 1)
     least, most = own.get("minReplicas", have), own.get("maxReplicas", have)
+    # Checked here, for a message with the bounds.
     if least == most:
         raise UsageError(
             f"{role} has a fixed number of ranks, {have}",

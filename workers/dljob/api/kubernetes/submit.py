@@ -1,4 +1,4 @@
-"""A job onto Kubernetes: its code as a ConfigMap first, then the DLJob, then the one owned by the other."""
+"""Submission to Kubernetes: first the code as a ConfigMap, then the DLJob, then the DLJob as the ConfigMap's owner."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dljob.api.kubernetes.jobs import phase_of
 from dljob.api.kubernetes.package import Package, pack, size
-from dljob.api.kubernetes.refusals import Source, refusal
-from dljob.control import names
+from dljob.api.kubernetes.refusals import JobFile, namesake, refusal
 from dljob.errors import DLJobError, NotFoundError, UsageError
-from dljob.plan.pods import ARCHIVE
-from dljob.runtime.backend import ENVIRONMENT, chosen
+from dljob.raycluster.pods import ARCHIVE
+from dljob.reconcile.state import names
+from dljob.runtime.backend.interface import ENVIRONMENT, chosen
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -26,31 +27,32 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was made."""
+    """Result of a submission."""
 
     body: Json
-    """The DLJob as the server keeps it."""
+    """The DLJob as the server stored it."""
     code: str = ""
-    """The ConfigMap with the code; empty when none was uploaded."""
+    """Name of the ConfigMap with the code; empty when none was uploaded."""
     notes: tuple[str, ...] = field(default=())
-    """What the user should know of the upload."""
+    """Notes for the user about the upload."""
 
 
 async def code_for(
     kube: Kube, manifest: DLJobManifest, namespace: str, folder: Path, *, upload: bool | None
 ) -> tuple[Package | None, str]:
-    """The code to send along, and a word about it.
+    """Decide which code to upload, and describe it.
 
     Args:
         kube: the cluster.
         manifest: the job.
-        namespace: where it goes.
-        folder: its code, as this machine has it.
-        upload: whether to send it; None: unless the spec says where the code is, and it is there.
+        namespace: the job's namespace.
+        folder: its code on this machine.
+        upload: whether to upload it; None: yes, unless the spec names a place of the code that exists.
 
     Raises:
-        UsageError: the folder is not there, holds nothing, or is too large.
+        UsageError: the folder does not exist, is empty, or is too large.
     """
+    # 1. what the user or the spec decides without a look at the cluster, 2. the ConfigMap named there, 3. the folder
     named = manifest.spec.code.config_map
     if upload is False:
         return None, ""
@@ -59,16 +61,17 @@ async def code_for(
     ref = manifest.spec.ray_cluster_ref
     if upload is None and ref:
         return None, f"code: that of RayCluster {ref.name}, whose pods mount nothing; else set runtimeEnv.working_dir"
+    # A file may name a ConfigMap for `kubectl apply` and be run from its folder too: the cluster decides.
     if upload is None and named and await _is_there(kube, named, namespace):
         return None, f"code: ConfigMap {named}, as spec.code.configMap says; --upload sends {folder} instead"
     package = pack(folder)
     instead = f", in place of ConfigMap {named}{'' if upload else ', which is not there'}" if named else ""
-    what = f"{len(package.files)} file{'s' if len(package.files) > 1 else ''}, {size(len(package.archive))}"
+    what = f"{counted(len(package.files), 'file')}, {size(len(package.archive))}"
     return package, f"code: {what} of {folder}, in ConfigMap {code_name(manifest.metadata.name, package)}{instead}"
 
 
 async def _is_there(kube: Kube, name: str, namespace: str) -> bool:
-    """Whether a ConfigMap is there; one that may not be read is taken to be."""
+    """Whether a ConfigMap exists; one that this user may not read counts as existing."""
     from dljob.kube.api import CONFIG_MAPS, ApiError, NotThereError
 
     try:
@@ -82,7 +85,13 @@ async def _is_there(kube: Kube, name: str, namespace: str) -> bool:
 
 
 def body_of(manifest: DLJobManifest, namespace: str, code: str = "") -> Json:
-    """The DLJob as it is sent: what is at its default is left to the server; `code` is the uploaded ConfigMap."""
+    """Return the DLJob to send, without values at their defaults: the server fills these in.
+
+    Args:
+        manifest: the job.
+        namespace: its namespace.
+        code: the uploaded ConfigMap; empty: none.
+    """
     data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data["metadata"] = {**data["metadata"], "namespace": namespace}
     if code:
@@ -91,12 +100,13 @@ def body_of(manifest: DLJobManifest, namespace: str, code: str = "") -> Json:
 
 
 def code_name(job: str, package: Package) -> str:
-    """The ConfigMap of a job's code."""
+    """Return the name of the ConfigMap with a job's code."""
+    # With the digest of the code: ConfigMaps are immutable, and a second submission of the same code finds the first's.
     return f"{job}-code-{package.digest}"
 
 
 def code_map(job: str, namespace: str, package: Package, owner: Json | None = None) -> Json:
-    """The ConfigMap with an archive; with `owner`, it goes when that DLJob goes."""
+    """Return the ConfigMap with an archive; with `owner`, Kubernetes deletes it with that DLJob."""
     metadata: Json = {
         "name": code_name(job, package),
         "namespace": namespace,
@@ -109,16 +119,16 @@ def code_map(job: str, namespace: str, package: Package, owner: Json | None = No
 
 
 def owner_of(job: Json) -> Json:
-    """The reference by which a child of a DLJob goes with it. Not the controller: that is the operator's to say."""
+    """Return an owner reference to a DLJob, without `controller`: that one is the operator's to set."""
     meta = job["metadata"]
     return {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"]}
 
 
 def target_namespace(manifest: DLJobManifest, asked: str | None, current: str) -> str:
-    """Where a job goes: what was asked for, else what its file says, else the current namespace.
+    """Return the namespace of a job: the one asked for, else that of its file, else the current one.
 
     Raises:
-        UsageError: the file says another one than was asked for.
+        UsageError: the file names another one than was asked for.
     """
     said = manifest.metadata.namespace
     if asked and said and asked != said:
@@ -129,26 +139,28 @@ def target_namespace(manifest: DLJobManifest, asked: str | None, current: str) -
 
 
 async def submit(
-    kube: Kube, manifest: DLJobManifest, namespace: str, package: Package | None, source: Source | None = None
+    kube: Kube, manifest: DLJobManifest, namespace: str, package: Package | None, source: JobFile | None = None
 ) -> Submission:
-    """Make the DLJob, with its code when there is a package.
+    """Create the DLJob, and its code when there is a package.
 
     Args:
         kube: the cluster.
         manifest: the job.
-        namespace: where it goes.
-        package: its code; None: the image, or the spec, has it.
-        source: the file it was read from, for the places in refusals.
+        namespace: the job's namespace.
+        package: its code; None: the image or the spec has it.
+        source: the file it was read from, so that refusals name lines in it.
 
     Raises:
-        SpecError: the server refused the spec, in the server's words.
-        ApiError: any other refusal, or the server is not reached.
+        SpecError: the server refused the spec; the message is the server's.
+        ApiError: the server refused for another reason, or cannot be reached.
     """
     job = manifest.metadata.name
     await _refuse_namesake(kube, job, namespace)
+    # The code first: the operator may make the cluster as soon as the DLJob exists, and pods mount the ConfigMap.
     made = package is not None and await _upload(kube, code_map(job, namespace, package))
     code = code_name(job, package) if package else ""
     try:
+        # If this fails, the ConfigMap must go again, unless another submission has it by now.
         asked = _with_backend(body_of(manifest, namespace, code), os.environ)
         body = await _create(kube, asked, namespace, source)
     except DLJobError:
@@ -156,19 +168,20 @@ async def submit(
             await _take_back(kube, code, namespace)
         raise
     if package is not None:
+        # Only now is the owner's uid known.
         await _own(kube, body, package, namespace)
     return Submission(body, code, _notes(package))
 
 
 def _with_backend(body: Json, environ: Mapping[str, str]) -> Json:
-    """With the backend that this environment asks for, which is not where the job goes; the spec's own comes first."""
+    """Add the backend that this environment names, which pods would not see; the spec's own comes first."""
     if environ.get(ENVIRONMENT, "").strip():
         body["spec"].setdefault("backend", {"name": chosen(None, None, environ)})
     return body
 
 
 async def _refuse_namesake(kube: Kube, job: str, namespace: str) -> None:
-    """Before anything is uploaded for a job that cannot be made."""
+    """Refuse a taken name before anything is uploaded."""
     from dljob.kube.api import DLJOBS, NotThereError
 
     try:
@@ -178,14 +191,8 @@ async def _refuse_namesake(kube: Kube, job: str, namespace: str) -> None:
     raise namesake(job, namespace, phase_of(there))
 
 
-def namesake(job: str, namespace: str, phase: str = "") -> UsageError:
-    """The name is taken."""
-    hint = f"take another with --name, or remove it: kubectl delete dljob {job} -n {namespace}"
-    return UsageError(f"there is a job {job} in namespace {namespace}{f', {phase}' if phase else ''}", hint=hint)
-
-
 async def _upload(kube: Kube, body: Json) -> bool:
-    """Make the ConfigMap; False when one with the same content was there."""
+    """Create the ConfigMap; return False when one with the same content exists."""
     from dljob.kube.api import CONFIG_MAPS, ApiError, NotThereError
 
     try:
@@ -203,8 +210,8 @@ def _no_namespace(message: str, namespace: str) -> NotFoundError:
     return NotFoundError(message, hint=f"kubectl create namespace {namespace}, or take another with -n")
 
 
-async def _create(kube: Kube, body: Json, namespace: str, source: Source | None) -> Json:
-    """POST the DLJob; unknown fields are refused, not dropped."""
+async def _create(kube: Kube, body: Json, namespace: str, source: JobFile | None) -> Json:
+    """Create the DLJob, strictly: the server refuses unknown fields instead of dropping them."""
     from dljob.kube.api import DLJOBS
 
     query = {"fieldValidation": "Strict", "fieldManager": kube.manager}
@@ -215,19 +222,23 @@ async def _create(kube: Kube, body: Json, namespace: str, source: Source | None)
 
 
 async def _take_back(kube: Kube, name: str, namespace: str) -> None:
-    """Remove the ConfigMap that was made for a job that was refused, unless another job took it meanwhile."""
+    """Delete the ConfigMap of a refused job, unless another job owns it by now."""
     from dljob.kube.api import CONFIG_MAPS, ApiError
 
     try:
+        # `uid` below: one of the same name that was made since this look is left alone.
         there = await kube.get(CONFIG_MAPS, name, namespace)
         if not there["metadata"].get("ownerReferences"):
             await kube.delete(CONFIG_MAPS, name, namespace, uid=there["metadata"]["uid"])
     except ApiError:
-        return  # the refusal itself is what the user must hear
+        return  # the user must read the refusal, not this failure; at worst a ConfigMap stays
 
 
 async def _own(kube: Kube, job: Json, package: Package, namespace: str) -> None:
-    """Let the code go with the job. One left by a job of that name that is being collected is made anew."""
+    """Make the DLJob the owner of its code.
+
+    A ConfigMap left by an earlier job of this name may just have been garbage-collected; then it is created again.
+    """
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 
     name = code_name(job["metadata"]["name"], package)

@@ -1,4 +1,4 @@
-"""Suspending a job and resuming it: `spec.suspend`, and how far the operator has come with it."""
+"""Suspend and resume: `spec.suspend`, and the operator's progress with it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Json = dict[str, Any]
 
 
 def is_suspended(job: Json) -> bool:
-    """Whether its spec says that it is to be suspended."""
+    """Whether the job's spec asks for suspension."""
     return part(job, "spec").get("suspend") is True
 
 
 async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
-    """Say in the spec whether the job is to be suspended; the DLJob as it is then.
+    """Set `spec.suspend` and return the DLJob as stored.
 
     Raises:
         NotFoundError: the job has ended.
-        UsageError: it runs on a RayCluster that is not its own.
-        UnreachableError: the cluster's DLJob knows no spec.suspend.
+        UsageError: it runs on a RayCluster that was not made for it.
+        UnreachableError: this cluster's CRD has no spec.suspend.
     """
     from dljob.api.kubernetes.refusals import OLDER
     from dljob.kube.api import DLJOBS
@@ -41,40 +41,42 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
     meta = job["metadata"]
     patch = {"metadata": {"uid": meta["uid"]}, "spec": {"suspend": on}}
     made = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
-    if is_suspended(made) != on:
+    if is_suspended(made) != on:  # an older CRD drops the unknown field without a word
         raise UnreachableError("this cluster's DLJob knows no spec.suspend", hint=OLDER)
     return made
 
 
 async def halted(kube: Kube, job: Json) -> Json:
-    """The job once nothing of it is left but the DLJob.
+    """Wait until only the DLJob is left, and return it.
 
     Raises:
-        NotFoundError: it ended before, or was deleted.
-        UsageError: somebody has resumed it meanwhile.
+        NotFoundError: the job ended before, or was deleted.
+        UsageError: the job was resumed meanwhile.
     """
     last = job
     async with aclosing(changes(kube, job)) as found:
         async for last in found:
             if not is_suspended(last):
                 raise UsageError(f"job {place_of(job)} has been resumed meanwhile")
+            # Suspended is True only when all pods are gone, however long a lost node holds one (ADR 35).
             if phase_of(last) == "Suspended":
                 return last
     raise NotFoundError(f"job {place_of(job)} ended before: {phase_of(last)}")
 
 
 async def runs(kube: Kube, job: Json) -> Json:
-    """The job once it runs again, or has ended.
+    """Wait until the job runs again or has ended, and return it.
 
     Raises:
-        NotFoundError: it was deleted.
-        UsageError: somebody has suspended it meanwhile.
+        NotFoundError: the job was deleted.
+        UsageError: the job was suspended meanwhile.
     """
     last, generation = job, int(job["metadata"].get("generation", 0))
     async with aclosing(changes(kube, job)) as found:
         async for last in found:
             if is_suspended(last):
                 raise UsageError(f"job {place_of(job)} has been suspended meanwhile")
+            # A status of an earlier spec may still say Running, from before the suspension.
             seen = int(status_of(last).get("observedGeneration", 0)) >= generation
             if seen and phase_of(last) == "Running":
                 break

@@ -1,4 +1,4 @@
-"""What happened to a job: Kubernetes' Events about it, and its PrimeMaster's notes, as one timeline."""
+"""Timeline of a job: Kubernetes' Events about it, merged with its PrimeMaster's notes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Json = dict[str, Any]
 
 
 def unix(text: object) -> float | None:
-    """RFC 3339 as unix seconds; None for what is none."""
+    """Convert RFC 3339 to unix seconds; None for any other text."""
     with suppress(ValueError):
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     return None
 
 
 def note_of(event: Mapping[str, Any]) -> Json:
-    """An Event in the shape of PrimeMaster's notes, with its `type`, and its `count` when it was repeated."""
+    """Convert an Event to the shape of PrimeMaster's notes, with its `type`, and `count` when it was repeated."""
+    # The latest time first: a repeated Event counts as new, and its creation may be hours ago.
     series = part(event, "series")
     times = (series.get("lastObservedTime"), event.get("eventTime"), event.get("deprecatedLastTimestamp"),
              part(event, "metadata").get("creationTimestamp"))  # fmt: skip
@@ -43,30 +44,31 @@ def note_of(event: Mapping[str, Any]) -> Json:
 
 
 def without_echoes(notes: list[Json], events: list[Json]) -> list[Json]:
-    """The notes that the operator has not made Events of: same reason, and the note's words are in the Event's."""
+    """Drop notes that the operator has also published as Events: same reason, and the Event contains the message."""
     said = [(event["reason"], event["message"]) for event in events]
     return [n for n in notes if not any(n["reason"] == reason and n["message"] in words for reason, words in said)]
 
 
 @dataclass(slots=True)
-class Timeline:
-    """What is new since the last time."""
+class EventFeed:
+    """Feed of a job's timeline; each call of `news` returns the entries since the last one."""
 
     own: bool = True
-    """Whether PrimeMaster is asked, too: Events come from the operator and need no token."""
+    """Whether to ask PrimeMaster as well; Events alone come from the operator and need no token."""
     _seen: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     _seq: int = 0
     _attempt: int = 0
-    """Whose notes `_seq` counts; 0: not known yet."""
+    """Attempt whose notes `_seq` counts; 0: not known yet."""
     _events: list[Json] = field(default_factory=list[Json])
     silent: str = ""
-    """Why PrimeMaster was not heard the last time; empty when it was."""
+    """Why PrimeMaster did not answer the last time; empty when it did."""
 
     async def news(self, kube: Kube, job: Json) -> list[Json]:
-        """The new entries, by time."""
+        """Return the new entries, sorted by time."""
         events = await self._from_events(kube, job)
         self._events += events
         notes = await self._from_master(kube, job) if self.own else []
+        # Against all Events so far: the operator may publish a note before it is read here, or seconds after.
         return sorted([*events, *without_echoes(notes, self._events)], key=lambda note: note["time"])
 
     async def _from_events(self, kube: Kube, job: Json) -> list[Json]:
@@ -78,10 +80,11 @@ class Timeline:
         except ApiError as error:
             if not jobs.passing(error.status):
                 raise
-            return []
+            return []  # the API server is away for a moment: the next call lists everything again
         fresh: list[Json] = []
         for event in found:
             note = note_of(event)
+            # A repetition raises the count of the same Event, and is shown again.
             key = (str(event["metadata"]["uid"]), int(note.get("count", 1)))
             if key not in self._seen:
                 self._seen.add(key)
@@ -90,17 +93,19 @@ class Timeline:
 
     async def _from_master(self, kube: Kube, job: Json) -> list[Json]:
         notes: list[Json] = []
+        # Between attempts there is no new number: the last one's notes may still come.
         attempt = jobs.begun(job) or self._attempt
-        if attempt != self._attempt:  # its PrimeMaster counts from 1
+        if attempt != self._attempt:  # a new PrimeMaster, which numbers its notes from 1
             self._attempt, self._seq = attempt, 0
         try:
             head = await gate.reach(kube, job)
-            while some := await head.notes(self._seq):  # it gives so many at once
+            while some := await head.notes(self._seq):  # the gateway answers with a limited number of notes
                 notes += some
                 self._seq = max(int(note["seq"]) for note in some)
         except gate.NotYetError:
-            self.silent = ""  # nobody is there who could know more
+            self.silent = ""  # before the start there are no notes to miss
         except (UnreachableError, NotFoundError) as error:
+            # Not an error: Events alone are still worth showing, and the caller says what is missing.
             self.silent = error.message
         else:
             self.silent = ""
@@ -108,8 +113,8 @@ class Timeline:
 
 
 async def follow(kube: Kube, job: Json) -> AsyncGenerator[Json]:
-    """What happened, and what happens until the job has ended."""
-    timeline = Timeline()
+    """Yield the timeline so far, and new entries until the job has ended."""
+    timeline = EventFeed()
     async with aclosing(jobs.each_second(kube, job)) as moments:
         async for now in moments:
             for note in await timeline.news(kube, now):

@@ -1,4 +1,4 @@
-"""Whole logs of a job, where its checkpoints are: on a volume that this machine may have mounted as well, or not."""
+"""Whole logs of a job, kept beside its checkpoints on a volume, which this machine may have mounted too."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime import kept_logs
+from dljob.api.logs import LogTail
+from dljob.runtime.logs import archive
 
 _FILE = re.compile(r"(.+)-(\d+)\.(\d+)\.log")
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 
 def place(job: Mapping[str, Any]) -> Path | None:
-    """The folder with an attempt's folders; None for a job without a checkpoint path, or with a cluster of others."""
+    """Return the folder of all attempts; None for a job without a checkpoint path, or on a RayCluster not its own."""
     spec, meta = job["spec"], job["metadata"]
     checkpoint: Mapping[str, str] = spec.get("checkpoint") or {}
     path = checkpoint.get("path", "")
     if not path or spec.get("rayClusterRef"):
         return None
-    return kept_logs.root(path, meta["name"], meta["uid"]) / "logs"
+    return archive.root(path, meta["name"], meta["uid"]) / "logs"
 
 
 def told(job: Mapping[str, Any]) -> str:
-    """Where the whole logs are, in words; empty: nowhere."""
+    """Describe where the whole logs are; empty when there are none."""
     folder = place(job)
     if folder is None:
         return ""
@@ -34,7 +35,7 @@ def told(job: Mapping[str, Any]) -> str:
 
 
 def read(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """All that these ranks wrote, attempt after attempt; empty where this machine does not have the volume."""
+    """Return the whole output of ranks, in order of attempts; empty when this machine does not have the volume."""
     folder = place(job)
     found: list[tuple[int, str, int, int, Path]] = []
     for path in folder.glob("attempt-*/*.log") if folder else ():
@@ -43,7 +44,13 @@ def read(job: Mapping[str, Any], ranks: Iterable[tuple[str, int]]) -> dict[tuple
             found.append((int(attempt[1]), name[1], int(name[2]), int(name[3]), path))
     wanted = set(ranks)
     texts: dict[tuple[str, int], str] = {}
+    # By attempt and incarnation, as they were written.
     for _, role, rank, _, path in sorted(found):
         if (role, rank) in wanted:
-            texts[role, rank] = texts.get((role, rank), "") + path.read_text(encoding="utf-8", errors="replace")
+            texts[role, rank] = texts.get((role, rank), "") + _text(path)
     return texts
+
+
+def _text(path: Path) -> str:
+    """Return all data of a log; parts cut out of its middle are skipped."""
+    return b"".join(LogTail("", 0, path).pieces()).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""`dljob chaos`."""
+"""`dljob chaos`: inject faults into a running job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cyclopts import Parameter
 from dljob.cli import chaos as shown
 from dljob.cli import output
 from dljob.cli.attach import attached, local
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
 from dljob.errors import ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from dljob.api.registry import JobRecord
+    from dljob.api.registry import RegistryEntry
     from dljob.plan.model import JobPlan
-    from dljob.runtime.inflict import Inflictor
-    from dljob.runtime.launch import JobConnection
+    from dljob.runtime.control_socket.client import Connection
+    from dljob.runtime.faults.injector import FaultInjector
 
 LOOK_S = 0.5
 
@@ -29,19 +29,20 @@ def chaos(
     file: Path,
     /,
     *,
-    where: Where = HERE,
+    where: JobTarget = HERE,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
-    """Do the faults of a file to a running job of this machine, and tell what it did about each.
+    """Inject the faults of a file into a running job on this machine, and report its reaction to each.
 
-    Times and events count from now on. Returns when everything was done and the job runs as before, or is over. Exits
-    with 1 when something is not as the file expects. Ctrl-C does no more, and lets go on what was stopped for a time.
+    Times and events count from now on. Returns when all faults are injected and the job runs as before, or is over.
+    Exits with 1 when a reaction differs from the file's expectation. Ctrl-C stops injecting and resumes paused
+    processes.
 
     Args:
         job: name or uid.
         file: YAML list of faults, as for `dljob run --faults`.
-        where: on which side; on Kubernetes it is refused: no process of a pod can be reached from here.
-        form: table, json or yaml, of what was done.
+        where: this machine; on Kubernetes it is refused, since processes of pods cannot be reached from here.
+        form: table, json or yaml, for the report.
     """
     if where.remote:
         raise UsageError(
@@ -53,13 +54,14 @@ def chaos(
         return _inflict(record, handle.connection, file, form)
 
 
-def _inflict(record: JobRecord, connection: JobConnection, file: Path, form: output.TableFormat) -> ExitCode:
+def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: output.TableFormat) -> ExitCode:
     from dljob.plan.targets import load_faults
-    from dljob.runtime.harm import raylets_here
-    from dljob.runtime.inflict import Inflictor
+    from dljob.runtime.faults.injector import FaultInjector
+    from dljob.runtime.faults.signals import raylets_here
 
     plan = _plan(record)
     status, raylets = connection.status(), raylets_here(record.address)
+    # Refused as a whole: half of a scenario would prove nothing.
     elsewhere = {rank["node"] for rank in status["ranks"] if rank["node"]} - raylets.keys()
     if elsewhere:
         raise UnreachableError(
@@ -67,7 +69,7 @@ def _inflict(record: JobRecord, connection: JobConnection, file: Path, form: out
             hint="dljob chaos signals processes of this machine only",
         )
     faults = load_faults(file, plan, tuple(sorted(raylets)))
-    inflictor = Inflictor(faults, plan, connection, begin=time.time(), raylets=lambda: raylets_here(record.address))
+    inflictor = FaultInjector(faults, plan, connection, begin=time.time(), raylets=lambda: raylets_here(record.address))
     try:
         status = _watch(connection, inflictor)
     finally:
@@ -80,11 +82,11 @@ def _inflict(record: JobRecord, connection: JobConnection, file: Path, form: out
     return shown.verdict(told)
 
 
-def _plan(record: JobRecord) -> JobPlan:
-    """The job's plan, from the spec in its folder."""
+def _plan(record: RegistryEntry) -> JobPlan:
+    """Return the job's plan, from the spec in its folder."""
     from dljob.plan.plan import plan
-    from dljob.runtime.entries import SPEC
-    from dljob.spec.load import parse
+    from dljob.runtime.journal.job_record import SPEC
+    from dljob.spec.loading.load import parse
 
     try:
         return plan(parse(json.loads((record.folder / SPEC).read_text(encoding="utf-8"))))
@@ -92,11 +94,12 @@ def _plan(record: JobRecord) -> JobPlan:
         raise UnreachableError(f"cannot read the spec of job {record.name} in {record.dir}: {error}") from None
 
 
-def _watch(connection: JobConnection, inflictor: Inflictor) -> dict[str, Any]:
-    """Until everything was done and is well again, or the job is over; gives the last status."""
-    from dljob.runtime.entries import FINAL
+def _watch(connection: Connection, inflictor: FaultInjector) -> dict[str, Any]:
+    """Watch until all faults are injected and recovered from, or the job is over; return the last status."""
+    from dljob.runtime.journal.job_record import FINAL
 
     look = shown.Looking(inflictor, output.say)
+    # Earlier notes are skipped: faults wait for events from now on.
     notes = connection.notes()
     version, seq = 0, notes[-1]["seq"] if notes else 0
     while True:

@@ -1,4 +1,4 @@
-"""`dljob crd`."""
+"""`dljob crd`: print the CRD."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dljob.cli import output
 
 
 def crd(*, form: Annotated[output.DataFormat, Parameter(name=("--output", "-o"))] = "yaml") -> None:
-    """Print the CustomResourceDefinition: every field of a job, described.
+    """Print the CustomResourceDefinition, which describes every field of a job.
 
     Args:
         form: yaml or json.

@@ -1,4 +1,4 @@
-"""`dljob doctor`."""
+"""`dljob doctor`: check this machine and the cluster."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
 from dljob.errors import ExitCode
 
 
 def doctor(
-    *, where: Where = HERE, form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table"
+    *, where: JobTarget = HERE, form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table"
 ) -> ExitCode:
-    """Check what jobs need, here and on the cluster of the kubeconfig: one line each, with the fix.
+    """Check the requirements of jobs, on this machine and on the kubeconfig's cluster, with a fix for each.
 
-    Nothing is changed anywhere. Exits with 1 when something is missing.
+    On this machine: packages, names and addresses, ports, CPUs and memory within the control group, shared memory,
+    disks, limits of files and processes, devices as seen by drivers, torch and Ray, and remains of earlier jobs.
+
+    With a flag that selects a cluster, most checks of this machine are left out. Nothing is changed anywhere. Exits
+    with 1 when a check fails; warnings do not count.
 
     Args:
-        where: which cluster.
+        where: the cluster.
         form: table, json or yaml.
     """
+    from dljob.cli.kubernetes import checks
     from dljob.cli.kubernetes import doctor as look
+    from dljob.cli.machine.checks import here
 
-    findings = look.here()
+    findings = look.here() + ([] if where.remote else here())
     if where.remote or look.has_cluster():
-        findings += asyncio.run(look.examine(where))
+        # The only command that looks at a cluster unasked: it changes nothing, and says where it looked (ADR 13).
+        findings += asyncio.run(checks.examine(where))
     else:
-        findings.append(look.Finding("cluster", "skip", "no kubeconfig, so no cluster was looked at"))
+        findings.append(look.CheckResult("cluster", "skip", "no kubeconfig, so no cluster was looked at"))
     if form == "table":
         output.data("\n".join(look.lines(findings)))
     else:

@@ -1,49 +1,134 @@
-"""`dljob logs`: what the ranks wrote."""
+"""`dljob logs`: output of the ranks, or PrimeMaster's log."""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from dljob.api import logs as reader
+from dljob.api import master_log
 from dljob.cli import output
 from dljob.cli.attach import local
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
 from dljob.errors import UsageError
+
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_UNITS = (86_400, 3600, 60, 1)
+_TIME = "%Y-%m-%dT%H:%M:%S"
+_SINCE = "write a span (90s, 10m, 1h30m, 2d) or a past time (2026-08-01T14:30, 2026-08-01T12:30:00Z)"
 
 
 def logs(
     job: str,
+    target: str | None = None,
     /,
     *,
-    where: Where = HERE,
+    where: JobTarget = HERE,
     role: str | None = None,
     rank: int | None = None,
     tail: int | None = None,
+    since: Annotated[str | None, Parameter(name="--since", allow_leading_hyphen=True)] = None,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
+    master: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Show the output of a job's ranks, each line after [role/rank].
+    """Show the output of a job's ranks, each line with the prefix [role/rank].
 
     Args:
         job: name or uid.
-        where: on which side.
-        role: only of this role.
-        rank: only of this rank.
-        tail: only the last so many lines of each rank.
-        follow: go on until the job is over.
+        target: a role such as rollout, or a rank such as rollout/2; short for --role and --rank.
+        where: this machine, or a cluster.
+        role: only this role.
+        rank: only this rank.
+        tail: only the last TAIL lines of each rank.
+        since: only output since then: 90s, 10m, 1h30m, 2d, or a time such as 2026-08-01T14:30.
+        follow: continue until the job is over.
+        master: show PrimeMaster's decisions and reasons instead of the ranks' output.
     """
     if tail is not None and tail < 0:
         raise UsageError(f"--tail is a number of lines, not {tail}")
+    if target is not None:
+        role, rank = _target(target, role, rank)
+    begin = None if since is None else reader.Since(moment(since, time.time()), output.say)
+    if master:
+        _master(job, where, chosen=(role, rank) != (None, None), tail=tail, since=begin, follow=follow)
+        return
     if where.remote:
         from dljob.cli.kubernetes.logs import logs as remote
 
-        remote(job, where, role=role, rank=rank, tail=tail, follow=follow)
+        remote(job, where, follow=follow, role=role, rank=rank, tail=tail, since=begin)
         return
     record = local("logs", job)
-    if not follow:
-        for line in reader.read(record.folder, role=role, rank=rank, tail=tail):
-            output.data(str(line))
-        return
-    for line in reader.follow(record.folder, lambda: record.over or record.stale, role=role, rank=rank, tail=tail):
+    if follow:
+        lines = reader.follow(
+            record.folder, lambda: record.over or record.stale, role=role, rank=rank, tail=tail, since=begin
+        )
+    else:
+        lines = reader.read(record.folder, role=role, rank=rank, tail=tail, since=begin)
+    for line in lines:
         output.data(str(line))
+
+
+def _master(
+    job: str, where: JobTarget, *, chosen: bool, tail: int | None, since: reader.Since | None, follow: bool
+) -> None:
+    """Print PrimeMaster's log.
+
+    Raises:
+        UsageError: beside a role or a rank.
+    """
+    if chosen:
+        raise UsageError("--master and a role or rank", hint="PrimeMaster belongs to the whole job: leave one out")
+    begin = None if since is None else since.moment
+    if where.remote:
+        from dljob.cli.kubernetes.logs import master as remote
+
+        remote(job, where, follow=follow, tail=tail, since=begin)
+        return
+    record = local("logs", job)
+    if follow:
+        lines = master_log.follow(record.folder, lambda: record.over or record.stale, tail=tail, since=begin)
+    else:
+        lines = master_log.read(record.folder, tail=tail, since=begin)
+    for line in lines:
+        output.data(line)
+
+
+def moment(said: str, now: float) -> float:
+    """Parse the moment of `--since` to unix time; a time without a zone is in this machine's.
+
+    Raises:
+        UsageError: it is no moment, or in the future.
+    """
+    parts = _SPAN.fullmatch(said)
+    try:
+        # The pattern of spans also matches the empty text, which is no span.
+        at = now - _seconds(parts) if parts and said else datetime.fromisoformat(said).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"--since {said!r} is neither a span nor a time", hint=_SINCE) from None
+    if at > now:
+        raise UsageError(
+            f"--since {said} is in the future: it is {time.strftime(_TIME, time.localtime(now))} now", hint=_SINCE
+        )
+    return max(0.0, at)
+
+
+def _seconds(parts: re.Match[str]) -> float:
+    return sum(float(count) * unit for count, unit in zip(parts.groups(default="0"), _UNITS, strict=True))
+
+
+def _target(target: str, role: str | None, rank: int | None) -> tuple[str, int | None]:
+    """Parse a target into role and rank.
+
+    Raises:
+        UsageError: it is malformed, or flags name role and rank too.
+    """
+    name, slash, number = target.partition("/")
+    if role is not None or rank is not None:
+        raise UsageError(f"{target} and --role or --rank", hint="say it once")
+    if not name or (slash and not number.isdecimal()):
+        raise UsageError(f"{target!r} is no target", hint="write a role such as rollout, or a rank such as rollout/2")
+    return name, int(number) if slash else None

@@ -1,4 +1,4 @@
-"""`dljob plan`: what runs where, without any cluster."""
+"""`dljob plan`: table of the placement, without any cluster."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from dljob.errors import PlacementError
-from dljob.master.assign import Refusal, assign, spare_nodes
-from dljob.master.views import NodeView
+from dljob.master.start.assign import Refusal, assign, spare_nodes
+from dljob.master.state.views import NodeView
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.words import ranges, resources_text
-from dljob.spec.emit import to_yaml
 from dljob.spec.quantity import show, show_memory
+from dljob.spec.text.emit import to_yaml
+from dljob.telemetry.wording import counted
 
-PlanOutput = Literal["table", "json", "yaml", "manifest"]
+PlanOutput = Literal["table", "json", "yaml"]
 _NODE_NAME_LENGTH = 20
 
 Rows = list[tuple[str, ...]]
 
 
 def render_plan(plan: JobPlan, nodes: Iterable[NodeView], output: PlanOutput) -> str:
-    """The plan on these nodes as text that ends in a newline; `manifest` is the RayCluster as YAML.
+    """Render the plan on these nodes as text that ends in a newline.
 
     Raises:
-        PlacementError: The units do not fit on the nodes.
+        PlacementError: the units do not fit on the nodes.
     """
-    if output == "manifest":
-        return to_yaml(dict(plan.manifest))
+    # The head carries no units.
     layout = _Layout(plan, tuple(node for node in nodes if not node.head))
     if output == "table":
         return layout.table()
@@ -37,10 +37,11 @@ def render_plan(plan: JobPlan, nodes: Iterable[NodeView], output: PlanOutput) ->
 
 
 class _Layout:
-    """A plan with a node for each of its units."""
+    """A plan with a node assigned to each unit."""
 
     def __init__(self, plan: JobPlan, nodes: Sequence[NodeView]) -> None:
         units = list(plan.units.values())
+        # PrimeMaster's own function, so that the preview places units as the job will.
         found = assign(units, nodes, reserve_nodes=spare_nodes(plan))
         if isinstance(found, Refusal):
             raise PlacementError(f"job {plan.name} does not fit: {found.why}", hint=_hint(found))
@@ -54,12 +55,12 @@ class _Layout:
             self.on_node[found.nodes[unit.name]].append(unit)
 
     def table(self) -> str:
-        """Three tables: roles, units, machines; what repeats is one row."""
+        """Return tables of roles, units and machines; equal rows are merged into one."""
         plan = self.plan
         ranks = sum(role.replicas for role in plan.roles.values())
         head = (
-            f"{plan.name}: {_many(len(plan.roles), 'role')}, {_many(ranks, 'rank')}, {_many(len(self.units), 'unit')}, "
-            f"{_many(len(self.nodes), 'machine')}; plan {plan.digest}"
+            f"{plan.name}: {counted(len(plan.roles), 'role')}, {counted(ranks, 'rank')}, "
+            f"{counted(len(self.units), 'unit')}, {counted(len(self.nodes), 'machine')}; plan {plan.digest}"
         )
         roles = [("ROLE", "TYPE", "RANKS", "GROUPS", "EACH RANK TAKES", "RESTARTS", "COMM", "RUNS")]
         roles += [_role_row(role) for role in plan.roles.values()]
@@ -71,7 +72,7 @@ class _Layout:
         return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
     def _machine_rows(self) -> Rows:
-        """Neighbours that carry as many ranks of each role and have as much left are one row."""
+        """Merge neighbours that carry the same ranks per role and have the same left over into one row."""
         rows: Rows = []
         alike = [self._likeness(node) for node in self.nodes]
         start = 0
@@ -95,11 +96,12 @@ class _Layout:
     def _left(self, node: NodeView) -> Resources:
         bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
         taken = add_up(*(resources for resources in bundles if resources != LEAST))
+        # Resources that a node does not state are not limited on it.
         stated = {name for name, _ in node.free}
         return add_up(node.free, tuple((name, -amount) for name, amount in taken if name in stated))
 
     def data(self) -> dict[str, Any]:
-        """The whole layout as JSON takes it; amounts are spelt as in the spec, ranks as ranges."""
+        """Return the whole layout as JSON data; amounts in the spec's spelling, ranks as ranges."""
         return {
             "name": self.plan.name,
             "digest": self.plan.digest,
@@ -148,7 +150,7 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
 
 
 def _unit_rows(series: Series) -> Rows:
-    """One row for all units of one shape."""
+    """Return one row for all units of one shape."""
     rows: Rows = []
     for shape in series.shapes:
         held = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
@@ -224,10 +226,6 @@ def _group(node: NodeView) -> str:
 def _names(run: Sequence[NodeView]) -> str:
     first, last = run[0].id[:_NODE_NAME_LENGTH], run[-1].id[:_NODE_NAME_LENGTH]
     return first if len(run) == 1 else f"{first} .. {last} ({len(run)})"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _hint(refusal: Refusal) -> str:

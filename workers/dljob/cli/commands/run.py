@@ -1,63 +1,120 @@
-"""`dljob run`: a job watched to its end, on a Ray of its own or on a cluster."""
+"""`dljob run`: run a job to its end, on an embedded Ray or on a cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, Where
+from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
+from dljob.cli.rank_output import EVERYTHING, selected
+from dljob.cli.where import HERE, JobTarget
 from dljob.errors import UsageError
+
+if TYPE_CHECKING:
+    from dljob.cli.runner import Runner
+    from dljob.spec.model import DLJobManifest
 
 
 def run(
     file: Path,
     /,
     *,
-    where: Where = HERE,
+    where: JobTarget = HERE,
+    changes: Overrides = UNCHANGED,
     faults: Path | None = None,
     pretend: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     upload: bool | None = None,
+    replace: Annotated[bool, Parameter(negative="")] = False,
     stop_on_interrupt: Annotated[bool, Parameter(negative="")] = False,
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative="")] = False,
+    roles: str | None = None,
+    detach: Annotated[bool, Parameter(name=("--detach", "-d"), negative="")] = False,
     form: Annotated[output.DataFormat, Parameter(name=("--output", "-o"))] = "json",
 ) -> int:
     """Run a job and watch it to its end: on this machine, or on Kubernetes.
 
-    Here, a Ray is started for it and gone with it: one raylet for each machine of the plan, at most 8. The file's
-    folder is the working directory of the ranks and on their path, and Ctrl-C stops the job. On Kubernetes the folder
-    goes along, the ranks' lines are shown, and after Ctrl-C the job goes on; a second one stops it. The last line on
-    stdout is JSON: seconds and restarts, with the job's result here, with its phase and last step on Kubernetes.
+    On this machine the job gets a Ray of its own, which ends with it: one raylet for each machine of the plan, at most
+    8. The file's folder is the working directory of the ranks and on their path. Ctrl-C stops the job. On Kubernetes
+    the folder is uploaded; after Ctrl-C the job goes on, and a second Ctrl-C stops it. The ranks' lines have the prefix
+    [role/rank], at most 200 lines per second and rank. The last line on stdout is JSON: seconds and restarts, with the
+    job's result on this machine, with phase and last step on Kubernetes.
 
     Args:
         file: YAML or JSON file.
-        where: on which side.
-        faults: here: a file of faults to do to it, such as - {when: {step: 15}, target: rollout/1, fault: kill}; exits
-            with 1 when the job says of one something else than the file expects.
-        pretend: here: devices that every raylet declares though this machine has none, such as NPU=8; may be repeated.
-        upload: on Kubernetes: send the folder along, or do not, since the image has the code; left out: send it, unless
-            the spec says where the code is, and it is there.
-        stop_on_interrupt: on Kubernetes: the first Ctrl-C stops the job.
-        form: json or yaml, of the result.
+        where: this machine, or a cluster.
+        changes: changes of the file.
+        faults: on this machine: inject the faults of this file, such as - {when: {step: 15}, target: rollout/1, fault:
+            kill}; exits with 1 when the job's reaction differs from the file's expectation.
+        pretend: on this machine: devices that every raylet declares without having them, such as NPU=8; may be
+            repeated.
+        upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
+            spec names a place of the code that exists.
+        replace: stop a running job of the same name first; on Kubernetes, delete it.
+        stop_on_interrupt: on Kubernetes: let the first Ctrl-C stop the job.
+        quiet: do not show the output of ranks; dljob logs has it.
+        roles: show only the output of these roles: trainer,rollout.
+        detach: on this machine: return once the job is accepted; it goes on, with its own Ray, until it ends or is
+            stopped.
+        form: json or yaml, for the result; with --detach for name, uid and folder.
     """
+    # Flags first: a mistake in them costs no reading, and no import of the runtime.
+    shown = selected(quiet=quiet, roles=roles)
+    _check(where, local=faults is not None or bool(pretend), remote=stop_on_interrupt or upload is not None)
+    _check_detached(detach=detach, watched=where.remote or faults is not None or shown != EVERYTHING)
     if where.remote:
-        if faults is not None or pretend:
-            raise UsageError("--faults and --pretend are for a run on this machine")
         from dljob.cli.kubernetes.run import run as remote
         from dljob.cli.kubernetes.submit import given
 
-        return remote(given(file, upload=upload), where, form, stop_on_interrupt=stop_on_interrupt)
-    if stop_on_interrupt or upload is not None:
+        what = given(file, upload=upload, changes=changes, replace=replace)
+        return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
+    manifest = manifest_of(file, changes=changes, here=True)
+    folder = folder_of(file, manifest)
+    if detach:
+        from dljob.cli.detach import start
+
+        return start(manifest, folder, pretend=pretend, replace=replace, form=form)
+    made = _runner(manifest)
+    return made(manifest, folder, faults=faults, pretend=pretend, form=form, shown=shown, replace=replace).run()
+
+
+def _check(where: JobTarget, *, local: bool, remote: bool) -> None:
+    """Refuse flags that belong to the other place.
+
+    Raises:
+        UsageError: there is such a flag.
+    """
+    if where.remote and local:
+        raise UsageError("--faults and --pretend are for a run on this machine")
+    if remote and not where.remote:
         raise UsageError(
             "--stop-on-interrupt, --upload and --no-upload are for a run on Kubernetes", hint="add --kubernetes"
         )
-    from dljob.cli.given import folder_of, manifest_of
-    from dljob.cli.runner import Runner
-    from dljob.runtime.backend import chosen
 
-    manifest = manifest_of(file)
+
+def _check_detached(*, detach: bool, watched: bool) -> None:
+    """Refuse `--detach` together with flags about watching.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if detach and watched:
+        raise UsageError(
+            "--detach is for a run on this machine that is not watched: not with --faults, --quiet or --roles",
+            hint="on Kubernetes dljob submit returns when the job is accepted",
+        )
+
+
+def _runner(manifest: DLJobManifest) -> type[Runner]:
+    """Return the runner for the job's backend."""
+    from dljob.cli.runner import Runner
+    from dljob.runtime.backend.interface import chosen
+
     asked = manifest.spec.backend
-    if chosen(None, asked.name if asked else None) == "yr":
-        from dljob.cli.yr_runner import YrRunner as Runner
-    return Runner(manifest, folder_of(file, manifest), faults=faults, pretend=pretend, form=form).run()
+    if chosen(None, asked.name if asked else None) != "yr":
+        return Runner
+    from dljob.cli.yr_runner import YrRunner
+
+    return YrRunner

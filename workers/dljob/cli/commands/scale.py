@@ -1,21 +1,23 @@
-"""`dljob scale`."""
+"""`dljob scale`: change the size of an Elastic role."""
 
 from __future__ import annotations
 
 from dljob.cli import output
 from dljob.cli.attach import attached, local
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
+from dljob.telemetry.wording import counted
 
 
-def scale(job: str, size: str, /, *, where: Where = HERE) -> None:
-    """Give an Elastic role of a running job another number of ranks, within minReplicas and maxReplicas.
+def scale(job: str, size: str, /, *, where: JobTarget = HERE) -> None:
+    """Change the number of ranks of a running job's Elastic role, within minReplicas and maxReplicas.
 
-    It gets what there is room for, once what its ranks copied is on disk, and more when there is room.
+    The role gets the ranks for which there is capacity, after its checkpoints are on disk, and the rest when more
+    capacity appears.
 
     Args:
         job: name or uid.
         size: the role and its ranks, such as trainer=4.
-        where: on which side.
+        where: this machine, or a cluster.
     """
     from dljob.api.values import role_size
 
@@ -28,4 +30,4 @@ def scale(job: str, size: str, /, *, where: Where = HERE) -> None:
     record = local("scale", job)
     with attached(record) as handle:
         handle.scale(role, ranks)
-    output.say(f"{role} is to have {ranks} ranks; see dljob events {record.name} --follow")
+    output.say(f"{role} is to have {counted(ranks, 'rank')}; see dljob events {record.name} --follow")

@@ -1,4 +1,4 @@
-"""`dljob plan`: the command; what it shows is drawn in `plan.py`."""
+"""`dljob plan`: the command; `plan.py` renders its tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
 
     Args:
         file: YAML or JSON file.
-        form: table, json, yaml, or manifest (the RayCluster that would carry the job).
+        form: table, json, yaml, or manifest (the RayCluster that would run the job).
     """
     from dljob.cli.commands.plan import render_plan
-    from dljob.master.assign import would_be_nodes
+    from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve
-    from dljob.spec.load import load_file
+    from dljob.raycluster.render import preview_raycluster
+    from dljob.spec.loading.load import load_file
+    from dljob.spec.text.emit import to_yaml
 
-    resolved = resolve(load_file(file))
-    output.data(render_plan(resolved, would_be_nodes(resolved), form))
+    manifest = load_file(file)
+    resolved = resolve(manifest)
+    if form == "manifest":
+        output.data(to_yaml(preview_raycluster(resolved, manifest)))
+    else:
+        output.data(render_plan(resolved, would_be_nodes(resolved), form))

@@ -1,4 +1,4 @@
-"""`dljob sim`: PrimeMaster's core under virtual time and seeded faults."""
+"""`dljob sim`: simulation of PrimeMaster's core in virtual time, with seeded faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dljob.cli import output
 from dljob.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from dljob.sim.drive import Case
+    from dljob.testing.simulate.drive import Case
 
 
 def sim(
@@ -21,6 +21,7 @@ def sim(
     /,
     *,
     seeds: int | None = None,
+    first: Annotated[int | None, Parameter(name="--from")] = None,
     seed: int | None = None,
     replay: Path | None = None,
     save: Path | None = None,
@@ -33,27 +34,28 @@ def sim(
     faults: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
-    """Try PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and doubled events.
+    """Test PrimeMaster's decisions against faults: crashes, kills, lost nodes, late and duplicated events.
 
-    Neither Ray nor a cluster is needed: nodes, processes and time are modelled. Each seed is a job and what goes wrong
-    with it. A seed that breaks a law is cut down to the faults that it takes. Exits with 1 when any does.
+    Neither Ray nor a cluster is needed: nodes, processes and time are simulated. Each seed is a job with its faults. A
+    seed that violates an invariant is reduced to the faults that are needed for it. Exits with 1 if any seed does.
 
     Args:
-        file: the job to try; left out, each seed makes a small one of its own.
-        seeds: how many seeds, from 0; left out: 100.
-        seed: this one alone, with all that happens, line by line.
-        replay: a case as `--save` wrote it, with all that happens.
-        save: a folder for the cases that broke a law.
-        nodes: simulate one large job of eight devices on each of so many nodes, which fail as often as published.
-        days: for so many days; left out: 30.
-        world: so many of its nodes train together, as one torch world; each of the others serves alone. Left out: 128.
-        explore: explore small worlds completely instead: every order of what can happen, every fault at every moment.
-        operator: try the operator instead: against a failing API server, other operators, KubeRay and its users.
-        most: with at most so many faults each; left out: with as many as take a few seconds.
-        faults: do the faults of this file to the job, as `dljob run --faults` does, and tell what it did about each.
+        file: the job to test; default: each seed generates a small one.
+        seeds: number of seeds; default: 100.
+        first: first seed; default: 0.
+        seed: run only this seed, and print everything that happens.
+        replay: run a case written by `--save`, and print everything that happens.
+        save: folder for the cases that violate an invariant.
+        nodes: simulate one large job with eight devices on each of so many nodes, which fail at published rates.
+        days: simulated days of the large job; default: 30.
+        world: nodes of the large job that form one torch world; each other node serves alone. Default: 128.
+        explore: explore small worlds exhaustively instead: every order of events, every fault at every moment.
+        operator: test the operator instead: with a failing API server, other operators, KubeRay and users.
+        most: maximum number of faults per world; default: as many as take a few seconds.
+        faults: inject the faults of this file, as `dljob run --faults` does, and report the reaction to each.
         form: table, json or yaml.
     """
-    given = {"seeds": seeds, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
+    given = {"seeds": seeds, "from": first, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
     given |= {"world": world, "explore": explore, "operator": operator, "most": most, "faults": faults}
     _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
     if explore:
@@ -61,11 +63,13 @@ def sim(
     if faults is not None:
         return _scenario(file, faults, form)
     if nodes is not None:
+        # Only here: a default in the signature would count as given, and `_all_used` would refuse other modes.
         days, world = 30.0 if days is None else days, 128 if world is None else world
         return _large(nodes, days, world, seed or 0, form)
     if replay is not None:
         return _one(_replayed(replay), form)
-    return _seeds(file, 100 if seeds is None else seeds, seed, save, operator=operator, form=form)
+    chosen = _range(first or 0, 100 if seeds is None else seeds)
+    return _seeds(file, chosen, seed, save, operator=operator, form=form)
 
 
 _USES = {
@@ -74,14 +78,15 @@ _USES = {
     "nodes": {"days", "world", "seed"},
     "replay": set[str](),
     "seed": {"FILE", "operator"},
-    "operator": {"seeds", "save"},
-    "seeds": {"FILE", "save"},
+    "operator": {"seeds", "from", "save"},
+    "seeds": {"FILE", "from", "save"},
 }
-"""What is tried, as it is told from the first of these that is given, and what is said of it beside."""
+"""Mode -> options that it uses; the first mode whose option is given is chosen."""
 
 
 def _all_used(file: Path | None, given: list[str]) -> None:
-    """Refuse what would be ignored."""
+    """Refuse options that the mode would ignore."""
+    # An ignored option would look as if it had been tested.
     mode = next((name for name in _USES if name in given), "seeds")
     unused = [f"--{name}" for name in given if name != mode and name not in _USES[mode]]
     if file is not None and ("FILE" not in _USES[mode] or "operator" in given):
@@ -91,13 +96,19 @@ def _all_used(file: Path | None, given: list[str]) -> None:
         raise UsageError(f"--{mode} does not use {', '.join(unused)}", hint="leave out one or the other")
 
 
+def _range(first: int, count: int) -> range:
+    if count < 1:
+        raise UsageError(f"--seeds {count}", hint="there is at least one")
+    if first < 0:
+        raise UsageError(f"--from {first}", hint="seeds count from 0")
+    return range(first, first + count)
+
+
 def _seeds(
-    file: Path | None, seeds: int, seed: int | None, save: Path | None, *, operator: bool, form: output.TableFormat
+    file: Path | None, seeds: range, seed: int | None, save: Path | None, *, operator: bool, form: output.TableFormat
 ) -> ExitCode:
-    if seeds < 1:
-        raise UsageError(f"--seeds {seeds}", hint="there is at least one")
     if save is not None:
-        _save(save, [])  # before the work: minutes of it may be lost
+        _save(save, [])  # before the simulation: an unwritable folder must not cost minutes of work
     found = _of_operator(seeds, seed) if operator else _of_master(file, seeds, seed)
     if seed is not None:
         return _one(found, form)
@@ -107,27 +118,28 @@ def _seeds(
     return ExitCode.JOB_FAILED if found["failures"] else ExitCode.OK
 
 
-def _of_master(file: Path | None, seeds: int, seed: int | None) -> dict[str, Any]:
+def _of_master(file: Path | None, seeds: range, seed: int | None) -> dict[str, Any]:
     from dljob.cli.given import manifest_of
-    from dljob.sim import report
-    from dljob.sim.drive import case_of
+    from dljob.testing.simulate import report
+    from dljob.testing.simulate.drive import case_of
 
     manifest = manifest_of(file).model_dump(mode="json", by_alias=True, exclude_none=True) if file else None
-    return report.many(range(seeds), manifest) if seed is None else report.one(case_of(seed, manifest))
+    return report.many(seeds, manifest) if seed is None else report.one(case_of(seed, manifest))
 
 
-def _of_operator(seeds: int, seed: int | None) -> dict[str, Any]:
-    from dljob.sim import operator_story as stories
+def _of_operator(seeds: range, seed: int | None) -> dict[str, Any]:
+    from dljob.testing.kubernetes import scenario as stories
 
-    return stories.many(range(seeds)) if seed is None else stories.one(stories.story_of(seed))
+    return stories.many(seeds) if seed is None else stories.one(stories.story_of(seed))
 
 
 def _replayed(path: Path) -> dict[str, Any]:
-    from dljob.sim import operator_story as stories
-    from dljob.sim import report
+    from dljob.testing.kubernetes import scenario as stories
+    from dljob.testing.simulate import report
 
     data = _read(path)
     try:
+        # Loaded here, run below: an error of the simulation itself must not be reported as a bad file.
         told = partial(stories.one, stories.load(data)) if data.get("operator") else partial(report.one, _case(data))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{path} is no case that --save wrote") from None
@@ -135,15 +147,16 @@ def _replayed(path: Path) -> dict[str, Any]:
 
 
 def _case(data: dict[str, Any]) -> Case:
-    from dljob.sim import report
     from dljob.spec.model import DLJobManifest
+    from dljob.testing.simulate import report
 
+    # Validated for its error: the file may be of another version, or written by hand.
     DLJobManifest.model_validate(data["manifest"])
     return report.load(data)
 
 
 def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFormat) -> ExitCode:
-    from dljob.sim.large import Size, run
+    from dljob.testing.simulate.large import Size, run
 
     if nodes < 1 or not 0 <= world <= nodes or days <= 0:
         raise UsageError(
@@ -162,7 +175,7 @@ def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> Exit
     from dljob.cli.given import manifest_of
     from dljob.plan.plan import plan
     from dljob.plan.targets import load_faults
-    from dljob.sim.scenario import Scenario
+    from dljob.testing.simulate.scenario import Scenario
 
     if file is None:
         raise UsageError("--faults is for a job", hint="dljob sim FILE --faults FAULTS")
@@ -177,7 +190,7 @@ def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> Exit
 
 
 def _explore(most: int | None, form: output.TableFormat) -> ExitCode:
-    from dljob.sim.explore_worlds import WORLDS, explored
+    from dljob.testing.explore.worlds import WORLDS, explored
 
     if most is not None and most < 0:
         raise UsageError(f"{most} faults", hint="there are none, or some")
@@ -201,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _save(folder: Path, failures: list[dict[str, Any]]) -> None:
-    """Make the folder, and a file of each case in it."""
+    """Create the folder, and write a file for each case."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for case in failures:
@@ -227,7 +240,7 @@ def _many(found: dict[str, Any], form: output.TableFormat) -> None:
         output.structured(found, form)
         return
     size = f"{found['events']} events" if "events" in found else f"{found['writes']} writes"
-    output.data(f"{found['seeds']} seeds, {size}: {len(found['failures'])} broke a law")
+    output.data(f"{found['seeds']} seeds, {size}: {len(found['failures'])} violated an invariant")
     for end, count in found["ends"].items():
         output.data(f"  {count} {end}")
     for failure in found["failures"]:

@@ -1,4 +1,4 @@
-"""`dljob stop`."""
+"""`dljob stop`: stop a running job."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.attach import attached, local
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
 
 
-def stop(job: str, /, *, where: Where = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
-    """End a running job; its journal, logs and what it saved stay in its folder.
+def stop(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Stop a running job; its journal, logs and checkpoints stay in its folder.
 
     Args:
         job: name or uid.
-        where: on which side.
-        wait: return when nothing of it is left.
+        where: this machine, or a cluster.
+        wait: return only when the job has ended.
     """
     if where.remote:
         from dljob.cli.kubernetes.orders import stop as remote

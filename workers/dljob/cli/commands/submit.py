@@ -1,17 +1,18 @@
-"""`dljob submit`: a job on a Ray that runs already, or on a cluster."""
+"""`dljob submit`: start a job on a running Ray, or on a cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, Where
-from dljob.errors import ExitCode, UsageError
-
-Form = Literal["name", "json", "yaml"]
+from dljob.cli.detach import Form, accepted
+from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
+from dljob.cli.rank_output import EVERYTHING, Shown, selected
+from dljob.cli.where import HERE, JobTarget
+from dljob.errors import UsageError
 
 
 def submit(
@@ -19,25 +20,31 @@ def submit(
     /,
     *,
     address: str | None = None,
-    where: Where = HERE,
-    name: str | None = None,
+    where: JobTarget = HERE,
+    changes: Overrides = UNCHANGED,
     backend: str | None = None,
     upload: bool | None = None,
+    replace: Annotated[bool, Parameter(negative="")] = False,
     wait: Annotated[bool, Parameter(negative="")] = False,
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative="")] = False,
+    roles: str | None = None,
     form: Annotated[Form | None, Parameter(name=("--output", "-o"))] = None,
 ) -> int:
-    """Start a job on Kubernetes, or on a Ray that runs already, and return when it is in hand there.
+    """Start a job on Kubernetes or on a running Ray, and return once it is accepted.
 
     Args:
-        file: YAML or JSON file; its folder is the working directory of the ranks, on every machine.
-        address: HOST:PORT of Ray's GCS; or else one of the next three.
-        where: on which side.
-        name: name of the job, over that of the file.
-        backend: distributed backend, over that of the file and of DISTRIBUTED_BACKEND.
-        upload: on Kubernetes: send the folder along, or do not, since the image has the code; left out: send it, unless
-            the spec says where the code is, and it is there.
+        file: YAML or JSON file; its folder is the ranks' working directory, on every machine.
+        address: HOST:PORT of Ray's GCS; the alternative is one of the next three.
+        where: a cluster.
+        changes: changes of the file.
+        backend: distributed backend, instead of the file's and of DISTRIBUTED_BACKEND.
+        upload: on Kubernetes: upload the folder, or do not, when the image has the code; default: upload it, unless the
+            spec names a place of the code that exists.
+        replace: stop a running job of the same name first; on Kubernetes, delete it.
         wait: watch the job to its end; Ctrl-C leaves it running.
-        form: what is printed: name, json or yaml; left out: the name on Kubernetes, else json.
+        quiet: with --wait and --address: do not show the output of ranks.
+        roles: with --wait and --address: show only the output of these roles: trainer,rollout.
+        form: name, json or yaml; default: name on Kubernetes, else json.
     """
     if where.remote == (address is not None):
         raise UsageError(
@@ -45,35 +52,46 @@ def submit(
             hint="--address HOST:PORT of a Ray, or --kubernetes (or -n NAMESPACE, --context NAME); "
             "dljob run needs neither",
         )
+    shown = selected(quiet=quiet, roles=roles)
+    if shown != EVERYTHING and not (wait and address):
+        raise UsageError("--quiet and --roles are for submit --wait --address")
     if address is None:
+        from dljob.cli.kubernetes.run import run
         from dljob.cli.kubernetes.submit import given
         from dljob.cli.kubernetes.submit import submit as remote
 
-        what = given(file, upload=upload, name=name, backend=backend)
-        return remote(what, where, form or "name", wait=wait)
+        what = given(file, upload=upload, changes=changes, backend=backend, replace=replace)
+        if wait:
+            return run(what, where, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
+        return remote(what, where, form or "name")
     if upload is not None:
         raise UsageError("--upload and --no-upload are for Kubernetes; a Ray reads the folder where it is")
-    return _to_ray(file, address, name, backend, form or "json", wait=wait)
+    return _to_ray(file, address, changes, backend, form or "json", shown=shown, wait=wait, replace=replace)
 
 
-def _to_ray(file: Path, address: str, name: str | None, backend: str | None, form: Form, *, wait: bool) -> int:
+def _to_ray(
+    file: Path,
+    address: str,
+    changes: Overrides,
+    backend: str | None,
+    form: Form,
+    *,
+    shown: Shown,
+    wait: bool,
+    replace: bool,
+) -> int:
     from dljob.api.handle import submit as start
     from dljob.cli import watch
-    from dljob.cli.given import folder_of, manifest_of
     from dljob.cli.live import screen
 
-    manifest = manifest_of(file, name=name)
-    handle = start(manifest, address=address, code_dir=folder_of(file, manifest), backend=backend)
+    manifest = manifest_of(file, changes=changes)
+    shown.check(manifest)
+    handle = start(manifest, address=address, code_dir=folder_of(file, manifest), backend=backend, replace=replace)
     if not wait:
-        if form == "name":
-            output.data(handle.name)
-        else:
-            output.structured({"name": handle.name, "uid": handle.uid, "dir": str(handle.dir)}, form, indent=None)
-        output.say(f"dljob status {handle.name}, dljob logs {handle.name} --follow, dljob stop {handle.name}")
-        return ExitCode.OK
+        return accepted(handle.record, form)
     try:
-        with screen(handle.name) as shown:
-            status = watch.watch(handle.connection, shown)
+        with screen(handle.name) as seen, shown.beside(seen, handle.dir):
+            status = watch.watch(handle.connection, seen)
     except KeyboardInterrupt:
         output.say(f"job {handle.name} goes on; dljob status {handle.name}, dljob stop {handle.name}")
         raise

@@ -1,4 +1,4 @@
-"""`dljob suspend`."""
+"""`dljob suspend` and `dljob resume`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dljob.cli.where import HERE, Where
+from dljob.cli.where import HERE, JobTarget
+from dljob.errors import ExitCode
 
 
-def suspend(job: str, /, *, where: Where = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
-    """Give a job's machines back on Kubernetes: what is in memory is saved, and nothing of it is left but the DLJob.
+def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.
 
-    Its spec may be changed then. It goes on from its last checkpoint with `dljob resume`.
+    Its spec can be changed meanwhile. `dljob resume` continues it from its last checkpoint.
 
     Args:
         job: name or uid.
-        where: on which cluster.
-        wait: return when nothing of it is left.
+        where: the cluster.
+        wait: return only when all its pods are gone.
     """
     from dljob.cli.kubernetes.suspension import must_be_remote, suspend
 
     must_be_remote("suspend", job, where)
     suspend(job, where, wait=wait)
+
+
+def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> ExitCode:
+    """Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.
+
+    Args:
+        job: name or uid.
+        where: the cluster.
+        wait: return only when it runs; exits with 1 if it failed instead.
+    """
+    from dljob.cli.kubernetes.suspension import must_be_remote, resume
+
+    must_be_remote("resume", job, where)
+    return resume(job, where, wait=wait)

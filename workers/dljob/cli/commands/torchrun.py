@@ -1,4 +1,4 @@
-"""`dljob torchrun`: a script of torchrun's, unchanged, as a job."""
+"""`dljob torchrun`: run an unchanged torchrun script as a job."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
 def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a script of torchrun's, unchanged, as a job: here, on a Ray that runs, or on Kubernetes.
+    """Run an unchanged torchrun script as a job: on this machine, on a running Ray, or on Kubernetes.
 
     Args:
-        words: torchrun's arguments and ours, the script, the script's arguments; `dljob torchrun --help` names them.
+        words: arguments of torchrun and dljob, the script, its arguments; `dljob torchrun --help` lists them.
     """
     line = _read(words)
     if line is None:
@@ -38,8 +38,9 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
     job = meaning.job(line, _site(local=local))
     shown = console(line, job.ranks_per_node, socket.getfqdn() if local else "")
     from dljob.plan.plan import plan
-    from dljob.spec.load import parse
+    from dljob.spec.loading.load import parse
 
+    # Validated and planned before anything starts, and before --dry-run prints it.
     manifest = parse(job.document)
     plan(manifest)
     for note in job.notes:
@@ -55,7 +56,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
 
 
 def _read(words: tuple[str, ...]) -> argparse.Namespace | None:
-    """The line; None when only the help was asked for, which is then printed."""
+    """Parse the command line; None when it asked for the help, which was printed."""
     try:
         return torchrun_line.read(words, os.environ)
     except SystemExit:
@@ -63,7 +64,7 @@ def _read(words: tuple[str, ...]) -> argparse.Namespace | None:
 
 
 def _site(*, local: bool) -> meaning.Site:
-    from dljob.runtime.machine import devices_here
+    from dljob.runtime.backend.machine import devices_here
 
     devices = {kind: len(ids) for kind, ids in devices_here().items()} if local else {}
     python, threads = os.environ.get("PYTHON_EXEC", ""), os.environ.get("OMP_NUM_THREADS")

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from dljob.cli import output
+from dljob.cli.given import missing_code
 from dljob.errors import ExitCode, PlacementError, Problem, SpecError, UsageError
+from dljob.telemetry.wording import counted
 
+if TYPE_CHECKING:
+    from dljob.spec.model import DLJobManifest
+    from dljob.spec.rules.findings import Finding
+
+Level = Literal["privileged", "baseline", "restricted"]
 Form = Literal["text", "json", "yaml"]
 
 
 def validate(
-    file: Path, /, *more: Path, form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text"
+    file: Path,
+    /,
+    *more: Path,
+    pod_security: Level = "baseline",
+    form: Annotated[Form, Parameter(name=("--output", "-o"))] = "text",
 ) -> ExitCode:
-    """Check job files: unknown fields, wrong values, roles or a plan that do not fit together.
+    """Check job files: unknown fields, invalid values, roles or a plan that do not fit together.
 
-    All problems are shown at once, as file:line:column. Exits with 2 when there are any.
+    Pods that the operator would refuse are problems too. All problems are shown together, as file:line:column. Exits
+    with 2 when there are any.
 
     Args:
         file: YAML or JSON file.
         more: further files.
+        pod_security: level that pods may use, as in the operator's value jobs.podSecurity.
         form: text, json or yaml.
     """
     problems: list[Problem] = []
     jobs = 0
     for path in (file, *more):
-        found, count = _check(path)
+        found, count = _check(path, pod_security)
         problems += found
         jobs += count
     if form != "text":
@@ -37,28 +51,37 @@ def validate(
         output.structured(answer, form)
     elif problems:
         output.data("\n".join(str(p) for p in problems))
-        output.say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
+        output.say(counted(len(problems), "problem"))
     else:
-        output.data(f"{jobs} job{'s' if jobs > 1 else ''}: valid")
+        output.data(f"{counted(jobs, 'job')}: valid")
     return ExitCode.USAGE if problems else ExitCode.OK
 
 
-def _check(path: Path) -> tuple[list[Problem], int]:
-    """The problems of one file, and how many jobs are in it."""
+def _check(path: Path, level: Level) -> tuple[list[Problem], int]:
+    """Return the problems of one file, and its number of jobs."""
     from dljob.plan.plan import plan
-    from dljob.spec.load import load_file_all
+    from dljob.raycluster.acceptance import refusals
+    from dljob.raycluster.pod_security import PodPolicy
+    from dljob.spec.loading.load import load_file_all
+
+    misfits: list[Problem] = []
+
+    def rules(manifest: DLJobManifest) -> Sequence[Finding]:
+        try:
+            found = refusals(manifest, plan(manifest), PodPolicy(level))
+        except PlacementError as error:
+            # A plan that does not fit has no single line in the file.
+            misfits.append(Problem("", error.message, file=str(path), hint=error.hint))
+            found = ()
+        # With an image or a ConfigMap the code is not in this folder.
+        in_cluster = manifest.spec.image or manifest.spec.code.config_map
+        return (*found, *(() if in_cluster else missing_code(path, manifest)))
 
     try:
-        manifests = load_file_all(path)
+        manifests = load_file_all(path, rules=rules)
     except SpecError as error:
-        return list(error.problems), 0
+        return [*error.problems, *misfits], 0
     except UsageError as error:
-        said = error.message.replace(f"cannot read {path}", "cannot be read")  # the file is said beside it
+        said = error.message.replace(f"cannot read {path}", "cannot be read")  # `Problem` shows the file itself
         return [Problem("", said, file=str(path), hint=error.hint)], 0
-    problems: list[Problem] = []
-    for manifest in manifests:
-        try:
-            plan(manifest)
-        except PlacementError as error:
-            problems.append(Problem("", error.message, file=str(path), hint=error.hint))
-    return problems, len(manifests)
+    return misfits, len(manifests)

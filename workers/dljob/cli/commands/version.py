@@ -1,4 +1,4 @@
-"""`dljob version`."""
+"""`dljob version`: versions of dljob and its libraries."""
 
 from __future__ import annotations
 

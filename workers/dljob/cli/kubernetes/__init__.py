@@ -1,4 +1,4 @@
-"""Commands on a cluster: one file a concern; what they print is made by the pure functions of `show.py`.
+"""Commands on a cluster: one file per concern; the pure functions of `show.py` format what they print.
 
-A command comes here when `Where` says so, never by looking whether a cluster happens to be there.
+A flag in `JobTarget` selects the cluster; a command never looks whether one happens to exist.
 """

@@ -1,13 +1,20 @@
-"""What `dljob doctor` asks a cluster."""
+"""Checks of a cluster for `dljob doctor`."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes.refusals import INSTALL
+from dljob.api.kubernetes import connect as way
+from dljob.api.kubernetes.jobs import INSTALL
 from dljob.cli.kubernetes import doctor
-from dljob.cli.kubernetes.doctor import Check, Finding
+from dljob.cli.kubernetes.doctor import Check, CheckResult
+from dljob.cli.where import JobTarget
+from dljob.errors import DLJobError, UnreachableError
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -28,7 +35,9 @@ RIGHTS = (
     ("get", "ray.io", "rayclusters", "logs of jobs on a RayCluster that was there"),
     ("list", "events.k8s.io", "events", "events"),
 )
-"""(verb, group, resource, what for)."""
+"""(verb, group, resource, purpose)."""
+WITHIN_S = 20.0
+"""Time limit of one check, in seconds."""
 KUBERAY_NEEDED = (1, 6)
 _KUBERAY_FIX = "install KubeRay 1.6 or newer: its chart kuberay-operator"
 _CRD_FIX = "apply the CRDs of KubeRay 1.6 or newer: helm upgrade leaves those of its chart as they are"
@@ -36,11 +45,11 @@ _KUBERAY_LABEL = "app.kubernetes.io/name=kuberay-operator"
 _OPERATOR_LABEL = "app.kubernetes.io/name=dljob,app.kubernetes.io/component=operator"
 
 
-async def cluster(kube: Kube, namespace: str) -> Finding:
-    """Whether the API server answers, and takes us."""
+async def cluster(kube: Kube, namespace: str) -> CheckResult:
+    """Check that the API server answers and accepts this user."""
     version = await kube.call("GET", "/version")
     who = await _who(kube)
-    return Finding(
+    return CheckResult(
         "cluster", "ok", f"Kubernetes {version.get('gitVersion')} at {kube.transport.server}, as {who}, in {namespace}"
     )
 
@@ -51,15 +60,16 @@ async def _who(kube: Kube) -> str:
     return str(answer.get("status", {}).get("userInfo", {}).get("username") or "unknown")
 
 
-async def rights(kube: Kube, namespace: str) -> Finding:
-    """What the user may do in the namespace."""
+async def rights(kube: Kube, namespace: str) -> CheckResult:
+    """Check the user's rights in the namespace."""
+    # Access reviews, which every account may create, answer for rights without using them.
     allowed = await asyncio.gather(*(_may(kube, namespace, *right[:3]) for right in RIGHTS))
     missing = [right for right, yes in zip(RIGHTS, allowed, strict=True) if not yes]
     if not missing:
-        return Finding("rights", "ok", f"submit, status, logs, events, restart and stop in namespace {namespace}")
+        return CheckResult("rights", "ok", f"submit, status, logs, events, restart and stop in namespace {namespace}")
     listed = ", ".join(f"{verb} {resource} ({what})" for verb, _, resource, what in missing)
     fix = f"ask for them: a RoleBinding in {namespace} to the ClusterRole edit has them all"
-    return Finding("rights", "fail", f"in namespace {namespace} not: {listed}", fix)
+    return CheckResult("rights", "fail", f"in namespace {namespace} not: {listed}", fix)
 
 
 async def _may(kube: Kube, namespace: str, verb: str, group: str, resource: str) -> bool:
@@ -74,28 +84,29 @@ async def _may(kube: Kube, namespace: str, verb: str, group: str, resource: str)
     return bool(answer.get("status", {}).get("allowed"))
 
 
-async def crd(kube: Kube, _namespace: str) -> Finding:
-    """Whether DLJobs are served, with the fields that this dljob knows."""
+async def crd(kube: Kube, _namespace: str) -> CheckResult:
+    """Check that DLJobs are served, with the fields of this dljob."""
     from dljob.kube.api import CRDS, ApiError, NotThereError
     from dljob.spec.crd import crd as ours
 
+    # 1. discovery, which every account may read; 2. the CRD with its fields, which is for administrators
     if not await _served(kube, "/apis/dljob.io/v1alpha1"):
-        return Finding("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
+        return CheckResult("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
     try:
         theirs = await kube.get(CRDS, "dljobs.dljob.io")
     except NotThereError:
-        return Finding("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
+        return CheckResult("DLJob CRD", "fail", "this cluster serves no DLJobs", INSTALL)
     except ApiError as error:
         if error.status == 403:
-            return Finding("DLJob CRD", "ok", "v1alpha1 is served; this user may not read its fields")
+            return CheckResult("DLJob CRD", "ok", "v1alpha1 is served; this user may not read its fields")
         raise
     different = doctor.crd_difference(ours(), theirs)
     version = str(theirs["metadata"].get("labels", {}).get("app.kubernetes.io/version") or "")
     said = f"v1alpha1{f', of dljob {version}' if version else ''}"
     if different:
         fix = "bring both to one version: helm upgrade the chart, or pip install the cluster's dljob"
-        return Finding("DLJob CRD", "warn", f"{said} is not what this dljob knows: it {different}", fix)
-    return Finding("DLJob CRD", "ok", f"{said}, the same fields as here")
+        return CheckResult("DLJob CRD", "warn", f"{said} is not what this dljob knows: it {different}", fix)
+    return CheckResult("DLJob CRD", "ok", f"{said}, the same fields as here")
 
 
 async def _served(kube: Kube, path: str) -> bool:
@@ -108,57 +119,89 @@ async def _served(kube: Kube, path: str) -> bool:
     return True
 
 
-async def kuberay(kube: Kube, _namespace: str) -> Finding:
-    """Whether RayClusters are served, with what we put into them, and KubeRay's operator runs."""
+async def kuberay(kube: Kube, _namespace: str) -> CheckResult:
+    """Check that RayClusters are served with the fields in use, and that KubeRay's operator runs."""
     from dljob.kube.api import DEPLOYMENTS
     from dljob.kube.kuberay_client import RayClusters
 
     trouble = await RayClusters(kube).trouble()
     if trouble == "missing":
-        return Finding("KubeRay", "fail", "this cluster serves no RayClusters", _KUBERAY_FIX)
+        return CheckResult("KubeRay", "fail", "this cluster serves no RayClusters", _KUBERAY_FIX)
     if trouble == "old":
-        return Finding("KubeRay", "fail", "the CRD of RayClusters is too old: fields are missing in it", _CRD_FIX)
+        return CheckResult("KubeRay", "fail", "the CRD of RayClusters is too old: fields are missing in it", _CRD_FIX)
     found = await kube.list(DEPLOYMENTS, None, labels=_KUBERAY_LABEL)
-    found = found or await kube.list(DEPLOYMENTS, None, fields="metadata.name=kuberay-operator")  # not by its chart
-    missing = Finding("KubeRay", "warn", "RayClusters are served; no Deployment of its operator is seen", _KUBERAY_FIX)
+    found = found or await kube.list(DEPLOYMENTS, None, fields="metadata.name=kuberay-operator")  # without its chart
+    missing = CheckResult(
+        "KubeRay", "warn", "RayClusters are served; no Deployment of its operator is seen", _KUBERAY_FIX
+    )
     finding, version = doctor.deployment("KubeRay", found, missing)
+    # An image by digest, or a version such as "nightly", has no numbers, and is not judged.
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if finding.state == "ok" and len(numbers) == 2 and numbers < KUBERAY_NEEDED:
-        return Finding("KubeRay", "fail", f"{finding.message}: too old", _KUBERAY_FIX)
+        return CheckResult("KubeRay", "fail", f"{finding.message}: too old", _KUBERAY_FIX)
     return finding
 
 
-async def operator(kube: Kube, _namespace: str) -> Finding:
-    """Whether our own operator runs, in the version of this command."""
+async def operator(kube: Kube, _namespace: str) -> CheckResult:
+    """Check that dljob's operator runs, in the version of this command."""
     from dljob.kube.api import DEPLOYMENTS
 
     found = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
-    missing = Finding("operator", "fail", "no Deployment of the dljob operator is seen", INSTALL)
+    missing = CheckResult("operator", "fail", "no Deployment of the dljob operator is seen", INSTALL)
     finding, version = doctor.deployment("operator", found, missing)
     own = doctor.here()[0].message.split()[0]
     if finding.state == "ok" and version and version != own:
         fix = f"pip install dljob=={version}, or helm upgrade the chart"
-        return Finding("operator", "warn", f"{finding.message}; this dljob is {own}", fix)
+        return CheckResult("operator", "warn", f"{finding.message}; this dljob is {own}", fix)
     return finding
 
 
-async def quota(kube: Kube, namespace: str) -> Finding:
-    """The quotas of the namespace."""
+async def webhook(kube: Kube, _namespace: str) -> CheckResult:
+    """Check that the admission webhook is on, and the validity of its certificate."""
+    from dljob.kube.api import DEPLOYMENTS
+
+    found = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
+    marks: dict[str, str] = {}
+    for one in found:
+        marks |= one["metadata"].get("annotations") or {}
+    return doctor.webhook(marks, time.time(), await _certificate_left(kube, found))
+
+
+async def _certificate_left(kube: Kube, deployments: Sequence[Json]) -> float | None:
+    """Return the remaining seconds of the certificate, the least of all replicas by their metrics; None: no answer."""
+    from dljob.kube.api import PODS, ApiError
+
+    left: list[float] = []
+    for one in deployments:
+        containers = one["spec"]["template"]["spec"]["containers"]
+        ports = [port["containerPort"] for port in containers[0].get("ports") or () if port.get("name") == "metrics"]
+        with suppress(ApiError):  # the result then says that the metric cannot be read
+            for pod in await kube.list(PODS, one["metadata"]["namespace"], labels=_OPERATOR_LABEL) if ports else ():
+                meta = pod["metadata"]
+                # Each replica serves the certificate that it has loaded, and only the replica knows it.
+                answer = await kube.proxy_get(meta["name"], ports[0], "metrics", meta["namespace"])
+                found = re.search(rf"^{doctor.CERTIFICATE_METRIC}(?:{{.*}})? (\S+)$", answer.text(), re.MULTILINE)
+                left += [float(found[1])] if found else []
+    return min(left, default=None)
+
+
+async def quota(kube: Kube, namespace: str) -> CheckResult:
+    """Check the quotas of the namespace."""
     found = await kube.call("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")
     state, said = doctor.quota(found.get("items") or [])
     fix = f"kubectl describe quota -n {namespace}" if state == "warn" else ""
-    return Finding("quota", state, f"in namespace {namespace}: {said}", fix)
+    return CheckResult("quota", state, f"in namespace {namespace}: {said}", fix)
 
 
-async def nodes(kube: Kube, _namespace: str) -> Finding:
-    """The machines and their devices."""
+async def nodes(kube: Kube, _namespace: str) -> CheckResult:
+    """Check the machines and their devices."""
     from dljob.kube.api import NODES
 
     found = await kube.list(NODES)
     said = doctor.devices(found)
     if said.startswith("0 "):
-        return Finding("nodes", "fail", said, "kubectl get nodes")
-    return Finding("nodes", "ok", said)
+        return CheckResult("nodes", "fail", said, "kubectl get nodes")
+    return CheckResult("nodes", "ok", said)
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -166,6 +209,40 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("DLJob CRD", crd),
     ("KubeRay", kuberay),
     ("operator", operator),
+    ("webhook", webhook),
     ("quota", quota),
     ("nodes", nodes),
 )
+
+
+async def examine(where: JobTarget) -> list[CheckResult]:
+    """Check the cluster: connection first, then everything else concurrently."""
+    try:
+        kube = await way.connect(where.context)
+    except UnreachableError as error:
+        return [CheckResult("kubeconfig", "fail", error.message, "see kubectl config get-contexts; or set KUBECONFIG")]
+    except DLJobError as error:
+        return [CheckResult("kubernetes", "fail", error.message, way.EXTRA)]
+    try:
+        namespace = where.namespace or kube.namespace
+        first = await _checked("cluster", cluster, kube, namespace)
+        if first.state == "fail":
+            # The other checks would each run into the same timeout.
+            return [first]
+        # Concurrently: on a slow cluster a check takes seconds.
+        rest = [_checked(name, check, kube, namespace) for name, check in CHECKS]
+        return [first, *await asyncio.gather(*rest)]
+    finally:
+        await kube.close()
+
+
+async def _checked(name: str, check: Check, kube: Kube, namespace: str) -> CheckResult:
+    """Run one check; a refusal or a timeout is a result too."""
+    try:
+        return await asyncio.wait_for(check(kube, namespace), WITHIN_S)
+    except TimeoutError:
+        return CheckResult(name, "fail", f"no answer within {WITHIN_S:g} s", "is the API server there?")
+    except UnreachableError as error:
+        if getattr(error, "status", 0) == 403:
+            return CheckResult(name, "skip", f"this user may not look: {error.message.partition(': User')[0]}")
+        return CheckResult(name, "fail", error.message, error.hint or "kubectl get --raw '/readyz?verbose'")

@@ -1,8 +1,7 @@
-"""`dljob doctor`: what a job needs, looked at in turn, each with its fix. The reading of answers is pure."""
+"""`dljob doctor`: results of checks, each with its fix, and pure functions that read answers of a cluster."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -12,13 +11,12 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes import connect as way
 from dljob.api.kubernetes.jobs import items, part
-from dljob.cli.where import Where
-from dljob.errors import DLJobError, UnreachableError
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -26,13 +24,15 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 State = Literal["ok", "warn", "fail", "skip"]
 
-WITHIN_S = 20.0
-"""A cluster that has not answered a check by then counts as silent."""
+SOON_DAYS = 30
+"""Days before expiry from which a certificate should be renewed."""
+CERTIFICATE_METRIC = "dljob_webhook_certificate_remaining_seconds"
+_WEBHOOK = "dljob.io/webhook"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found."""
+class CheckResult:
+    """Result of one check."""
 
     check: str
     state: State
@@ -40,16 +40,16 @@ class Finding:
     fix: str = ""
 
 
-Check = Callable[["Kube", str], Awaitable[Finding]]
+Check = Callable[["Kube", str], Awaitable[CheckResult]]
 
 
-def healthy(findings: Iterable[Finding]) -> bool:
-    """Whether nothing failed; warnings do not count."""
+def healthy(findings: Iterable[CheckResult]) -> bool:
+    """Whether no check failed; warnings do not count."""
     return all(finding.state != "fail" for finding in findings)
 
 
-def lines(findings: Sequence[Finding]) -> list[str]:
-    """One line a finding, its fix below it."""
+def lines(findings: Sequence[CheckResult]) -> list[str]:
+    """Format one line per result, with its fix below."""
     width = max(len(finding.check) for finding in findings)
     made: list[str] = []
     for one in findings:
@@ -59,35 +59,35 @@ def lines(findings: Sequence[Finding]) -> list[str]:
     return made
 
 
-def data(findings: Sequence[Finding]) -> list[Json]:
-    """For scripts."""
+def data(findings: Sequence[CheckResult]) -> list[Json]:
+    """Convert results to data for scripts."""
     return [asdict(finding) for finding in findings]
 
 
-def here() -> list[Finding]:
-    """This machine: what a job on it, or a script that talks to one, needs."""
-    made = [Finding("dljob", "ok", f"{_installed('dljob')} on Python {platform.python_version()}")]
+def here() -> list[CheckResult]:
+    """Check the packages that a job on this machine, or a script that talks to one, needs."""
+    made = [CheckResult("dljob", "ok", f"{_installed('dljob')} on Python {platform.python_version()}")]
     for package, extra, what in (
         ("ray", "runtime", "dljob run on this machine"),
         ("torch", "torch", "Elastic roles here"),
     ):
         version = _installed(package)
         fix = f"pip install 'dljob[{extra}]', if you want {what}"
-        made.append(_package(package, version) if version else Finding(package, "skip", "not installed", fix))
+        made.append(_package(package, version) if version else CheckResult(package, "skip", "not installed", fix))
     return made
 
 
-def _package(package: str, version: str) -> Finding:
-    """A package that is installed, and whether each process compiles it again as it starts: torch, for seconds."""
+def _package(package: str, version: str) -> CheckResult:
+    """Check an installed package for bytecode: without it each starting process compiles torch again, for seconds."""
     found = importlib.util.find_spec(package)
     folder = Path(found.origin).parent if found and found.origin else None
     if folder is None or Path(importlib.util.cache_from_source(str(folder / "__init__.py"))).exists():
-        return Finding(package, "ok", version)
+        return CheckResult(package, "ok", version)
     if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
-        return Finding(package, "ok", version)  # the first import does it
+        return CheckResult(package, "ok", version)  # the first import writes the bytecode
     said = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else "its folder cannot be written to"
     message = f"{version}, compiled anew in each process that starts: {said}"
-    return Finding(package, "warn", message, shlex.join([sys.executable, "-m", "compileall", "-q", str(folder)]))
+    return CheckResult(package, "warn", message, shlex.join([sys.executable, "-m", "compileall", "-q", str(folder)]))
 
 
 def _installed(package: str) -> str:
@@ -98,57 +98,25 @@ def _installed(package: str) -> str:
 
 
 def has_cluster() -> bool:
-    """Whether there is something that names a cluster: a kubeconfig, or the service account of a pod."""
+    """Whether anything names a cluster: a kubeconfig, or a pod's service account."""
     files = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) or any(Path(f).expanduser().is_file() for f in files if f)
-
-
-async def examine(where: Where) -> list[Finding]:
-    """The cluster, and what of it this user may use."""
-    from dljob.cli.kubernetes import checks
-
-    try:
-        kube = await way.connect(where.context)
-    except UnreachableError as error:
-        return [Finding("kubeconfig", "fail", error.message, "see kubectl config get-contexts; or set KUBECONFIG")]
-    except DLJobError as error:
-        return [Finding("kubernetes", "fail", error.message, way.EXTRA)]
-    try:
-        namespace = where.namespace or kube.namespace
-        first = await _checked("cluster", checks.cluster, kube, namespace)
-        if first.state == "fail":
-            return [first]
-        rest = [_checked(name, check, kube, namespace) for name, check in checks.CHECKS]
-        return [first, *await asyncio.gather(*rest)]
-    finally:
-        await kube.close()
-
-
-async def _checked(name: str, check: Check, kube: Kube, namespace: str) -> Finding:
-    """A check's finding, also when it may not look, or gets no answer."""
-    try:
-        return await asyncio.wait_for(check(kube, namespace), WITHIN_S)
-    except TimeoutError:
-        return Finding(name, "fail", f"no answer within {WITHIN_S:g} s", "is the API server there?")
-    except UnreachableError as error:
-        if getattr(error, "status", 0) == 403:
-            return Finding(name, "skip", f"this user may not look: {error.message.partition(': User')[0]}")
-        return Finding(name, "fail", error.message, error.hint or "kubectl get --raw '/readyz?verbose'")
 
 
 # -- reading answers
 
 
 def version_of(image: str) -> str:
-    """The version in an image's tag, without a leading v; empty when it has none."""
+    """Return the version in an image's tag, without a leading v; empty when it has none."""
     tag = image.rsplit("/", 1)[-1].partition("@")[0].partition(":")[2]
     return tag.removeprefix("v")
 
 
-def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: Finding) -> tuple[Finding, str]:
-    """Whether a Deployment is there and ready, and its version."""
+def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: CheckResult) -> tuple[CheckResult, str]:
+    """Check that a Deployment exists and is ready; return the result and its version."""
     if not found:
         return missing, ""
+    # Several may match, such as an old release beside a new one: the one that works counts.
     one = max(found, key=lambda item: int(part(item, "status").get("readyReplicas") or 0))
     meta, spec = one["metadata"], part(one, "spec")
     ready, wanted = int(part(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
@@ -158,14 +126,47 @@ def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: Finding)
     place = f"{meta['namespace']}/{meta['name']}"
     said = f"{version or 'version unknown'}, Deployment {place}, {ready}/{wanted} ready"
     if ready == 0:
-        return Finding(
+        return CheckResult(
             check, "fail", said, f"kubectl describe deployment {meta['name']} -n {meta['namespace']}"
         ), version
-    return Finding(check, "ok", said), version
+    return CheckResult(check, "ok", said), version
+
+
+def webhook(marks: Mapping[str, str], now: float, left: float | None = None) -> CheckResult:
+    """Check that the admission webhook is on, and the validity of its certificate.
+
+    Args:
+        marks: the annotations of the operator's Deployment, in which its chart describes the certificate.
+        now: unix seconds.
+        left: remaining seconds of an existing Secret's certificate, by the operator's metric; None: unknown.
+    """
+    expires, secret = marks.get(f"{_WEBHOOK}-certificate-expires", ""), marks.get(f"{_WEBHOOK}-secret", "")
+    # The chart does not know an existing Secret's certificate; the operator, which serves it, measures it.
+    if secret and left is None:
+        told = f"metric {CERTIFICATE_METRIC} tells how long it holds; this user cannot read it"
+        return CheckResult("webhook", "ok", f"its certificate is in Secret {secret}; {told}")
+    try:
+        left = left if secret and left is not None else datetime.fromisoformat(expires).timestamp() - now
+    except ValueError:
+        said = "off: DLJobs that cannot be run are admitted, and become Invalid"
+        return CheckResult("webhook", "skip", said, "helm upgrade with webhook.enabled=true")
+    days = int(left // 86400)
+    renew = (
+        f"put a new certificate into Secret {secret}"
+        if secret
+        else "helm upgrade the chart: it makes a new certificate"
+    )
+    if days < 0:
+        at = expires or datetime.fromtimestamp(now + left, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return CheckResult("webhook", "warn", f"its certificate expired on {at}: DLJobs are not judged", renew)
+    state: State = "warn" if days < SOON_DAYS else "ok"
+    return CheckResult(
+        "webhook", state, f"its certificate holds for {counted(days, 'day')}", renew if state == "warn" else ""
+    )
 
 
 def field_paths(schema: Mapping[str, Any], prefix: str = "") -> set[str]:
-    """The fields of a structural schema: spec.roles[].name, ..."""
+    """Return the fields of a structural schema: spec.roles[].name, ..."""
     paths: set[str] = set()
     for name, field in part(schema, "properties").items():
         path = f"{prefix}.{name}" if prefix else str(name)
@@ -176,7 +177,7 @@ def field_paths(schema: Mapping[str, Any], prefix: str = "") -> set[str]:
 
 
 def crd_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """How the cluster's CRD differs from ours, in words; empty when it has the same fields under spec."""
+    """Describe how the cluster's CRD differs from ours; empty when it has the same fields under spec."""
     mine, other = _spec_fields(ours), _spec_fields(theirs)
     lacks, more = sorted(mine - other), sorted(other - mine)
     said = [f"lacks {_some(lacks)}"] if lacks else []
@@ -185,18 +186,20 @@ def crd_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def _spec_fields(crd: Mapping[str, Any]) -> set[str]:
+    # Only under spec: the status is the operator's alone.
     versions: list[Json] = [v for v in items(part(crd, "spec"), "versions") if v.get("name") == "v1alpha1"]
     root = part(part(versions[0], "schema"), "openAPIV3Schema") if versions else {}
     return field_paths(part(part(root, "properties"), "spec"), "spec")
 
 
 def _some(paths: Sequence[str]) -> str:
+    # A missing object implies its missing fields: name only the topmost.
     top = [path for path in paths if path.rpartition(".")[0].removesuffix("[]") not in paths]
     return ", ".join(top[:4]) + (f" and {len(top) - 4} more" if len(top) > 4 else "")
 
 
 def quota(found: Sequence[Mapping[str, Any]]) -> tuple[State, str]:
-    """What of a namespace's quotas is used up or nearly so."""
+    """Return the state of a namespace's quotas, with the resources that are used up."""
     if not found:
         return "ok", "none"
     full: list[str] = []
@@ -212,7 +215,7 @@ _DEVICE = re.compile(r".+/.*(gpu|npu|ascend|tpu|gaudi|neuron).*", re.IGNORECASE)
 
 
 def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Nodes that take pods, and the devices they offer."""
+    """Describe the nodes that accept pods, and their devices."""
     usable = [node for node in nodes if not part(node, "spec").get("unschedulable") and _ready(node)]
     total: dict[str, int] = {}
     for node in usable:
@@ -220,7 +223,7 @@ def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
             if _DEVICE.fullmatch(name) and str(count).isdecimal() and int(count):
                 total[name] = total.get(name, 0) + int(count)
     said = ", ".join(f"{count} {name}" for name, count in sorted(total.items())) or "no GPUs or NPUs"
-    return f"{len(usable)} of {len(nodes)} nodes take pods: {said}"
+    return f"{len(usable)} of {counted(len(nodes), 'node')} {'takes' if len(usable) == 1 else 'take'} pods: {said}"
 
 
 def _ready(node: Mapping[str, Any]) -> bool:

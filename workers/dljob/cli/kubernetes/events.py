@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import jobs, timeline
 from dljob.cli import output
-from dljob.cli.commands.events import line
 from dljob.cli.kubernetes.place import about
-from dljob.cli.where import Where
+from dljob.cli.timeline import line
+from dljob.cli.where import JobTarget
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def events(job: str, where: Where, form: output.TableFormat, *, follow: bool) -> None:
-    """The job's timeline."""
+def events(job: str, where: JobTarget, form: output.TableFormat, *, follow: bool) -> None:
+    """Show the job's timeline."""
 
     async def asked(kube: Kube, found: Json) -> None:
         begin = timeline.unix(found["metadata"].get("creationTimestamp")) or 0.0
@@ -28,12 +28,13 @@ def events(job: str, where: Where, form: output.TableFormat, *, follow: bool) ->
                 async for note in notes:
                     _print(note, begin, form)
             return
-        whole = timeline.Timeline()
+        whole = timeline.EventFeed()
         shown = await whole.news(kube, found)
         for note in shown:
             _print(note, begin, form)
         if not shown:
             output.say("no events; Kubernetes keeps them for an hour")
+        # PrimeMaster of an ended job is gone, so its silence says nothing.
         if whole.silent and not jobs.ended(found):
             output.say(f"without PrimeMaster's own notes: {whole.silent}")
 
@@ -41,7 +42,7 @@ def events(job: str, where: Where, form: output.TableFormat, *, follow: bool) ->
 
 
 def entry(note: Mapping[str, Any], begin: float) -> str:
-    """A line of the timeline; a Warning says so, and a repeated Event how often."""
+    """Format a line of the timeline, with "Warning" and the number of repetitions of an Event."""
     count = f" (x{note['count']})" if note.get("count") else ""
     warning = "Warning: " if note.get("type") == "Warning" else ""
     flat = " ".join(f"{warning}{note['message']}".split())

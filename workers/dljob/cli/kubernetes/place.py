@@ -1,4 +1,4 @@
-"""What the commands on a cluster begin with: a connection, a namespace, a job."""
+"""Common start of commands on a cluster: a connection, a namespace, a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.connect import ask
-from dljob.cli.where import Where
+from dljob.cli.where import JobTarget
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -16,8 +16,8 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-def on(where: Where, question: Callable[[Kube, str], Awaitable[T]]) -> T:
-    """Ask the cluster; the question gets the namespace that counts."""
+def on(where: JobTarget, question: Callable[[Kube, str], Awaitable[T]]) -> T:
+    """Ask the cluster a question, which gets the namespace to use."""
 
     async def asked(kube: Kube) -> T:
         return await question(kube, where.namespace or kube.namespace)
@@ -25,10 +25,11 @@ def on(where: Where, question: Callable[[Kube, str], Awaitable[T]]) -> T:
     return ask(asked, where.context)
 
 
-def about(where: Where, job: str, question: Callable[[Kube, Json], Awaitable[T]]) -> T:
-    """Ask about one job, by name or uid."""
+def about(where: JobTarget, job: str, question: Callable[[Kube, Json], Awaitable[T]]) -> T:
+    """Ask the cluster about one job, by name or uid."""
 
     async def asked(kube: Kube, namespace: str) -> T:
+        # Found anew by each command, so that a name always means the present job of that name.
         return await question(kube, await jobs.find(kube, job, namespace))
 
     return on(where, asked)

@@ -1,24 +1,27 @@
-"""Following a job on a cluster to its end: phases, events and the ranks' lines on stderr, then its fate."""
+"""Watching a job on a cluster to its end: phases, events and ranks' lines on stderr, then the outcome."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
-from dljob.api.kubernetes.timeline import Timeline
-from dljob.cli import output
+from dljob.api.kubernetes.timeline import EventFeed
+from dljob.cli import failure, output
 from dljob.cli.kubernetes import show
 from dljob.cli.kubernetes.orders import give
 from dljob.cli.kubernetes.submit import Given, send
 from dljob.cli.progress import View, last_word
-from dljob.cli.where import Where
-from dljob.errors import ExitCode, UnreachableError
+from dljob.cli.rank_output import EVERYTHING, Shown, few
+from dljob.cli.where import JobTarget
+from dljob.errors import ExitCode, UnreachableError, exit_code
 from dljob.telemetry import reasons
 
 if TYPE_CHECKING:
@@ -27,43 +30,48 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MOST_RANKS = 16
-"""Of larger jobs, rank 0 of each role is shown."""
+"""Largest job of which all ranks are shown; of larger ones only rank 0 of each role."""
 UNSEEN_S = 10.0
-"""An operator that is there has seen a new job long before."""
+"""Time, in seconds, after which an unseen job is reported: a running operator sees a new job much earlier."""
 SECOND_THOUGHTS_S = 3.0
-"""For so long after Ctrl-C another one stops the job."""
+"""Time, in seconds, after Ctrl-C in which a second one stops the job."""
 
 
-def run(what: Given, where: Where, form: output.DataFormat, *, stop_on_interrupt: bool) -> int:
-    """Submit, follow, and tell how it ended; the exit code."""
+def run(
+    what: Given, where: JobTarget, form: output.DataFormat, *, stop_on_interrupt: bool, shown: Shown = EVERYTHING
+) -> int:
+    """Submit a job, watch it and print the outcome; return the exit code."""
     from dljob.api.kubernetes.connect import ask
+
+    shown.check(what.manifest)
 
     async def asked(kube: Kube) -> int:
         job = (await send(kube, what, where)).body
-        return await Run(kube, job, where, form).follow(stop_on_interrupt=stop_on_interrupt)
+        return await WatchedJob(kube, job, where, form, shown).follow(stop_on_interrupt=stop_on_interrupt)
 
     return ask(asked, where.context)
 
 
-def shown_ranks(job: Json) -> tuple[list[Rank], str]:
-    """Whose lines are shown, and a word about those who are not."""
-    everyone = wanted(job, None, None)
+def shown_ranks(job: Json, shown: Shown = EVERYTHING) -> tuple[list[Rank], str]:
+    """Return the ranks whose lines are shown, and a note about the others."""
+    if shown.quiet:
+        return [], ""
+    everyone = [key for key in wanted(job, None, None) if not shown.roles or key[0] in shown.roles]
     if len(everyone) <= MOST_RANKS:
         return everyone, ""
     first = [key for key in everyone if key[1] == 0]
     return first, f"of {len(everyone)} ranks, rank 0 of each role is shown; the others: dljob logs"
 
 
-def exit_code(status: Json) -> ExitCode:
-    """What a job's fate is worth: 0, 1, or 5 when a deadline of its own passed."""
-    if status.get("phase") == "Succeeded":
-        return ExitCode.OK
+def code_of(status: Json) -> ExitCode:
+    """Return the exit code of an ended job: 0, 1, 6 when it was stopped, or 5 when one of its own deadlines passed."""
+    # The job's own deadlines are timeouts to a script, not failures of its code.
     late = status.get("reason") in (reasons.DEADLINE_EXCEEDED, reasons.PRE_RUNNING_DEADLINE)
-    return ExitCode.TIMED_OUT if late else ExitCode.JOB_FAILED
+    return ExitCode.TIMED_OUT if late else exit_code(status["phase"])
 
 
 def outcome(job: Json) -> Json:
-    """The last line on stdout."""
+    """Return the outcome, the last line on stdout."""
     status, local = jobs.status_of(job), show.as_local(job)
     failed = status.get("phase") != "Succeeded"
     why = {"reason": local["reason"], "message": local["message"]} if failed else {}
@@ -75,16 +83,19 @@ def outcome(job: Json) -> Json:
 
 
 @dataclass(slots=True)
-class Run:
-    """One job, watched."""
+class WatchedJob:
+    """One job on a cluster, watched."""
 
     kube: Kube
     job: Json
-    where: Where
+    where: JobTarget
     form: output.DataFormat
+    shown: Shown = EVERYTHING
+    kept: Mapping[Rank, str] = field(default_factory=dict[Rank, str])
+    """Ends of the ranks' logs, once the job is over."""
 
     async def follow(self, *, stop_on_interrupt: bool) -> int:
-        """To the end of the job, or to Ctrl-C."""
+        """Watch to the end of the job, or to Ctrl-C."""
         pressed = _presses()
         watching = asyncio.create_task(self._watch())
         interrupted = asyncio.create_task(pressed.get())
@@ -93,7 +104,9 @@ class Run:
             interrupted.cancel()
             return self._finish() if watching.exception() is None else self._lost(watching)
         watching.cancel()
+        # Its generators close their connections before the loop goes on to anything else.
         await asyncio.gather(watching, return_exceptions=True)
+        # SIGTERM comes from a script or a scheduler, which sends no second one: the job goes on at once.
         if interrupted.result() == signal.SIGTERM and not stop_on_interrupt:
             output.say(f"job {self._name} goes on; to come back: {self._back()}")
             return ExitCode.INTERRUPTED
@@ -101,10 +114,12 @@ class Run:
 
     async def _watch(self) -> None:
         view = View(self._name, begun=time.monotonic())
-        ranks, note = shown_ranks(self.job)
-        lines, timeline = Followed(ranks), Timeline(own=False)
+        ranks, note = shown_ranks(self.job, self.shown)
+        # Events need no token: `run` works for users who may not read the RayCluster's Secret.
+        lines, timeline = Followed(ranks), EventFeed(own=False)
         if note:
             output.say(note)
+        # The job is valid and stays: without an operator it would look as if it hung.
         unseen = asyncio.get_running_loop().call_later(UNSEEN_S, self._unseen)
         async with aclosing(jobs.each_second(self.kube, self.job)) as moments:
             async for self.job in moments:
@@ -114,10 +129,12 @@ class Run:
                     unseen.cancel()
                 for line in view.update(show.as_local(self.job), events, now):
                     output.say(line)
-                for text in await lines.hear(self.kube, self.job):
-                    output.say(str(text))
-        for text in lines.finish(await saved(self.kube, self.job)):
-            output.say(str(text))
+                for text in few(await lines.hear(self.kube, self.job)):
+                    output.say(text)
+        # The last lines may have been written after the last poll; the pods are gone, the kept logs have them.
+        self.kept = await saved(self.kube, self.job) or {}
+        for text in few(lines.finish(self.kept)):
+            output.say(text)
         local = show.as_local(self.job)
         for line in view.last_step(time.monotonic()):
             output.say(line)
@@ -128,22 +145,29 @@ class Run:
 
     def _finish(self) -> int:
         status = jobs.status_of(self.job)
-        code = exit_code(status)
-        if code is not ExitCode.OK:
-            output.say(f"error: job {self._name} failed: {status.get('reason')}: {status.get('message')}")
-        output.say(f"what was kept of its logs: dljob logs {self._name} {self._flags}")
+        code = code_of(status)
+        for line in failure.told(self._name, {**status, "phase": jobs.phase_of(self.job)}, self._log, self._flags):
+            output.say(line)
+        output.say(f"its kept logs: dljob logs {self._name} {self._flags}")
         output.structured(outcome(self.job), self.form, indent=None)
         return code
 
+    def _log(self, role: str, rank: int) -> BinaryIO:
+        text = self.kept.get((role, rank))
+        if text is None:
+            raise FileNotFoundError(f"no log of {role}/{rank} was kept")
+        return io.BytesIO(text.encode())
+
     def _lost(self, watching: asyncio.Task[None]) -> int:
         error = watching.exception()
+        # The job goes on without this command; say so before the error.
         if isinstance(error, UnreachableError):
-            output.say(f"job {self._name} is out of sight, and goes on: {self._back()}")
+            output.say(f"job {self._name} cannot be watched any more, and goes on: {self._back()}")
         assert error is not None  # noqa: S101 - for the type checker
         raise error
 
     async def _leave(self, pressed: asyncio.Queue[int], *, stop: bool) -> int:
-        """After Ctrl-C: the job goes on, unless a second one, or the flag, stops it."""
+        """Leave after Ctrl-C: the job goes on, unless a second one, or the flag, stops it."""
         if not stop:
             output.say(f"job {self._name} goes on; once more within {SECOND_THOUGHTS_S:g} s stops it")
             output.say(f"to come back: {self._back()}")
@@ -152,6 +176,7 @@ class Run:
             except TimeoutError:
                 return ExitCode.INTERRUPTED
         if stop:
+            # From here on Ctrl-C ends the command itself: the order may wait a minute for the operator.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().remove_signal_handler(number)
             output.say(f"stopping {self._name}")
@@ -172,8 +197,9 @@ class Run:
 
 
 def _presses() -> asyncio.Queue[int]:
-    """Ctrl-C and SIGTERM as they come."""
+    """Queue Ctrl-C and SIGTERM as they come."""
     pressed: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
+        # In place of KeyboardInterrupt, which would break off a request at any point.
         asyncio.get_running_loop().add_signal_handler(number, pressed.put_nowait, number)
     return pressed

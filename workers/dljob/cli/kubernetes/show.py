@@ -1,4 +1,4 @@
-"""What is shown of a DLJob: its status as rows and lines. Pure; `now` is in unix seconds."""
+"""Display of a DLJob: its status as rows and lines. Pure; `now` is in unix seconds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of, why
 from dljob.api.kubernetes.timeline import unix
-from dljob.cli.output import lost, saved, seconds
+from dljob.cli.output import lost, saved, seconds, standing
+from dljob.spec.status import TERMINAL
 
 Json = dict[str, Any]
 Row = tuple[str, ...]
 
 HEAD: Row = ("NAME", "UID", "PHASE", "ROLES", "RESTARTS", "STEP", "STARTED")
 _MESSAGE = 100
+STILL = (*TERMINAL, "Suspended")
+"""Phases without expected steps."""
 
 
 def row(job: Mapping[str, Any], *, namespaced: bool) -> Row:
-    """A job in the list; the namespace first when asked for."""
+    """Return a job's row in the list, with the namespace first if asked for."""
     meta, status = job["metadata"], status_of(job)
     step = part(status, "progress").get("step")
     cells = (
@@ -34,36 +37,37 @@ def row(job: Mapping[str, Any], *, namespaced: bool) -> Row:
 
 
 def rows(found: Sequence[Mapping[str, Any]], *, namespaced: bool) -> list[Row]:
-    """The list, its heading first."""
+    """Return the list, with its heading."""
     return [("NAMESPACE", *HEAD) if namespaced else HEAD, *(row(job, namespaced=namespaced) for job in found)]
 
 
 def data(job: Mapping[str, Any]) -> Json:
-    """A job for scripts: name, namespace, uid, then the status as it is; phase is always there."""
+    """Return a job for scripts: name, namespace, uid, then the status; the phase is always present."""
     meta = job["metadata"]
+    # First, so that the status may replace the phase, which is absent until the operator has seen the job.
     known = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"], "phase": phase_of(job)}
     return {**known, **status_of(job)}
 
 
 def restarts_total(status: Mapping[str, Any]) -> int:
-    """Restarts at all levels."""
+    """Return the number of restarts at all levels."""
     total = status.get("restartsTotal")
     return int(total) if total is not None else sum(int(v) for v in part(status, "restarts").values())
 
 
 def words(name: str) -> str:
-    """A restart level as people write it: roleGroup is role group."""
+    """Write a restart level in words: roleGroup is "role group"."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def restarts(status: Mapping[str, Any]) -> str:
-    """Restarts by level, those that there were."""
+    """Describe the restarts by level, without levels that had none."""
     counted = {words(level): count for level, count in part(status, "restarts").items() if count}
     return ", ".join(f"{count} {level}" for level, count in counted.items()) or "none"
 
 
 def detail(job: Mapping[str, Any], now: float) -> list[str]:
-    """One job in full."""
+    """Describe one job in detail."""
     meta, status = job["metadata"], status_of(job)
     deleting = ", being deleted" if meta.get("deletionTimestamp") else ""
     lines = [f"{meta['name']} ({str(meta['uid'])[:8]}) in namespace {meta['namespace']}: {phase_of(job)}{deleting}"]
@@ -73,7 +77,7 @@ def detail(job: Mapping[str, Any], now: float) -> list[str]:
     if message:
         lines.append(f"  {reason}: {message}" if reason else f"  {message}")
     lines += _cluster(status)
-    lines += _progress(status)
+    lines += _progress(status, now)
     lines.append(f"  restarts: {restarts(status)}")
     lines += [_fault(fault) for fault in items(status, "recentFaults")]
     lines += _waiting(part(status, "placement"))
@@ -92,12 +96,13 @@ def _cluster(status: Mapping[str, Any]) -> list[str]:
     return [f"  {', '.join(parts)}"] if parts else []
 
 
-def _progress(status: Mapping[str, Any]) -> list[str]:
+def _progress(status: Mapping[str, Any], now: float) -> list[str]:
     progress = part(status, "progress")
     if progress.get("step") is None:
         return []
+    stands = "" if status.get("phase") in STILL else standing(progress, now)
     metrics = "  ".join(f"{m['name']} {m['value']}" for m in items(progress, "metrics"))
-    return [f"  step {progress['step']}{saved(progress)}  {metrics}".rstrip()]
+    return [f"  step {progress['step']}{stands}{saved(progress)}  {metrics}".rstrip()]
 
 
 def _fault(fault: Mapping[str, Any]) -> str:
@@ -140,27 +145,27 @@ def _conditions(status: Mapping[str, Any], now: float) -> list[Row]:
 
 
 def one_line(text: str, width: int) -> str:
-    """A text without line breaks, cut where it is too long."""
+    """Remove line breaks from a text, and shorten it to a width."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else flat[: width - 3] + "..."
 
 
 def _table(found: Sequence[Row]) -> list[str]:
-    """Rows in columns after an empty line; nothing for no rows."""
+    """Align rows below an empty line; return nothing for no rows."""
     return ["", *aligned(found)] if found else []
 
 
 def aligned(found: Sequence[Row]) -> list[str]:
-    """Rows in columns."""
+    """Align rows in columns."""
     widths = [max(len(cells[i]) for cells in found) for i in range(len(found[0]))]
     return ["  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in found]
 
 
-# -- the same for those who know local jobs
+# -- the shape of local jobs
 
 
 def as_local(job: Mapping[str, Any]) -> Json:
-    """The status in the shape that a local job's has, for what draws both."""
+    """Convert the status to a local job's shape, so that one code draws both."""
     status, meta = status_of(job), job["metadata"]
     begun, over = (
         unix(status.get("startTime")) or unix(meta.get("creationTimestamp")),
@@ -171,13 +176,15 @@ def as_local(job: Mapping[str, Any]) -> Json:
     metrics = {
         str(m["name"]): value for m in items(progress, "metrics") if (value := _number(m.get("value"))) is not None
     }
+    # `time` tells `standing` that this status may be some seconds old.
+    times = {key: progress[key] for key in ("time", "stepTime", "secondsPerStep") if key in progress}
     return {
         "phase": phase_of(job),
         "reason": reason,
         "message": message,
         "roles": items(status, "roles"),
         "restarts": {words(level): count for level, count in part(status, "restarts").items()},
-        "progress": {"step": progress.get("step"), "metrics": metrics},
+        "progress": {"step": progress.get("step"), "metrics": metrics, **times},
         "seconds": round(over - begun, 3) if over is not None and begun is not None else None,
     }
 

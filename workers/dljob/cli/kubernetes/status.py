@@ -11,7 +11,7 @@ from dljob.api.kubernetes import jobs
 from dljob.cli import output
 from dljob.cli.kubernetes import show
 from dljob.cli.kubernetes.place import on
-from dljob.cli.where import Where
+from dljob.cli.where import JobTarget
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def status(job: str | None, where: Where, form: output.TableFormat, *, everywhere: bool, watch: bool) -> None:
-    """All jobs of a namespace or of all, or one job; with `watch`, a row for every change."""
+def status(job: str | None, where: JobTarget, form: output.TableFormat, *, everywhere: bool, watch: bool) -> None:
+    """Show all jobs of a namespace or of all, or one job; with `watch`, a row for every change."""
 
     async def asked(kube: Kube, namespace: str) -> None:
         if job is None:
@@ -35,7 +35,7 @@ async def _one(kube: Kube, job: Json, form: output.TableFormat, *, watch: bool) 
     if not watch:
         _print(job, form)
         return
-    rows = Rows(form, namespaced=False)
+    rows = JobRows(form, namespaced=False)
     async with aclosing(jobs.changes(kube, job)) as changed:
         async for now in changed:
             rows.add([now])
@@ -50,7 +50,7 @@ def _print(job: Json, form: output.TableFormat) -> None:
 
 async def _all(kube: Kube, namespace: str | None, form: output.TableFormat, *, watch: bool) -> None:
     found = await jobs.list_all(kube, namespace)
-    rows = Rows(form, namespaced=namespace is None)
+    rows = JobRows(form, namespaced=namespace is None)
     if not watch:
         if found or form != "table":
             rows.whole(found)
@@ -61,7 +61,9 @@ async def _all(kube: Kube, namespace: str | None, form: output.TableFormat, *, w
     from dljob.kube.api import DLJOBS
 
     rows.add(found)
+    # One resourceVersion is one state: the same state may arrive by the list and by the watch.
     known = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in found}
+    # The watch begins with a list of its own: rows that were already printed are skipped by their version.
     async with aclosing(kube.watch(DLJOBS, namespace)) as heard:
         async for kind, one in heard:
             meta = one["metadata"]
@@ -70,8 +72,8 @@ async def _all(kube: Kube, namespace: str | None, form: output.TableFormat, *, w
             known[meta["uid"]] = meta["resourceVersion"]
 
 
-class Rows:
-    """Rows that come one after the other under one heading; a row that says nothing new is not repeated."""
+class JobRows:
+    """Rows printed one after the other under one heading; an unchanged row is not repeated."""
 
     def __init__(self, form: output.TableFormat, *, namespaced: bool) -> None:
         self._form: output.TableFormat = form
@@ -80,14 +82,14 @@ class Rows:
         self._last: dict[str, show.Row] = {}
 
     def whole(self, found: Sequence[Json]) -> None:
-        """All at once."""
+        """Print all rows together."""
         if self._form == "table":
             output.data("\n".join(show.aligned(show.rows(found, namespaced=self._namespaced))))
         else:
             output.structured([show.data(one) for one in found], self._form)
 
     def add(self, found: Sequence[Json]) -> None:
-        """Some more."""
+        """Print further rows, those that changed."""
         for one in found:
             cells = show.row(one, namespaced=self._namespaced)
             if self._last.get(one["metadata"]["uid"]) == cells:
@@ -104,5 +106,6 @@ class Rows:
         shown = show.rows(found, namespaced=self._namespaced)
         self._widths = [max(len(cells[i]) for cells in shown) for i in range(len(shown[0]))]
         phase = shown[0].index("PHASE")
+        # The first rows fix the widths; leave room for the longest phase that may follow.
         self._widths[phase] = max(self._widths[phase], len("Provisioning"))
         output.data("  ".join(c.ljust(w) for c, w in zip(shown[0], self._widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""`dljob submit` and `dljob run` on a cluster: the folder and the DLJob go up; `run` stays to the end."""
+"""`dljob submit` and `dljob run` on a cluster: upload of the folder, and the DLJob; `run` watches it to the end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.refusals import Source
+from dljob.api.kubernetes import jobs
+from dljob.api.kubernetes.refusals import JobFile
 from dljob.api.kubernetes.submit import Submission, code_for, target_namespace
 from dljob.api.kubernetes.submit import submit as make
 from dljob.cli import output
-from dljob.cli.given import folder_of, manifest_of
-from dljob.cli.where import Where
+from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
+from dljob.cli.where import JobTarget
 from dljob.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -24,32 +25,44 @@ Form = Literal["name", "json", "yaml"]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is submitted."""
+    """A job to be submitted."""
 
     manifest: DLJobManifest
     folder: Path
     upload: bool | None
-    source: Source | None
+    source: JobFile | None
+    replace: bool = False
 
 
-def given(file: Path, *, upload: bool | None, name: str | None = None, backend: str | None = None) -> Given:
-    """Read the file; what is wrong with the job is seen before any cluster is asked.
+def given(
+    file: Path,
+    *,
+    upload: bool | None,
+    changes: Overrides = UNCHANGED,
+    backend: str | None = None,
+    replace: bool = False,
+) -> Given:
+    """Read the file, and find its problems before any cluster is asked.
 
     Raises:
-        SpecError, PlacementError: it is wrong.
+        SpecError, PlacementError: the job is wrong.
     """
     from dljob.plan.plan import plan
 
-    manifest = manifest_of(file, name=name, backend=backend)
+    manifest = manifest_of(file, changes=changes, backend=backend)
+    # Only for its errors: the operator plans for itself.
     plan(manifest)
-    return Given(
-        manifest, folder_of(file, manifest), upload, Source.read(str(file), file.read_text(encoding="utf-8-sig"))
-    )
+    # -sig: editors on Windows begin a file with a byte-order mark.
+    source = JobFile.read(str(file), file.read_text(encoding="utf-8-sig"))
+    return Given(manifest, folder_of(file, manifest), upload, source, replace)
 
 
-async def send(kube: Kube, what: Given, where: Where) -> Submission:
-    """Make the DLJob, and say so on stderr."""
+async def send(kube: Kube, what: Given, where: JobTarget) -> Submission:
+    """Create the DLJob, and report that on stderr."""
     namespace = target_namespace(what.manifest, where.namespace, kube.namespace)
+    if what.replace:
+        # Waits until the finalizers are done: the name is free only then.
+        await jobs.remove(kube, what.manifest.metadata.name, namespace)
     package, word = await code_for(kube, what.manifest, namespace, what.folder, upload=what.upload)
     made = await make(kube, what.manifest, namespace, package, what.source)
     for note in (*made.notes, *([word] if word else [])):
@@ -57,14 +70,9 @@ async def send(kube: Kube, what: Given, where: Where) -> Submission:
     return made
 
 
-def submit(what: Given, where: Where, form: Form, *, wait: bool) -> int:
-    """Make the DLJob and print it; with `wait`, watch it to its end."""
+def submit(what: Given, where: JobTarget, form: Form) -> int:
+    """Create the DLJob and print it."""
     from dljob.api.kubernetes.connect import ask
-
-    if wait:
-        from dljob.cli.kubernetes.run import run
-
-        return run(what, where, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
 
     async def asked(kube: Kube) -> Json:
         return (await send(kube, what, where)).body
@@ -74,6 +82,7 @@ def submit(what: Given, where: Where, form: Form, *, wait: bool) -> int:
     if form == "name":
         output.data(name)
     else:
+        # Bookkeeping of server-side apply, which hides the job from a reader.
         body["metadata"].pop("managedFields", None)
         output.structured(body, form)
     flags = where.flags(namespace)

@@ -1,4 +1,4 @@
-"""`dljob suspend` and `dljob resume`, which are about a cluster always."""
+"""`dljob suspend` and `dljob resume`, which always act on a cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dljob.api.kubernetes import jobs, suspension
 from dljob.cli import output
 from dljob.cli.kubernetes.place import about
-from dljob.cli.where import Where
-from dljob.errors import ExitCode, UsageError
+from dljob.cli.where import JobTarget
+from dljob.errors import ExitCode, UsageError, exit_code
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def must_be_remote(verb: str, job: str, where: Where) -> None:
-    """Refuse a job of this machine, where there is no machine to give back.
+def must_be_remote(verb: str, job: str, where: JobTarget) -> None:
+    """Refuse a job of this machine, which has no machines to release.
 
     Raises:
-        UsageError: no flag says that a cluster is meant.
+        UsageError: no flag selects a cluster.
     """
     if not where.remote:
         hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: dljob stop {job}"
         raise UsageError(f"a job of this machine cannot be {verb}{'ed' if verb == 'suspend' else 'd'}", hint=hint)
 
 
-def suspend(job: str, where: Where, *, wait: bool) -> None:
-    """Suspend a job, and see it gone."""
+def suspend(job: str, where: JobTarget, *, wait: bool) -> None:
+    """Suspend a job; with `wait`, until its pods are gone."""
 
     async def asked(kube: Kube, found: Json) -> None:
         before = suspension.is_suspended(found)
@@ -43,8 +43,8 @@ def suspend(job: str, where: Where, *, wait: bool) -> None:
     about(where, job, asked)
 
 
-def resume(job: str, where: Where, *, wait: bool) -> ExitCode:
-    """Let a job go on, and see it run."""
+def resume(job: str, where: JobTarget, *, wait: bool) -> ExitCode:
+    """Resume a job; with `wait`, until it runs."""
 
     async def asked(kube: Kube, found: Json) -> ExitCode:
         before = suspension.is_suspended(found)
@@ -55,7 +55,7 @@ def resume(job: str, where: Where, *, wait: bool) -> ExitCode:
         if wait and jobs.ended(made):
             reason, message = jobs.why(made)
             output.say(f"job {place} has ended: {phase} ({reason}) {message}".rstrip())
-            return ExitCode.OK if phase == "Succeeded" else ExitCode.JOB_FAILED
+            return exit_code(phase)
         name, namespace = made["metadata"]["name"], made["metadata"]["namespace"]
         said = "runs" if wait else "is resumed" if before else f"was not suspended: {phase}"
         output.say(f"job {place} {said}; see dljob status {name} {where.flags(namespace)}")

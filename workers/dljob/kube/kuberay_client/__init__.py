@@ -1,8 +1,8 @@
-"""KubeRay's Python client, as far as its public names go: the package index has none (docs/adr/0010).
+"""KubeRay's Python client, limited to its public names, since the package index has none (docs/adr/0010).
 
-Names, arguments and return conventions are those of `clients/python-client` in the KubeRay repository: a call that
-fails logs why and returns None or False. They stand on `dljob.kube.objects`, as `RayClusters` does, which the
-operator and the command use: asynchronous (there is no `async_req` here), and with typed errors.
+Names, arguments and return conventions are those of `clients/python-client` in the KubeRay repository: a failed call
+logs the reason and returns None or False. They are built on `dljob.kube.objects`, like `RayClusters`, which operator
+and command use: asynchronous (there is no `async_req` here), and with typed errors.
 """
 
 from dljob.kube.kuberay_client.api import (

@@ -1,4 +1,4 @@
-"""RayClusters, RayJobs, and our DLJobs in the same manner, for callers that block and look at None and False."""
+"""RayClusters, RayJobs, and in the same way DLJobs, for blocking callers that test for None and False."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from dljob.control.fields import text
 from dljob.kube.api import ApiError, Json, Kube
 from dljob.kube.kuberay_client.clusters import over, ready, runs
 from dljob.kube.kuberay_client.sync import wait
 from dljob.kube.objects import Objects
 from dljob.kube.resources import DLJOBS, RAYCLUSTERS, RAYJOBS, Resource
+from dljob.reconcile.state.fields import text
 
-log = logging.getLogger(__name__)
+log = logging.getLogger(__package__)
 T = TypeVar("T")
 
 GROUP = RAYCLUSTERS.group
@@ -26,7 +26,7 @@ JOB_KIND = RAYJOBS.kind
 
 
 class _Api:
-    """What the kinds have in common. `kube` is for tests; else the usual way to the cluster is taken at first use."""
+    """Common base of the kinds. `kube` is for tests; by default the connection is found at the first call."""
 
     resource: Resource
 
@@ -35,22 +35,24 @@ class _Api:
         self._way = {"context": context, "kubeconfig": kubeconfig}
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         if self._kube is not None:
             wait(self._kube.close())
             self._kube = None
 
     def _try(self, verb: str, name: str, work: Callable[[Objects], Coroutine[Any, Any, T]]) -> T | None:
-        """The result of some calls; None, and the reason in the log, when one fails."""
+        """Return the result of some calls; on a failure log the reason and return None."""
 
         async def attempt() -> T:
             if self._kube is None:
+                # In the loop of `sync`, to which its connections belong.
                 self._kube = await Kube.connect(**self._way, manager="kuberay-client")
             return await work(Objects(self._kube, self.resource))
 
         try:
             return wait(attempt())
         except ApiError as error:
+            # Upstream's convention: the caller gets None or False, and the reason only here.
             log.error("cannot %s %s %s: %s", verb, self.resource.kind, name, error.message)
             return None
 
@@ -80,78 +82,78 @@ class _Api:
     def _await(
         self, so: Callable[[Json], bool], name: str, k8s_namespace: str, timeout: float, pause: float
     ) -> Json | None:
-        """The status as soon as it is so; None when it is not in time, or there is no such object."""
+        """Return the status once `so` holds for it; None when that takes too long, or there is no such object."""
         return self._try("wait for", name, lambda objects: objects.status_when(so, name, k8s_namespace, timeout, pause))
 
 
 class RayClusterApi(_Api):
-    """RayClusters."""
+    """API of RayClusters."""
 
     resource = RAYCLUSTERS
 
     def list_ray_clusters(self, k8s_namespace: str = "default", label_selector: str = "") -> Json | None:
-        """The RayClusterList of a namespace; None when it cannot be had."""
+        """Return the RayClusterList of a namespace; None on failure."""
         return self._list(k8s_namespace, label_selector)
 
     def get_ray_cluster(self, name: str, k8s_namespace: str = "default") -> Json | None:
-        """A RayCluster; None when it cannot be had."""
+        """Return a RayCluster; None on failure."""
         return self._get(name, k8s_namespace)
 
     def get_ray_cluster_status(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> Json | None:
-        """Its status as soon as KubeRay has written one; None when not in time."""
+        """Return its status once KubeRay has written one; None when that takes too long."""
         return self._await(bool, name, k8s_namespace, timeout, delay_between_attempts)
 
     def wait_until_ray_cluster_running(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether it is `ready` in time."""
+        """Whether it becomes `ready` in time."""
         return self._await(ready, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def create_ray_cluster(self, body: Json, k8s_namespace: str = "default") -> Json | None:
-        """The RayCluster as it was created; None when it was not."""
+        """Create a RayCluster and return it; None on failure."""
         return self._create(body, k8s_namespace)
 
     def delete_ray_cluster(self, name: str, k8s_namespace: str = "default") -> bool:
-        """Whether it was deleted."""
+        """Delete a RayCluster; return whether that succeeded."""
         return self._delete(name, k8s_namespace)
 
     def patch_ray_cluster(self, name: str, ray_patch: Json, k8s_namespace: str = "default") -> bool:
-        """Whether a merge patch was taken."""
+        """Apply a merge patch; return whether that succeeded."""
         return self._patch(name, ray_patch, k8s_namespace)
 
 
 class _JobsApi(_Api):
-    """What RayJobs and DLJobs have in common."""
+    """Common base of RayJobs and DLJobs."""
 
     _over: Callable[[Json], bool]
 
     def submit_job(self, k8s_namespace: str = "default", job: Json | None = None) -> Json | None:
-        """The job as it was created; None when it was not."""
+        """Create a job and return it; None on failure."""
         return self._create(job, k8s_namespace)
 
     def get_job(self, name: str, k8s_namespace: str = "default") -> Json | None:
-        """A job; None when it cannot be had."""
+        """Return a job; None on failure."""
         return self._get(name, k8s_namespace)
 
     def list_jobs(self, k8s_namespace: str = "default", label_selector: str = "") -> Json | None:
-        """The list of a namespace's jobs; None when it cannot be had."""
+        """Return the list of a namespace's jobs; None on failure."""
         return self._list(k8s_namespace, label_selector)
 
     def wait_until_job_finished(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether it is over in time, however it ended."""
+        """Whether the job ends in time, with success or not."""
         return self._await(self._over, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def delete_job(self, name: str, k8s_namespace: str = "default") -> bool:
-        """Whether it was deleted."""
+        """Delete a job; return whether that succeeded."""
         return self._delete(name, k8s_namespace)
 
 
 class RayjobApi(_JobsApi):
-    """RayJobs."""
+    """API of RayJobs."""
 
     resource = RAYJOBS
     _over = staticmethod(over)
@@ -159,21 +161,21 @@ class RayjobApi(_JobsApi):
     def get_job_status(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> Json | None:
-        """Its status as soon as KubeRay has written one; None when not in time."""
+        """Return its status once KubeRay has written one; None when that takes too long."""
         return self._await(bool, name, k8s_namespace, timeout, delay_between_attempts)
 
     def wait_until_job_running(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether it runs, or is over, in time."""
+        """Whether the job runs, or has ended, in time."""
         return self._await(runs, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def suspend_job(self, name: str, k8s_namespace: str = "default") -> bool:
-        """Whether it was told to give its cluster back."""
+        """Suspend a job, which releases its cluster; return whether the order was accepted."""
         return self._patch(name, {"spec": {"suspend": True}}, k8s_namespace)
 
     def resubmit_job(self, name: str, k8s_namespace: str = "default") -> bool:
-        """Whether a suspended one was told to go on."""
+        """Resume a suspended job; return whether the order was accepted."""
         return self._patch(name, {"spec": {"suspend": False}}, k8s_namespace)
 
 
@@ -182,7 +184,7 @@ def _ended(status: Json) -> bool:
 
 
 class DLJobApi(_JobsApi):
-    """DLJobs; upstream has no such thing."""
+    """API of DLJobs, which upstream does not have."""
 
     resource = DLJOBS
     _over = staticmethod(_ended)

@@ -1,4 +1,4 @@
-"""RayClusters step by step, and in four sizes."""
+"""Builder of RayClusters, and ready-made ones in four sizes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from dljob.kube.api import Json
 from dljob.kube.kuberay_client.utils import ClusterUtils, Devices, Done
-from dljob.plan.dress import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
+from dljob.raycluster.render import DEFAULT_IMAGE, DEFAULT_RAY_VERSION
 
 IMAGE = DEFAULT_IMAGE.replace("{rayVersion}", DEFAULT_RAY_VERSION)
 
 
 class ClusterBuilder:
-    """Builds one RayCluster; a step that goes wrong makes `succeeded` False, and `get_cluster` gives None."""
+    """Builds one RayCluster; after a failed step `succeeded` is False and `get_cluster` returns None."""
 
     def __init__(self) -> None:
         self.cluster: Json = {}
@@ -27,7 +27,7 @@ class ClusterBuilder:
         labels: dict[str, str] | None = None,
         ray_version: str = DEFAULT_RAY_VERSION,
     ) -> ClusterBuilder:
-        """Name, namespace, labels and Ray's version."""
+        """Set name, namespace, labels and Ray's version."""
         return self._take(self.cluster_utils.populate_meta(self.cluster, name, k8s_namespace, labels, ray_version))
 
     def build_head(  # noqa: PLR0917 - upstream's signature
@@ -41,7 +41,7 @@ class ClusterBuilder:
         ray_start_params: dict[str, str] | None = None,
         devices: Devices | None = None,
     ) -> ClusterBuilder:
-        """The head."""
+        """Set the head."""
         resources = (cpu_requests, memory_requests, cpu_limits, memory_limits)
         params = ray_start_params or {"dashboard-host": "0.0.0.0"}  # noqa: S104 - of the pod
         return self._take(
@@ -64,7 +64,7 @@ class ClusterBuilder:
         ray_start_params: dict[str, str] | None = None,
         devices: Devices | None = None,
     ) -> ClusterBuilder:
-        """One more group of workers."""
+        """Add a group of workers."""
         resources = (cpu_requests, memory_requests, cpu_limits, memory_limits)
         counts = (replicas, min_replicas, max_replicas)
         images = (ray_image, ray_command, init_image)
@@ -75,7 +75,7 @@ class ClusterBuilder:
         )
 
     def get_cluster(self) -> Json | None:
-        """What was built; None when a step went wrong."""
+        """Return the built cluster; None when a step failed."""
         return copy.deepcopy(self.cluster) if self.succeeded else None
 
     def _take(self, done: Done) -> ClusterBuilder:
@@ -90,25 +90,25 @@ class Director:
     def build_basic_cluster(
         self, name: str, k8s_namespace: str = "default", labels: dict[str, str] | None = None
     ) -> Json | None:
-        """A head alone."""
+        """Build a head alone."""
         return ClusterBuilder().build_meta(name, k8s_namespace, labels).build_head().get_cluster()
 
     def build_small_cluster(
         self, name: str, k8s_namespace: str = "default", labels: dict[str, str] | None = None
     ) -> Json | None:
-        """One worker of 1 to 2 CPUs."""
+        """Build a cluster with one worker of 1 to 2 CPUs."""
         return self._with_workers(name, k8s_namespace, labels, count=1, low="1", high="2")
 
     def build_medium_cluster(
         self, name: str, k8s_namespace: str = "default", labels: dict[str, str] | None = None
     ) -> Json | None:
-        """Three workers of 2 to 3 CPUs."""
+        """Build a cluster with three workers of 2 to 3 CPUs."""
         return self._with_workers(name, k8s_namespace, labels, count=3, low="2", high="3")
 
     def build_large_cluster(
         self, name: str, k8s_namespace: str = "default", labels: dict[str, str] | None = None
     ) -> Json | None:
-        """Ten workers of 3 to 4 CPUs."""
+        """Build a cluster with ten workers of 3 to 4 CPUs."""
         return self._with_workers(name, k8s_namespace, labels, count=10, low="3", high="4")
 
     def _with_workers(
@@ -116,7 +116,7 @@ class Director:
     ) -> Json | None:
         made = ClusterBuilder().build_meta(name, k8s_namespace, labels).build_head()
         workers = made.build_worker(
-            f"{name[:44]}-workers",
+            f"{name[:44]}-workers",  # 44 and 8 more stay below KubeRay's limit of 53
             cpu_requests=low,
             memory_requests=f"{low}G",
             cpu_limits=high,

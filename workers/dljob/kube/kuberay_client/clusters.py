@@ -1,33 +1,33 @@
-"""RayClusters as the operator and the command see them, asynchronously and with typed errors; how statuses are read."""
+"""RayClusters for the operator and the command: asynchronous, with typed errors; predicates of statuses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dljob.control.fields import part, text
 from dljob.kube.api import Json, Kube, NotThereError
 from dljob.kube.errors import from_answer
 from dljob.kube.objects import Objects
 from dljob.kube.resources import RAYCLUSTERS
+from dljob.reconcile.state.fields import part, text
 
 NEEDED = ("authOptions", "secretName", "upgradeStrategy")
-"""Fields of RayCluster that KubeRay before 1.6 lacks; the kind's other fields that are used are older."""
+"""Fields of RayCluster that KubeRay before 1.6 lacks; other fields in use are older."""
 FINISHED = ("SUCCEEDED", "FAILED", "STOPPED")
-"""`status.jobStatus` of a RayJob that is over."""
+"""Values of a RayJob's `status.jobStatus` after its end."""
 
 
 class RayClusters(Objects):
-    """RayClusters."""
+    """RayClusters of one API server."""
 
     def __init__(self, kube: Kube) -> None:
         super().__init__(kube, RAYCLUSTERS)
 
     async def trouble(self) -> Literal["", "missing", "old"]:
-        """What is wrong with the kind as it is served; raises ApiError when the API server does not say.
+        """Return the problem with the served kind; raises ApiError when the API server does not tell.
 
-        Discovery and the OpenAPI document may be read by every account (the ClusterRole system:discovery), CRDs not.
-        The document is 4 MB, so it is searched as it is: a field's name stands in it as a key or not at all.
+        Every account may read discovery and the OpenAPI document (ClusterRole system:discovery), but not CRDs. The
+        document has 4 MB, so it is searched as bytes instead of parsed: a field's name occurs as a key or not at all.
         """
         version = f"{self.resource.group}/{self.resource.version}"
         try:
@@ -44,7 +44,7 @@ class RayClusters(Objects):
 
 
 def token_secret(cluster: Mapping[str, Any]) -> str:
-    """The Secret with the token that a RayCluster asks for; empty when it asks for none."""
+    """Return the Secret with a RayCluster's token; empty when the cluster needs none."""
     auth = part(cluster, "spec", "authOptions")
     return (text(auth, "secretName") or text(cluster, "metadata", "name")) if auth.get("mode") == "token" else ""
 
@@ -55,10 +55,10 @@ def ready(status: Json) -> bool:
 
 
 def runs(status: Json) -> bool:
-    """Whether a RayJob runs, or is over."""
+    """Whether a RayJob runs or has ended."""
     return status.get("jobStatus") in ("RUNNING", *FINISHED)
 
 
 def over(status: Json) -> bool:
-    """Whether a RayJob is over, however it ended."""
+    """Whether a RayJob has ended, with success or not."""
     return status.get("jobStatus") in FINISHED or status.get("jobDeploymentStatus") in ("Complete", "Failed")

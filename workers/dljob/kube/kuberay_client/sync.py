@@ -1,4 +1,4 @@
-"""Asynchronous calls for callers that are not: one event loop in a thread of its own, whoever calls from wherever."""
+"""Bridge for synchronous callers: one event loop in a thread of its own, for all calling threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def wait(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns or raises; also from inside a running loop, such as a notebook's, which then stands."""
+    """Run a coroutine and return its result; also within a running loop, such as a notebook's, which it blocks."""
     return asyncio.run_coroutine_threadsafe(work, _running()).result()
 
 
@@ -23,5 +23,6 @@ def _running() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
+            # A daemon: the loop never ends by itself, and must not keep the interpreter alive.
             threading.Thread(target=_loop.run_forever, name="kuberay_client", daemon=True).start()
         return _loop

@@ -1,4 +1,4 @@
-"""Parts of a RayCluster as plain data: made, changed and checked. Mutators return (cluster, whether it was done)."""
+"""RayCluster bodies as plain data: built, edited and checked. Mutators return (cluster, whether it was changed)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 from dljob.kube.api import Json
 from dljob.kube.resources import RAYCLUSTERS
 
-log = logging.getLogger(__name__)
+log = logging.getLogger(__package__)
 
 Done: TypeAlias = tuple[Json, bool]
 Devices: TypeAlias = dict[str, int | str]
@@ -20,16 +20,17 @@ HEAD_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001))
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _LABEL = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")
 _NAME_LIMIT = 53
-"""KubeRay's limit of a RayCluster's name."""
+"""Longest name of a RayCluster in KubeRay."""
 
 
 class ClusterUtils:
-    """Builds and edits RayCluster bodies; never talks to a cluster."""
+    """Builds and edits RayCluster bodies, without any call to a cluster."""
 
+    # All mutators work on a copy: after a failed step the caller's cluster is as it was.
     def populate_meta(
         self, cluster: Json, name: str, k8s_namespace: str, labels: dict[str, str] | None, ray_version: str
     ) -> Done:
-        """Name, namespace, labels and Ray's version."""
+        """Set name, namespace, labels and Ray's version."""
         if not self.is_valid_name(name) or not all(self.is_valid_label(v) for v in (labels or {}).values()):
             return cluster, False
         made = copy.deepcopy(cluster)
@@ -50,7 +51,7 @@ class ClusterUtils:
         ray_start_params: dict[str, str],
         devices: Devices | None = None,
     ) -> Done:
-        """The head group."""
+        """Set the head group."""
         made = copy.deepcopy(cluster)
         container = _container(
             "ray-head", ray_image, (cpu_requests, memory_requests), (cpu_limits, memory_limits), devices
@@ -80,7 +81,8 @@ class ClusterUtils:
         ray_start_params: dict[str, str],
         devices: Devices | None = None,
     ) -> Done:
-        """One more worker group; `min_replicas` and `max_replicas` below 0 mean `replicas`."""
+        """Add a worker group; `min_replicas` and `max_replicas` below 0 mean `replicas`."""
+        # Upstream's convention; KubeRay itself knows no negative bounds.
         low, high = (replicas if bound < 0 else bound for bound in (min_replicas, max_replicas))
         if not self.is_valid_name(group_name) or not 0 <= low <= replicas <= high:
             log.error("worker group %s: needs 0 <= %d <= %d <= %d", group_name, low, replicas, high)
@@ -104,7 +106,7 @@ class ClusterUtils:
     def update_worker_group_replicas(
         self, cluster: Json, group_name: str, max_replicas: int, min_replicas: int, replicas: int
     ) -> Done:
-        """Other bounds and another number of replicas for a worker group."""
+        """Set the bounds and the number of replicas of a worker group."""
         made = copy.deepcopy(cluster)
         group = _group(made, group_name)
         if group is None or not 0 <= min_replicas <= replicas <= max_replicas:
@@ -123,7 +125,7 @@ class ClusterUtils:
         container_name: str = "unspecified",
         devices: Devices | None = None,
     ) -> Done:
-        """Other resources for a container of a worker group: the first one, a named one, or `all_containers`."""
+        """Set the resources of containers of a worker group: the first one, a named one, or `all_containers`."""
         made = copy.deepcopy(cluster)
         group = _group(made, group_name)
         if group is None:
@@ -139,7 +141,7 @@ class ClusterUtils:
         return (made, True) if containers else (cluster, False)
 
     def duplicate_worker_group(self, cluster: Json, group_name: str, new_group_name: str) -> Done:
-        """The same group again under another name."""
+        """Copy a worker group under another name."""
         made = copy.deepcopy(cluster)
         group = _group(made, group_name)
         taken = _group(made, new_group_name) is not None
@@ -149,7 +151,7 @@ class ClusterUtils:
         return made, True
 
     def delete_worker_group(self, cluster: Json, group_name: str) -> Done:
-        """The cluster without a group."""
+        """Remove a worker group."""
         left = [group for group in _groups(cluster) if group["groupName"] != group_name]
         if len(left) == len(_groups(cluster)):
             log.error("there is no worker group %s", group_name)
@@ -159,14 +161,14 @@ class ClusterUtils:
         return made, True
 
     def is_valid_name(self, name: str) -> bool:
-        """Whether a cluster or group may be called so: DNS-1035, at most 53 characters."""
+        """Whether a name is valid for a cluster or group: DNS-1035, at most 53 characters."""
         fine = len(name) <= _NAME_LIMIT and bool(_NAME.match(name))
         if not fine:
             log.error("%r is no name: small letters, digits and -, from a letter on, at most %d", name, _NAME_LIMIT)
         return fine
 
     def is_valid_label(self, name: str) -> bool:
-        """Whether a label may have this value."""
+        """Whether a value is valid for a label."""
         fine = bool(_LABEL.match(name))
         if not fine:
             log.error("%r is no label: letters, digits, -, _ and ., at most 63", name)
@@ -186,6 +188,7 @@ def _group(cluster: Json, name: str) -> Json | None:
 
 def _resources(requests: tuple[str, str], limits: tuple[str, str], devices: Devices | None) -> Json:
     own = {name: str(count) for name, count in (devices or {}).items()}
+    # Extended resources must be equal in both: Kubernetes does not overcommit devices.
     both = {"requests": requests, "limits": limits}
     return {kind: {"cpu": cpu, "memory": memory, **own} for kind, (cpu, memory) in both.items()}
 

@@ -1,93 +1,114 @@
-"""Where it is written down which checkpoints exist and what each life restores: PrimeMaster's journal.
+"""The book: the record of which checkpoints exist and what each life restores. It is PrimeMaster's journal.
 
-The files say the same, later: a manifest is written when the journal has it, a decision's file when it is made. They
-are what the next attempt of the job finds, whose journal is another one.
+The files repeat it, later: a manifest is written when the journal has the commit, a decision's file when it is made.
+The next attempt of the job, which has another journal, reads the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dljob.errors import CheckpointError
-from dljob.master.marks import Decision, Life, Mark, fence
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, fence
 from dljob.runtime.checkpoint.files import Folder
-from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.model import CheckpointLocation
 
 Ask = Callable[[Mapping[str, Any]], "dict[str, Any] | None"]
-"""Asks PrimeMaster; None: there is nobody to ask any more."""
+"""Asks PrimeMaster; None means that no PrimeMaster will answer any more."""
+
+
+TEXTS, TEXT = 8, 400
+"""Damaged checkpoints that are reported to PrimeMaster, and characters of each message: its journal keeps them."""
 
 
 class Book(Protocol):
-    """What a saver asks."""
+    """The questions of a saver."""
 
-    def commit(self, place: Place, mark: Mark) -> str | None:
-        """Why a checkpoint whose parts are all on disk does not count, else empty; None: nobody can say."""
+    def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
+        """Return why a checkpoint whose parts are all on disk does not count, else empty; None if nobody can answer."""
         ...
 
-    def turn(self, place: Place, folder: Folder) -> Decision | None:
-        """What this life restores; None: whoever asked is to decide it. Waits while another does."""
+    def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
+        """Return what this life restores; None if the caller is to decide it. Waits while another saver decides."""
         ...
 
-    def decide(self, place: Place, folder: Folder, chosen: Mark | None) -> Decision:
-        """What this life restores: what was said first."""
+    def decide(
+        self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
+    ) -> RestoreDecision:
+        """Return what this life restores: the first decision counts.
+
+        `damaged`: skipped checkpoints and why, for the timeline.
+        """
         ...
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a rank says and asks of a data set (`dljob.runtime.shards`); None: nobody can answer."""
+        """Send a rank's reports and requests for a data set (`dljob.runtime.data.shards`).
+
+        None if nobody can answer.
+        """
         ...
 
 
 class FileBook:
-    """Without a PrimeMaster: the files alone."""
+    """A book without a PrimeMaster: the files alone."""
 
-    def commit(self, place: Place, mark: Mark) -> str | None:
-        """The decisions in the folder say so."""
+    def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
+        """Return why the decisions in the folder fence the checkpoint, else empty."""
         return fence(mark, Folder.of(place).decisions())
 
-    def turn(self, place: Place, folder: Folder) -> Decision | None:
-        """What is decided already."""
+    def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
+        """Return the decision in the folder, if there is one."""
         return next((made for made in folder.decisions() if made.life == place.life), None)
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Shards are PrimeMaster's alone."""
+        """Return None: only PrimeMaster hands out shards."""
         del question
 
-    def decide(self, place: Place, folder: Folder, chosen: Mark | None) -> Decision:
-        """The file that is there first."""
-        return folder.decide(Decision(place.life, chosen))
+    def decide(
+        self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
+    ) -> RestoreDecision:
+        """Write the decision's file, and return the first one written."""
+        del damaged
+        return folder.decide(RestoreDecision(place.life, chosen))
 
 
 class JournalBook:
-    """PrimeMaster's journal, asked over the saver's line."""
+    """PrimeMaster's journal, asked through the saver's agent."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def commit(self, place: Place, mark: Mark) -> str | None:
-        """Have it journaled."""
-        said = self._ask({"what": "commit", "world": place.of, "mark": to_json(mark)})
+    def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
+        """Have the commit journaled."""
+        said = self._ask({"what": "commit", "world": place.of, "mark": mark.json()})
         return None if said is None else said["why"]
 
-    def turn(self, place: Place, folder: Folder) -> Decision | None:
-        """Whether it is decided; of a world of one nobody else can decide."""
+    def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
+        """Ask whether the life is decided. The folder does not matter: in a world of one no other saver can decide."""
         del folder
         said = self._heard(place, {"what": "turn"})
-        return None if said["yours"] else Decision(place.life, said["chosen"] and to_mark(said["chosen"]))
+        return (
+            None if said["yours"] else RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
+        )
 
-    def decide(self, place: Place, folder: Folder, chosen: Mark | None) -> Decision:
-        """Have it journaled, then leave the file for later attempts."""
-        said = self._heard(place, {"what": "decide", "chosen": chosen and to_json(chosen)})
-        return folder.decide(Decision(place.life, said["chosen"] and to_mark(said["chosen"])))
+    def decide(
+        self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
+    ) -> RestoreDecision:
+        """Have the decision journaled, then write its file for later attempts."""
+        told = [text[:TEXT] for text in damaged[:TEXTS]]
+        said = self._heard(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
+        # PrimeMaster's word, which may be that of another saver: the file must not say anything else.
+        return folder.decide(RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"])))
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Its answer; it may say that who asked is to ask again."""
+        """Return PrimeMaster's answer; it may tell the caller to ask again."""
         return self._ask({**question, "what": "shards"})
 
-    def _heard(self, place: Place, question: dict[str, Any]) -> dict[str, Any]:
+    def _heard(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:
         life = {"attempt": place.attempt, "number": place.number}
         said = None
-        while said is None or "again" in said:  # somebody else decides it, and has not yet
+        while said is None or "again" in said:  # another saver is still deciding
             said = self._ask({**question, "world": place.of, "life": life})
             if said is None:
                 break
@@ -96,13 +117,3 @@ class JournalBook:
         if said["why"]:
             raise CheckpointError(f"{place.name} cannot load: {said['why']}")
         return said
-
-
-def to_json(mark: Mark) -> dict[str, int]:
-    """A mark for the line."""
-    return {"attempt": mark.life.attempt, "number": mark.life.number, "step": mark.step}
-
-
-def to_mark(data: Mapping[str, int]) -> Mark:
-    """And back."""
-    return Mark(Life(data["attempt"], data["number"]), data["step"])

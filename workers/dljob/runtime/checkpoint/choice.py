@@ -1,44 +1,79 @@
-"""Which step a new life restores, and what may go: decisions without a file in sight (`dljob.master.marks`)."""
+"""Decisions about checkpoints that read no file: which one a new life restores, and which ones may be deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from dljob.master.marks import Decision, Life, Mark, fence
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint whose parts are all there; `bad` says why it cannot be used all the same."""
+    """A checkpoint whose parts are all there; `bad` says why it cannot be used nevertheless."""
 
-    mark: Mark
+    mark: CheckpointId
     world: int
     memory: bool = False
     bad: str = ""
 
 
-def choose(found: Iterable[Found], decisions: Iterable[Decision], life: Life) -> tuple[Found | None, tuple[str, ...]]:
-    """The newest checkpoint that a life may restore, and a word on each newer one that was passed over.
+def choose(
+    found: Iterable[Found],
+    decisions: Iterable[RestoreDecision],
+    life: RunId,
+    fault: Callable[[Found], str] = lambda one: one.bad,
+) -> tuple[Found | None, tuple[str, ...]]:
+    """Return the newest checkpoint that a life may restore, and a message per newer one that was skipped.
 
-    Memory goes before disk for the same mark; what the life itself has saved is what it goes on from.
+    For the same mark memory precedes disk. A life restores its own saves too. `fault` returns why a checkpoint cannot
+    be used; it may read every byte, so it is called for no more of them than necessary.
     """
     decided = tuple(decisions)
     skipped: list[str] = []
     for one in sorted(found, key=lambda f: (f.mark, f.memory), reverse=True):
-        why = one.bad or fence(one.mark, decided)
+        why = fence(one.mark, decided)
         if one.mark.life > life:
             why = f"it is of a later life than {life}"
-        if not why:
+        if not why and not (why := fault(one)):
             return one, tuple(skipped)
         skipped.append(f"{one.mark} was passed over: {why}")
     return None, tuple(skipped)
 
 
-def expired(there: Iterable[Mark], whole: Iterable[Mark], decisions: Iterable[Decision], keep: int) -> list[Mark]:
-    """What may go: all but the newest `keep` whole ones that count, and what is newer than the oldest of those."""
+def void(there: Iterable[CheckpointId], decisions: Iterable[RestoreDecision]) -> list[CheckpointId]:
+    """List the checkpoints that never count again: a later life has restored an earlier one."""
+    decided = tuple(decisions)
+    return [mark for mark in there if fence(mark, decided)]
+
+
+def expired(
+    there: Iterable[CheckpointId], whole: Iterable[CheckpointId], decisions: Iterable[RestoreDecision], keep: int
+) -> list[CheckpointId]:
+    """List the checkpoints that may be deleted: those older than the newest `keep` whole ones that count."""
     decided = tuple(decisions)
     good = sorted((mark for mark in whole if not fence(mark, decided)), reverse=True)[:keep]
     if len(good) < keep:
         return []
     return [mark for mark in there if mark < good[-1]]
+
+
+def needless(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDecision]:
+    """List unneeded decisions: a later one fences everything that they do, or `most` newer ones are kept.
+
+    A life that crashes before it saves decides the same as the one before it, so of many such lives the last is enough.
+    """
+    gone = list[RestoreDecision]()
+    kept = 0
+    later: RestoreDecision | None = None
+    for one in sorted(decisions, key=lambda made: made.life, reverse=True):
+        if later is not None and (kept == most or not _beyond(later.chosen, one.chosen)):
+            gone.append(one)
+        else:
+            kept, later = kept + 1, one
+    return gone
+
+
+def _beyond(chosen: CheckpointId | None, before: CheckpointId | None) -> bool:
+    """Tell whether a life restored a newer checkpoint than an earlier life did."""
+    return chosen is not None and (before is None or chosen > before)

@@ -1,4 +1,4 @@
-"""A rank's end of its saver: copies into shared memory, asks what to restore."""
+"""A rank's client of its node's saver: it copies the state into shared memory, and asks which checkpoint to restore."""
 
 from __future__ import annotations
 
@@ -13,37 +13,69 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.master.marks import Life, Mark
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.fitting import fill
-from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.model import CheckpointLocation
 from dljob.runtime.checkpoint.pack import Packed, pack, unpack
 from dljob.runtime.checkpoint.shards import any_in, fit
-from dljob.runtime.checkpoint.slot import PAGE, WHOLE, Head, Slot, check_room, read_head
+from dljob.runtime.checkpoint.slot import PAGE, WHOLE, CopyHeader, Slot, check_room, read_head
 from dljob.runtime.checkpoint.wire import Wire
+from dljob.telemetry.wording import counted
 
 SAY_S = 30.0
-"""How often a rank that waits for its saver says so."""
+"""Interval, in seconds, at which a rank that waits for its saver writes so into its log."""
+STEPS = 1 << 63
+"""Number of steps: a step is stored as a signed 64-bit number."""
 SLACK = 16
-"""A state may grow by one part in so many before its memory is made anew."""
+"""Headroom of the shared memory: a state may grow by 1/SLACK before the memory is allocated anew."""
 
 
-class Client:
-    """One process of a rank. `place` asks the host where the saver is; `say` writes into the rank's log."""
+class SaveCount:
+    """Counts the saves of a process, per life."""
 
-    def __init__(self, place: Callable[[], Mapping[str, Any]], say: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
+        self._life: RunId | None = None
+        self._order = 0
+        self._highest = -1
+
+    def next(self, life: RunId, step: int) -> tuple[int, int]:
+        """Return (order, revision) of the next save.
+
+        A step that its life has saved before, or may have, gets the order as its revision. All ranks of a world make
+        the same saves, so their revisions are equal, and parts of two saves of a step never make a checkpoint together.
+        """
+        if life != self._life:
+            self._life, self._order, self._highest = life, 0, -1
+        self._order += 1
+        revision = 0 if step > self._highest else self._order
+        self._highest = max(self._highest, step)
+        return self._order, revision
+
+
+class CheckpointClient:
+    """The client of one process of a rank. `place` asks the host for the saver's location.
+
+    `say` writes into the rank's log.
+    """
+
+    def __init__(
+        self, place: Callable[[], Mapping[str, Any]], say: Callable[[str], None], count: SaveCount | None = None
+    ) -> None:
         self._ask = place
         self._say = say
         self._lock = threading.RLock()
         self._wire: Wire | None = None
-        self._place: Place | None = None
-        self._next: Place | None = None
+        self._place: CheckpointLocation | None = None
+        self._next: CheckpointLocation | None = None
         self._slots: list[Slot] = []
-        self._order = 0
+        self._count = count or SaveCount()
         self._done: list[Mapping[str, Any]] = []
-        """What data was done before the last save: a saver that takes the place of another hears it with the memory."""
+        """Data positions done before the last save: a saver that replaces another gets them along with the memory."""
         self.saved: int | None = None
-        """The last step that this life has saved; -1: it has only loaded; None: neither."""
+        """The last step that this life has saved; -1 if it has only loaded; None if neither."""
+        # A fork inherits the socket and the memory: with its own requests the answers of parent and child would be
+        # mixed up.
         self._pid = os.getpid()
         self._told = ""
         atexit.register(self.close)
@@ -51,18 +83,25 @@ class Client:
     # -- what users call
 
     def save(self, step: int, state: Any, *, persist: bool, shards: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Copy a state; returns when the copy is whole. `shards`: what data was done before it."""
+        """Copy a state, and return when the copy is whole. `shards`: the data positions done before it."""
         with self._lock:
+            if not 0 <= step < STEPS:
+                raise UsageError(f"checkpoint.save({step}): a step is a whole number from 0 to 2**63 - 1")
+            # 1. All that may fail, before any memory is touched: a state that cannot be pickled leaves both copies as
+            # they were.
             packed = pack(state)
             place = self._connected()
             if not self._slots or self._slots[0].capacity < packed.size:
                 self._make_room(place, packed.size)
+            # 2. The slot, which may take a wait for the disk. The count comes after: all ranks count the same saves.
             slot = self._free_slot()
-            self._order += 1
-            head = Head(
-                WHOLE, self._order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
-                len(packed.index), persist, packed.size,
+            order, revision = self._count.next(place.life, step)
+            head = CopyHeader(
+                WHOLE, order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
+                len(packed.index), persist, packed.size, revision,
             )  # fmt: skip
+            # 3. The copy; then the saver hears of it. A rank that dies in between loses nothing: the saver reads the
+            # headers.
             _fill(slot, packed, head)
             self._done = list(shards)
             try:
@@ -73,10 +112,16 @@ class Client:
             self.saved = step
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
-        """What the life of this rank restores."""
+        """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
+
+        Raises:
+            CheckpointError: The decided checkpoint is gone or damaged, or nobody can decide.
+        """
         with self._lock:
             self._renewed()
             self.saved = -1
+            # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other
+            # ranks.
             for memory in (True, False):
                 said, fds = self._request({"op": "choose", "memory": memory})
                 if "error" in said:
@@ -85,26 +130,31 @@ class Client:
                     self._say(f"checkpoint: {word}")
                 if not said["source"]:
                     return None
+                mark = CheckpointId.of(said["mark"])
                 if said["source"] == "lost":
                     raise CheckpointError(
-                        f"step {said['step']} was decided upon, and is neither in memory nor on disk any more",
+                        f"step {mark.step} was decided upon, and is neither in memory nor on disk any more",
                         hint="its node may be gone: with the next restart an older checkpoint is chosen",
                     )
-                state = self._read(said, fds, into)
+                if not said.get("checked", True):
+                    self._say(f"checkpoint: the manifest of {mark} is unchecked: an earlier version wrote it")
+                state = self._read(mark, said.get("world", 0), fds, into)
                 if state is not None:
-                    self._say(f"checkpoint: restored step {said['step']} from {said['source']}{self._resized(said)}")
-                    return said["step"], state[0]
-            raise CheckpointError(
-                f"step {said['step']} cannot be read", hint="does the rank's old process still write?"
-            )
+                    self._say(f"checkpoint: restored step {mark.step} from {said['source']}{self._resized(said)}")
+                    return mark.step, state[0]
+            raise CheckpointError(f"step {mark.step} cannot be read", hint="does the rank's old process still write?")
 
     def latest(self) -> int | None:
-        """The newest step that is whole on disk."""
+        """Return the newest step that is whole on disk; None without one."""
         with self._lock:
             return self._request({"op": "latest"})[0]["step"]
 
     def wait(self, timeout_s: float, *, everything: bool = False) -> None:
-        """Wait until what was saved is on disk."""
+        """Wait until the saves are on disk; `everything` includes those with `persist=False`.
+
+        Raises:
+            CheckpointError: They are not, after `timeout_s` seconds or because the disk refused.
+        """
         with self._lock:
             if self._place is None:
                 return
@@ -113,7 +163,12 @@ class Client:
                 raise CheckpointError(said["failed"])
 
     def close(self, *, wait: bool = True) -> None:
-        """The rank ends: wait for the disk within the grace, or leave that to the saver; give the memory back."""
+        """End the client: wait for the disk within the grace, or leave that to the saver (`wait=False`).
+
+        Release the memory.
+        """
+        # atexit also runs this in a forked child, and beside a thread that is stuck in a save: neither may hold up the
+        # exit.
         if os.getpid() != self._pid or not self._lock.acquire(timeout=1):
             return
         try:
@@ -132,8 +187,9 @@ class Client:
 
     # -- memory
 
-    def _make_room(self, place: Place, size: int) -> None:
-        """Two copies' memory, all of it now: from here on saving only copies."""
+    def _make_room(self, place: CheckpointLocation, size: int) -> None:
+        """Allocate the memory of both copies, with all its pages: later saves only copy."""
+        # The old memory goes away below: its copies must be on disk first.
         self.wait(place.grace_s)
         for slot in self._slots:
             slot.close()
@@ -142,6 +198,7 @@ class Client:
         try:
             check_room(place.name, capacity)
         except UsageError:
+            # Copies that this node keeps for others have to go before a rank of its own fails.
             self._request({"op": "room"})  # what this node keeps for others goes first
             check_room(place.name, capacity)
         self._slots = [Slot.make(capacity, place.name) for _ in range(2)]
@@ -151,9 +208,9 @@ class Client:
         self._request({"op": "slots", "shards": self._done}, [slot.fd for slot in self._slots])
 
     def _free_slot(self) -> Slot:
-        """The copy to write over: never one that waits for the disk, else the older one.
+        """Return the copy to overwrite: never one that waits for the disk, else the older one.
 
-        Where nothing more is saved, since the node goes, this waits for the process's end.
+        While the node is being drained, this waits until the process ends: a later copy could not reach the disk.
         """
         if all(_waits(slot) for slot in self._slots) or any(slot.shut for slot in self._slots):
             said, _ = self._request({"op": "free"})
@@ -169,11 +226,17 @@ class Client:
 
     # -- the line to the saver
 
-    def _connected(self) -> Place:
+    def _connected(self) -> CheckpointLocation:
+        """Connect to the saver unless connected, and return where this process saves.
+
+        Raises:
+            UsageError: The process is a fork of the rank.
+            CheckpointError: The saver does not answer, or has fenced this process.
+        """
         if os.getpid() != self._pid:
             raise UsageError("checkpoint was used in a child process of the rank", hint="use it in the rank itself")
         if self._wire is None or self._place is None:
-            place, self._next = self._next or Place(**self._ask()), None
+            place, self._next = self._next or CheckpointLocation(**self._ask()), None
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 connection.connect(f"\0{place.address[1:]}")
@@ -186,34 +249,44 @@ class Client:
             if got is None or got[0]["fenced"]:
                 connection.close()
                 raise CheckpointError(f"{place.name} cannot save: {got[0]['fenced'] if got else 'the saver went away'}")
+            # A new saver knows nothing: it gets the memory that its predecessor had, and persists the copies in it.
             self._wire, self._place = wire, place
             if self._slots:
                 self._offer_slots()
         return self._place
 
     def _renewed(self) -> None:
-        """A process that lives on while its role is started again has another life: what it saved is the last one's."""
-        place = Place(**self._ask())
+        """Ask the host for the location again; a new life drops the copies of the one before.
+
+        With `InProcess` restarts the process lives on, in another life; what it had saved belongs to the earlier one.
+        """
+        place = CheckpointLocation(**self._ask())
         if self._place is not None and self._place.life != place.life:
             self._disconnect()
             for slot in self._slots:
                 slot.close()
-            self._slots, self._order, self._done = [], 0, []
+            self._slots, self._done = [], []
         self._next = place
 
-    def renewed(self) -> Place:
-        """The same, once it was asked whether this process has another life now."""
+    def renewed(self) -> CheckpointLocation:
+        """Return the location, after asking the host whether this process has a new life."""
         with self._lock:
             self._renewed()
             return self._connected()
 
-    def place(self) -> Place:
-        """Where this process saves, and what it is called."""
+    def place(self) -> CheckpointLocation:
+        """Return where this process saves, and its names there."""
         with self._lock:
             return self._connected()
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask PrimeMaster about a data set; waits while it is away, or while only others have shards."""
+        """Ask PrimeMaster about a data set.
+
+        Waits while PrimeMaster is away, or while other ranks hold all remaining shards.
+
+        Raises:
+            CheckpointError: PrimeMaster refused; the message says why.
+        """
         with self._lock:
             while True:
                 said, _ = self._request({"op": "shards", "question": dict(question)})
@@ -237,12 +310,17 @@ class Client:
         self._wire = None
 
     def _request(self, message: dict[str, Any], fds: list[int] | None = None) -> tuple[dict[str, Any], list[int]]:
-        """Ask the saver; one that went away is asked for again, once."""
+        """Send a request to the saver and return its answer. A saver that went away is started again, once.
+
+        Raises:
+            CheckpointError: The second one went away too.
+        """
         for last in (False, True):
             wire = self._connected_wire()
             try:
                 wire.send(message, fds or ())
                 waited = 0.0
+                # No timeout: an answer that comes late would be taken for that of the next request.
                 while not wire.readable(SAY_S):
                     waited += SAY_S
                     self._say(f"checkpoint: {message['op']}: no answer for {waited:g} s; is {self._folder} reachable?")
@@ -259,36 +337,46 @@ class Client:
     # -- reading
 
     def _resized(self, said: Mapping[str, Any]) -> str:
-        """What became of a checkpoint that another number of ranks saved; empty: as many did."""
+        """Say what happens to a checkpoint that another number of ranks saved; empty if the number is the same."""
         place = self._connected()
         there = said.get("world", place.world)
         if there == place.world:
             return ""
         whose = place.rank if place.rank < there else 0
-        words = f"; {there} ranks saved it and {place.world} load it: sharded tensors are put together anew"
+        words = f"; {counted(there, 'rank')} saved it and {place.world} load it: sharded tensors are put together anew"
         return f"{words}, all else is what rank {whose} saved"
 
-    def _read(self, said: dict[str, Any], fds: list[int], into: Any) -> tuple[Any] | None:
-        """The state; None when memory changed while it was read, or does not have all that is wanted."""
-        place, mark = self._connected(), Mark(Life(**said["life"]), said["step"])
-        if fds:
-            data = _mapped(fds[0])
-            parts = [data] if place.world == 1 else []
-        else:
-            files = [Folder(Path(place.folder)).part(mark, rank) for rank in range(said["world"])]
-            parts = [_mapped(path) for path in files]
-            data = parts[place.rank if place.rank < len(parts) else 0]
+    def _read(self, mark: CheckpointId, world: int, fds: list[int], into: Any) -> tuple[Any] | None:
+        """Return the state in a tuple; None when memory changed during the read, or lacks pieces of other ranks."""
+        place = self._connected()
+        # A rank that the saved world did not have starts with rank 0's unsharded values.
+        whose = place.rank if place.rank < world else 0
+        data = _mapped(fds[0]) if fds else self._part(mark, whose, world)
         head = read_head(data)
-        if head is None or head.state != WHOLE or head.step != mark.step:
+        if head is None or head.state != WHOLE or head.mark != mark:
             return None
         state = unpack(data, PAGE, head.index)
         if any_in(state):
-            if not parts:
+            # Memory has this rank's pieces alone; another sharding needs those of all ranks, which are on disk.
+            if fds and place.world > 1:
                 return None
-            fit([(state if part is data else _pieces(part), part) for part in parts], into)
+            others = (data if fds or rank == whose else self._part(mark, rank, world) for rank in range(world or 1))
+            fit([(state if part is data else _pieces(part), part) for part in others], into)
         if into is not None:
             state = fill(state, into, "state")
+        # The header again, after the read: the rank's former process may still be writing into this memory.
         return (state,) if read_head(data) == head else None
+
+    def _part(self, mark: CheckpointId, rank: int, world: int) -> mmap.mmap:
+        """Map a part on disk. Each load checks every byte: the check of the saver that decided may be long ago."""
+        place = self._connected()
+        folder = Folder.of(place)
+        if why := folder.check_part(mark, rank, world):
+            raise CheckpointError(
+                f"{place.name} cannot restore {mark}: {why}",
+                hint="with the next restart an older checkpoint is chosen",
+            )
+        return _mapped(folder.part(mark, rank))
 
 
 def _pieces(part: mmap.mmap) -> Any:
@@ -296,7 +384,7 @@ def _pieces(part: mmap.mmap) -> Any:
     return unpack(part, PAGE, head.index, tensors=False) if head else None
 
 
-def _fill(slot: Slot, packed: Packed, head: Head) -> None:
+def _fill(slot: Slot, packed: Packed, head: CopyHeader) -> None:
     slot.begin()
     packed.copy_into(slot.map, PAGE)
     slot.finish(head)
@@ -313,7 +401,10 @@ def _age(slot: Slot) -> int:
 
 
 def _mapped(source: int | Path) -> mmap.mmap:
-    """A part in memory (a descriptor, which is closed) or on disk. Private pages: what reads them may want to write."""
+    """Map a part in memory (a descriptor, which is closed) or on disk.
+
+    The pages are private: readers may write into them.
+    """
     fd = os.open(source, os.O_RDONLY) if isinstance(source, Path) else source
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)

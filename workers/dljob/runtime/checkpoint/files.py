@@ -1,58 +1,104 @@
-"""Checkpoints on disk: parts, one per rank; a manifest, written last; and what each life decided to restore.
+"""Checkpoints on disk: a part per rank, a manifest that is written last, and the decision of each life to restore one.
 
     <folder>/step-000000000040.1-3/rank-00000.part     the copy's bytes, then a trailer with their CRC-32
-                                   manifest.json       names the world and every part: now it counts
-    <folder>/restore-1-4.json                          what life 1.4 went on from: a fence, made once
+                                   manifest.json       names the world and every part: now it counts; sealed
+    <folder>/step-000000000040.1-3.r7/...              the same step, saved once more by the same life
+    <folder>/restore-1-4.json                          the checkpoint that life 1.4 restored: a fence, made once; sealed
 
-Every file comes under another name, is synced, and is then renamed. Whoever sees that all parts of a life are there
-writes the manifest; two who do so write the same.
+Every file is written under a temporary name, synced, and renamed. Whoever finds all parts of a life writes the
+manifest; two writers write the same bytes. Every read is verified: metadata whose checksum fails is skipped, with the
+reason. Versions before 2 wrote no checksum into metadata; their files are still read, and reported as unchecked.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
-import shutil
 import struct
-import threading
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dljob.master.marks import Decision, Life, Mark, fence
-from dljob.runtime.checkpoint.choice import Found, expired
-from dljob.runtime.checkpoint.model import Place
-from dljob.runtime.checkpoint.slot import PAGE, WHOLE, Head, read_head
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
+from dljob.runtime.checkpoint import disk
+from dljob.runtime.checkpoint.choice import Found, expired, needless, void
+from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
+from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
+from dljob.runtime.checkpoint.slot import PAGE, WHOLE, CopyHeader, read_head
+from dljob.telemetry.wording import counted
 
 CHUNK = 8 << 20
+"""Bytes that are read or written at once, so that no copy of a whole part is made in Python."""
 MANIFEST = "manifest.json"
+VERSION = 2
+"""Version of manifests and decisions; version 1 had no checksum."""
 DECISIONS = 4096
-"""So many decisions are remembered as they were read, of all worlds that save on a node."""
+"""Number of parsed decisions in the cache, for all worlds that save on this node."""
+LIVES = 64
+"""Number of decisions that a world keeps in its folder.
+
+Checkpoints of lives before these are older than any restored one.
+"""
 _TRAILER = struct.Struct("<8sII")
 _END = b"DLJCRC32"
-_STEP = re.compile(r"step-(\d+)\.(\d+)-(\d+)")
-_PART = re.compile(r"rank-\d+\.part")
-_RESTORE = re.compile(r"restore-(\d+)-(\d+)\.json")
+_STEP = re.compile(r"step-([0-9]{12,19})\.([0-9]{1,10})-([0-9]{1,10})(?:\.r([0-9]{1,19}))?")
+_PART = re.compile(r"rank-[0-9]{5,10}\.part")
+_RESTORE = re.compile(r"restore-([0-9]{1,10})-([0-9]{1,10})\.json")
+_UNSEALED_MANIFEST = frozenset({"version", "step", "life", "world", "parts"})
+_UNSEALED_DECISION = frozenset({"restored"})
 
 
 class TornError(Exception):
-    """The copy changed while it was being written: it is no longer what was to be saved."""
+    """The copy changed while it was written to disk: the rank has started a newer save in the same memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy in memory, header and all; `still()` says whether it is what it was."""
+    """A copy in memory, header included; `still()` tells whether it is unchanged."""
 
     data: mmap.mmap
     total: int
     still: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """A manifest's entry for one part: its bytes without the trailer, and their CRC-32."""
+
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The file that makes a checkpoint count; it names one part per rank. `checked`: its own checksum matched."""
+
+    mark: CheckpointId
+    parts: tuple[PartRecord, ...]
+    checked: bool
+
+    @property
+    def world(self) -> int:
+        """Number of ranks that saved it."""
+        return len(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decisions in a folder: `made` has all of them, `checked` those with a matching checksum.
+
+    `damaged` has the reasons for skipping others.
+    """
+
+    made: tuple[RestoreDecision, ...] = ()
+    checked: tuple[RestoreDecision, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 class Folder:
@@ -62,64 +108,80 @@ class Folder:
         self.path = path
 
     @classmethod
-    def of(cls, place: Place) -> Folder:
-        """Where a rank's world saves."""
+    def of(cls, place: CheckpointLocation) -> Folder:
+        """Return the folder of a rank's world."""
         return cls(Path(place.folder))
 
-    def at(self, mark: Mark) -> Path:
-        """The folder of one checkpoint."""
-        return self.path / f"step-{mark.step:012d}.{mark.life.attempt}-{mark.life.number}"
+    def at(self, mark: CheckpointId) -> Path:
+        """Return the path of one checkpoint."""
+        return self.path / _name(mark)
 
-    def part(self, mark: Mark, rank: int) -> Path:
-        """One rank's part."""
+    def part(self, mark: CheckpointId, rank: int) -> Path:
+        """Return the path of one rank's part."""
         return self.at(mark) / f"rank-{rank:05d}.part"
 
-    def marks(self) -> list[Mark]:
-        """All checkpoints there, whole or not, oldest first."""
-        found = (_STEP.fullmatch(name) for name in _names(self.path))
-        return sorted(Mark(Life(int(m[2]), int(m[3])), int(m[1])) for m in found if m)
+    def marks(self) -> list[CheckpointId]:
+        """List all checkpoints in the folder, whole or not, oldest first; foreign names are ignored."""
+        found = ((name, m) for name in disk.names_in(self.path) if (m := _STEP.fullmatch(name)))
+        marks = ((name, CheckpointId(RunId(int(m[2]), int(m[3])), int(m[1]), int(m[4] or 0))) for name, m in found)
+        # Only the one spelling that we write: `step-0000...` with other leading zeros would be a second folder for the
+        # same mark.
+        return sorted(mark for name, mark in marks if _name(mark) == name)
 
     # -- writing
 
-    def has_part(self, mark: Mark, rank: int) -> bool:
-        """Whether that part is there, finished."""
-        return _head_of(self.part(mark, rank)) is not None
+    def has_part(self, mark: CheckpointId, rank: int) -> bool:
+        """Tell whether a rank's part is there and finished."""
+        return head_of(self.part(mark, rank)) is not None
 
-    def write_part(self, mark: Mark, rank: int, head: bytes, copy: Copy, own: str = "") -> int:
-        """Write one part; its CRC-32. `own` tells writers on several nodes apart, who write the same.
+    def write_part(self, mark: CheckpointId, rank: int, head: bytes, copy: Copy) -> int:
+        """Write one part and return its CRC-32.
 
         Raises:
-            TornError: when the copy is no longer what it was; nothing is left of the part.
-            OSError: when the disk says no.
+            TornError: The copy changed meanwhile; nothing is left of the part.
+            OSError: The disk refused.
         """
         path = self.part(mark, rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(path.parent)
         crc = 0
-        with _arriving(path, own) as file:
+        with disk.replacing(path) as file:
             with memoryview(copy.data) as view:
                 for piece in (
                     memoryview(head),
                     *(view[n : min(n + CHUNK, copy.total)] for n in range(PAGE, copy.total, CHUNK)),
                 ):
                     crc = zlib.crc32(piece, crc)
-                    _write(file, piece)
+                    disk.write_all(file, piece)
                     piece.release()
-            _write(file, _TRAILER.pack(_END, crc, copy.total & 0xFFFFFFFF))
+            disk.write_all(file, _TRAILER.pack(_END, crc, copy.total & 0xFFFFFFFF))
+            # Last of all: the rank may have begun to overwrite the copy at any moment before. What was read then is a
+            # mixture, though its CRC-32 is right. Inside the `with`, so that the temporary file never gets the part's
+            # name.
             if not copy.still():
                 raise TornError
         return crc
 
-    def commit(self, mark: Mark, world: int, ask: Callable[[], str | None] = lambda: "") -> str:
-        """Write the manifest when all parts of the world are there, and nobody who is asked then refuses it.
+    def commit(self, mark: CheckpointId, world: int, ask: Callable[[], str | None] = lambda: "") -> str:
+        """Write the manifest once all parts of the world are there, unless the journal refuses the checkpoint.
 
-        `ask` says why it does not count, else ""; None: nobody can say now.
+        Args:
+            mark: The checkpoint.
+            world: Number of ranks whose parts make it whole.
+            ask: Returns why the checkpoint does not count, "" if it counts, None if nobody can answer now.
 
-        Returns "committed", "waiting" for parts of others or for an answer, or "fenced: ..." with the reason.
+        Returns:
+            "committed"; "waiting" for parts of other ranks or for an answer; "fenced: ..." with the reason.
         """
-        if why := fence(mark, self.decisions()):
+        decisions = self.decisions()
+        if why := fence(mark, decisions) or _forgotten(mark, decisions):
             return f"fenced: {why}"
-        heads = [_head_of(self.part(mark, rank)) for rank in range(world)]
-        if any(head is None for head in heads) or (why := ask()) is None:
+        heads = [head_of(self.part(mark, rank)) for rank in range(world)]
+        # Headers alone: a part gets its name only when it is complete, and `load` checks every byte.
+        whole = all(found is not None and _fits(found[0], mark, rank, world) for rank, found in enumerate(heads))
+        # The journal first, and only once all parts are there: a frozen process of an earlier life may wake up between
+        # the check of the files above and the manifest below, and only PrimeMaster orders it against the newer decision
+        # (ADR 28).
+        if not whole or (why := ask()) is None:
             return "waiting"
         if why:
             return f"fenced: {why}"
@@ -130,157 +192,302 @@ class Folder:
             if found is not None
         ]
         life = {"attempt": mark.life.attempt, "number": mark.life.number}
-        text = json.dumps({"version": 1, "step": mark.step, "life": life, "world": world, "parts": parts}, indent=1)
-        with _arriving(self.at(mark) / MANIFEST, f".{threading.get_native_id()}") as file:  # two may write the same
-            _write(file, text.encode())
+        body = {"version": VERSION, "step": mark.step, "revision": mark.revision, "life": life, "world": world}
+        with disk.replacing(self.at(mark) / MANIFEST) as file:
+            disk.write_all(file, seal({**body, "parts": parts}))
         return "committed"
 
-    def decide(self, decision: Decision) -> Decision:
-        """Record what a life restores; what was recorded first counts, and is returned."""
-        path = self.path / f"restore-{decision.life.attempt}-{decision.life.number}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        chosen = decision.chosen
-        said = chosen and {"attempt": chosen.life.attempt, "number": chosen.life.number, "step": chosen.step}
-        temp = path.with_name(f".{path.name}.{os.getpid()}.{id(decision)}")
-        with temp.open("wb", buffering=0) as file:
-            _write(file, json.dumps({"restored": said}).encode())
-            os.fsync(file.fileno())
+    def decide(self, decision: RestoreDecision) -> RestoreDecision:
+        """Record the checkpoint that a life restores. The first record counts and is returned.
+
+        A damaged one is replaced.
+        """
+        life, chosen = decision.life, decision.chosen
+        path = self.path / _decision_name(life)
+        disk.make_folder(path.parent)
+        own = {"attempt": life.attempt, "number": life.number}
+        text = seal({"version": VERSION, "life": own, "restored": chosen and chosen.json()})
         try:
-            os.link(temp, path)  # unlike a rename it fails when the other was first
-            _sync_folder(path.parent)
-        except FileExistsError:
-            return _decided(path, decision.life)
-        finally:
-            temp.unlink()
+            created = disk.create(path, text)
+        except OSError:  # the volume may be full of what this very decision voids
+            self._remove(self._torn(void(self.marks(), [decision])))
+            created = disk.create(path, text)
+        if not created:
+            try:
+                # Another saver of the same life came first: its word holds for both, else ranks would restore different
+                # steps.
+                return _read_decision(path, life)[0]
+            except (OSError, DamagedError):
+                with disk.replacing(path) as file:
+                    disk.write_all(file, text)
         return decision
 
-    def retain(self, keep: int) -> list[Mark]:
-        """Delete what is expired; what was deleted."""
-        there = self.marks()
-        gone = expired(there, [m for m in there if self.manifest(m)], self.decisions(), keep)
+    def retain(self, keep: int) -> list[CheckpointId]:
+        """Delete checkpoints that no life will restore.
+
+        These are the ones older than the newest `keep`, and torn ones that a later life voided.
+        """
+        there, decisions = self.marks(), self.records()
+        whole = list[CheckpointId]()
+        for mark in reversed(there):
+            if not fence(mark, decisions.made) and self._counts(mark):
+                whole.append(mark)
+            # Stop at the newest `keep`: each further manifest would be a read on a shared volume at every save.
+            if len(whole) == keep:
+                break
+        return self._remove([*expired(there, whole, decisions.made, keep), *self._torn(void(there, decisions.checked))])
+
+    def collect(self) -> list[CheckpointId]:
+        """Delete torn checkpoints that a later life has voided; lives that crash would fill the volume with them."""
+        return self._remove(self._torn(void(self.marks(), self.records().checked)))
+
+    def forget(self) -> list[RestoreDecision]:
+        """Delete unneeded decisions: each crash of a restart loop leaves one, and every save reads all of them."""
+        gone = needless(self.records().checked, LIVES)
+        for one in gone:
+            with suppress(OSError):  # it is read as ever, and the next decision tries again
+                (self.path / _decision_name(one.life)).unlink()
+        return gone
+
+    def _torn(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
+        """Keep only the marks without a manifest.
+
+        A checkpoint that once counted may be unreadable just now, so newer ones replace it first.
+        """
+        return [mark for mark in marks if self.torn(mark)]
+
+    def _remove(self, marks: Iterable[CheckpointId]) -> list[CheckpointId]:
+        gone = sorted(set(marks))
         for mark in gone:
-            with suppress(OSError):
-                (self.at(mark) / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(self.at(mark), ignore_errors=True)
+            disk.remove_folder(self.at(mark), MANIFEST)
         return gone
 
     # -- reading
 
-    def manifest(self, mark: Mark) -> dict[str, Any] | None:
-        """What the manifest says; None without a readable one."""
+    def manifest(self, mark: CheckpointId) -> Manifest | None:
+        """Return a checkpoint's manifest; None when there is none.
+
+        Raises:
+            DamagedError: It cannot be read or trusted.
+        """
         try:
-            return json.loads((self.at(mark) / MANIFEST).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            data = disk.read_file(self.at(mark) / MANIFEST)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedError(f"its manifest cannot be read: {error.strerror}") from error
+        try:
+            said = unseal(data, _UNSEALED_MANIFEST, 1)
+            return Manifest(mark, tuple(_records(said.body, mark)), said.checked)
+        except DamagedError as error:
+            raise DamagedError(f"its manifest is damaged: {error}") from error
+
+    def torn(self, mark: CheckpointId) -> bool:
+        """Tell whether a checkpoint has no manifest, not even a damaged one: it has never counted."""
+        return not os.path.lexists(self.at(mark) / MANIFEST)
+
+    def _counts(self, mark: CheckpointId) -> bool:
+        try:
+            return self.manifest(mark) is not None
+        except DamagedError:
+            return False
+
+    def decisions(self) -> list[RestoreDecision]:
+        """List the decisions that can be trusted."""
+        return list(self.records().made)
+
+    def records(self) -> Decisions:
+        """Read all decisions in the folder, and the reasons for skipping damaged ones."""
+        made, checked, damaged = list[RestoreDecision](), list[RestoreDecision](), list[str]()
+        named = ((name, m) for name in disk.names_in(self.path) if (m := _RESTORE.fullmatch(name)))
+        for name, m in named:
+            try:
+                decision, sealed = _read_decision(self.path / name, RunId(int(m[1]), int(m[2])))
+            # `forget` of another saver may delete a file between the listing and the read.
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                damaged.append(f"{name} is passed over: {error.strerror}")
+                continue
+            except DamagedError as error:
+                damaged.append(f"{name} is passed over, it is damaged: {error}")
+                continue
+            made.append(decision)
+            checked += [decision] * sealed
+        return Decisions(tuple(made), tuple(checked), tuple(damaged))
+
+    def found(self) -> Iterator[Found]:
+        """Yield the checkpoints, newest first. Of those with a manifest, no byte of a part has been checked yet."""
+        for mark in reversed(self.marks()):
+            try:
+                said = self.manifest(mark)
+                yield Found(mark, said.world) if said else Found(mark, 0, bad=self._unwhole(mark))
+            except DamagedError as error:
+                yield Found(mark, 0, bad=str(error))
+
+    def unsaid(self, enough: int = KEEP) -> list[tuple[CheckpointId, int]]:
+        """List (mark, world) of checkpoints that have a part but no valid manifest, oldest first.
+
+        The writer of the last part died before the manifest, or the manifest is damaged. Checkpoints older than the
+        newest `enough` that count are left out: nobody would restore them.
+        """
+        found = list[tuple[CheckpointId, int]]()
+        for mark in reversed(self.marks()):
+            if self._counts(mark):
+                enough -= 1
+                if not enough:
+                    break
+                continue
+            names = (name for name in disk.names_in(self.at(mark)) if _PART.fullmatch(name))
+            if head := next((head for name in names if (head := head_of(self.at(mark) / name))), None):
+                found.append((mark, head[0].world))
+        return found[::-1]
+
+    def used(self) -> bool:
+        """Tell whether a world has saved or loaded here."""
+        return any(_STEP.fullmatch(name) or _RESTORE.fullmatch(name) for name in disk.names_in(self.path))
+
+    def size(self, mark: CheckpointId) -> int:
+        """Return the bytes of the parts that are there."""
+        parts = [self.at(mark) / name for name in disk.names_in(self.at(mark)) if _PART.fullmatch(name)]
+        return sum(disk.size_of(path) for path in parts)
+
+    def saved_at(self, mark: CheckpointId) -> float | None:
+        """Return when the manifest was written, in unix seconds; None if it was deleted."""
+        try:
+            return (self.at(mark) / MANIFEST).stat().st_mtime
+        except OSError:  # it was deleted meanwhile
             return None
 
-    def decisions(self) -> list[Decision]:
-        """All decisions of lives."""
-        found = [(name, m) for name in _names(self.path) if (m := _RESTORE.fullmatch(name))]
-        return [_decided(self.path / name, Life(int(m[1]), int(m[2]))) for name, m in found]
+    def _unwhole(self, mark: CheckpointId) -> str:
+        parts = sum(_PART.fullmatch(name) is not None for name in disk.names_in(self.at(mark)))
+        return f"it is not whole: {counted(parts, 'part')} and no manifest"
 
-    def found(self) -> list[Found]:
-        """What is there, newest first; of those with a manifest no byte has been checked yet."""
-        told = [(mark, self.manifest(mark)) for mark in reversed(self.marks())]
-        return [Found(m, int(said["world"])) if said else Found(m, 0, bad=self._unwhole(m)) for m, said in told]
+    def check(self, mark: CheckpointId) -> str:
+        """Return why a checkpoint cannot be used: a part is missing, torn or corrupt; empty if it can.
 
-    def unsaid(self) -> list[tuple[Mark, int]]:
-        """(mark, world) of those of which a part is there and no manifest: who wrote the last part said nothing."""
-        found = [mark for mark in self.marks() if MANIFEST not in _names(self.at(mark))]
-        names = [(mark, name) for mark in found for name in _names(self.at(mark)) if _PART.fullmatch(name)]
-        heads = {mark: head for mark, name in names if (head := _head_of(self.at(mark) / name))}
-        return [(mark, head[0].world) for mark, head in heads.items()]
-
-    def _unwhole(self, mark: Mark) -> str:
-        names = _names(self.at(mark))
-        if MANIFEST in names:
-            return "its manifest cannot be read"
-        parts = sum(_PART.fullmatch(name) is not None for name in names)
-        return f"it is not whole: {parts} part{'s' * (parts != 1)} and no manifest"
-
-    def check(self, mark: Mark) -> str:
-        """Why a checkpoint cannot be used: a part that is not there, torn or corrupt. Reads every byte of it."""
-        said = self.manifest(mark)
+        Reads every byte of it.
+        """
+        try:
+            said = self.manifest(mark)
+        except DamagedError as error:
+            return str(error)
         if said is None:
-            return "its manifest is gone"
+            return self._unwhole(mark)
+        if said.world == 1:
+            return self.check_part(mark, 0, 1, said.parts[0])
+        # zlib.crc32 and reads release the GIL, so four threads check parts at the speed of the volume.
         with ThreadPoolExecutor(4) as pool:
-            whys = pool.map(lambda part: check_part(self.at(mark) / part["file"], part), said["parts"])
+            whys = pool.map(lambda n: self.check_part(mark, n, said.world, said.parts[n]), range(said.world))
             return next((why for why in whys if why), "")
+
+    def check_part(self, mark: CheckpointId, rank: int, world: int, record: PartRecord | None = None) -> str:
+        """Return why a part differs from what was written, or from its manifest's record; empty when it does not."""
+        path = self.part(mark, rank)
+        try:
+            with os.fdopen(disk.open_file(path), "rb", buffering=0) as file:
+                return f"{path.name} {why}" if (why := _fault(file, (mark, rank, world), record)) else ""
+        except OSError as error:
+            return f"{path.name} cannot be read: {error.strerror}"
+
+
+def _name(mark: CheckpointId) -> str:
+    again = f".r{mark.revision}" if mark.revision else ""
+    return f"step-{mark.step:012d}.{mark.life.attempt}-{mark.life.number}{again}"
+
+
+def _decision_name(life: RunId) -> str:
+    return f"restore-{life.attempt}-{life.number}.json"
+
+
+def _forgotten(mark: CheckpointId, decisions: Sequence[RestoreDecision]) -> str:
+    """Return why a mark does not count that is older than all kept decisions; empty if it may count."""
+    oldest = min((one.life for one in decisions), default=mark.life)
+    # `forget` has deleted the decision that fenced this life, so the mark would look unfenced.
+    forgotten = len(decisions) >= LIVES and mark.life < oldest
+    return f"life {mark.life} is longer ago than the last {LIVES} that saved" if forgotten else ""
+
+
+def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord]:
+    """Yield the parts that a manifest names.
+
+    Raises:
+        DamagedError: It belongs to another checkpoint, or its members are not those of a manifest.
+    """
+    try:
+        own = CheckpointId(RunId(**body["life"]), body["step"], body.get("revision", 0))
+        if own != mark:
+            raise DamagedError(f"it is that of {own}")
+        if body["world"] < 1 or len(body["parts"]) != body["world"]:
+            raise DamagedError(f"{len(body['parts'])} parts for {body['world']} ranks")
+        for n, part in enumerate(body["parts"]):
+            if (part["rank"], part["file"]) != (n, f"rank-{n:05d}.part"):
+                raise DamagedError(f"part {n} is {part['file']} of rank {part['rank']}")
+            yield PartRecord(int(part["bytes"]), int(part["crc32"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedError(f"it lacks what a manifest has: {error!r}") from error
+
+
+def _read_decision(path: Path, life: RunId) -> tuple[RestoreDecision, bool]:
+    """Return a decision and whether a checksum vouches for it. Raises OSError, DamagedError."""
+    found = path.stat()
+    # A replaced file has another inode, so the cache never returns the damaged one that it replaced.
+    return _decision(path, life, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(DECISIONS)
-def _decided(path: Path, life: Life) -> Decision:
-    """A decision's file, read once: it is made once, and each save wants all of them."""
-    said = json.loads(path.read_text(encoding="utf-8"))["restored"]
-    return Decision(life, said and Mark(Life(said["attempt"], said["number"]), said["step"]))
-
-
-def check_part(path: Path, said: dict[str, Any]) -> str:
-    """Why a part is not what its manifest says; empty when it is."""
+def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> tuple[RestoreDecision, bool]:
+    """Parse a decision's file. Cached: the file is written once, and each save reads all decisions."""
+    del of  # the file that was read
+    said = unseal(disk.read_file(path), _UNSEALED_DECISION, None)
     try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != said["bytes"] + _TRAILER.size:
-                return f"{path.name} is torn: {size} bytes, {said['bytes'] + _TRAILER.size} were written"
-            crc, left = 0, int(said["bytes"])
-            while left:
-                piece = file.read(min(CHUNK, left))
-                if not piece:
-                    return f"{path.name} is torn: {left} bytes are missing"
-                crc, left = zlib.crc32(piece, crc), left - len(piece)
-    except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror}"
-    return "" if crc == said["crc32"] else f"{path.name} is corrupt: CRC-32 {crc:08x}, {said['crc32']:08x} was written"
+        if said.checked and RunId(**said.body["life"]) != life:
+            raise DamagedError(f"it is that of life {RunId(**said.body['life'])}")
+        chosen = said.body["restored"] and CheckpointId.of(said.body["restored"])
+        if chosen is not None and not all(type(n) is int for n in chosen.json().values()):
+            raise DamagedError("its checkpoint has no numbers")
+        return RestoreDecision(life, chosen), said.checked
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"it lacks what a decision has: {error!r}") from error
 
 
-def _head_of(path: Path) -> tuple[Head, int] | None:
-    """A finished part's head and CRC; None when it is not there or not finished."""
+def _fits(head: CopyHeader, mark: CheckpointId, rank: int, world: int) -> bool:
+    return (head.mark, head.rank, head.world) == (mark, rank, world)
+
+
+def _fault(file: Any, of: tuple[CheckpointId, int, int], record: PartRecord | None) -> str:
+    """Return what is wrong with a part; empty if nothing is. `of` is the (mark, rank, world) that it must belong to."""
+    size = os.fstat(file.fileno()).st_size
+    if record is not None and size != record.size + _TRAILER.size:
+        return f"is torn: {size} bytes, {record.size + _TRAILER.size} were written"
+    crc, left, head = 0, size - _TRAILER.size, None
+    while left > 0:
+        piece = file.read(min(CHUNK, left))
+        if not piece:
+            return f"is torn: {left} bytes are missing"
+        head = head or read_head(piece)
+        crc, left = zlib.crc32(piece, crc), left - len(piece)
+    tail = file.read(_TRAILER.size)
+    if head is None or len(tail) != _TRAILER.size:
+        return f"is torn: {size} bytes"
+    end, told, low = _TRAILER.unpack(tail)
+    if record is not None and record.crc != crc:
+        return f"is corrupt: CRC-32 {crc:08x}, {record.crc:08x} was written"
+    if (end, told, low) != (_END, crc, (size - _TRAILER.size) & 0xFFFFFFFF) or head.total != size - _TRAILER.size:
+        return f"is corrupt: CRC-32 {crc:08x}, its trailer says {told:08x}"
+    # A file under another part's name has a right CRC-32: only its header tells that it was moved or copied.
+    return "" if head.state == WHOLE and _fits(head, *of) else "is another rank's or another checkpoint's"
+
+
+def head_of(path: Path) -> tuple[CopyHeader, int] | None:
+    """Return a finished part's header and CRC-32; None when it is missing or not finished."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(disk.open_file(path), "rb") as file:
             head = read_head(file.read(PAGE))
             if head is None or head.state != WHOLE:
                 return None
             file.seek(head.total)
             end, crc, _ = _TRAILER.unpack(file.read(_TRAILER.size))
-    except (OSError, struct.error):
+    except (OSError, struct.error, OverflowError, ValueError):
         return None
     return (head, crc) if end == _END else None
-
-
-@contextmanager
-def _arriving(path: Path, own: str = "") -> Generator[Any]:
-    """A file that is there under its name only when it is whole and on the disk; nothing of it after an error."""
-    temp = path.with_name(f".{path.name}.{os.getpid()}{own}")
-    try:
-        with temp.open("wb", buffering=0) as file:
-            yield file
-            os.fsync(file.fileno())
-        temp.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temp.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _write(file: Any, piece: memoryview | bytes) -> None:
-    """All of it: an unbuffered write may take less."""
-    done, view = 0, memoryview(piece)
-    while done < len(view):
-        done += file.write(view[done:])
-    view.release()
-
-
-def _sync_folder(path: Path) -> None:
-    with suppress(OSError):  # some network file systems refuse it; the rename is all they give
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        return os.listdir(path)  # noqa: PTH208 - names are all that is needed
-    except OSError:
-        return []

@@ -1,4 +1,4 @@
-"""Putting a loaded state into one that is there: its tensors are filled in place."""
+"""Restoring into an existing state: its tensors are filled in place."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dljob.errors import CheckpointError
-from dljob.runtime.checkpoint.shards import Shard
+from dljob.runtime.checkpoint.shards import TensorPiece
 
 
 def fill(state: Any, into: Any, path: str) -> Any:
-    """Copy tensors of `state` into those of `into`; everything else is as it was saved."""
-    if isinstance(state, Shard):  # filled already, from all the parts
+    """Copy the tensors of `state` into those of `into`.
+
+    Return the state with these, all other values as they were saved.
+
+    Raises:
+        CheckpointError: A tensor has another shape, or an entry of `into` was not saved.
+    """
+    if isinstance(state, TensorPiece):  # `shards.fit` has filled it, from all parts
         return into
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(into, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What a saver holds of one rank's process: its copies in memory, what of them is on disk, what failed."""
+"""The copies that a saver holds of one process of a rank: which are on disk, which failed, which a peer has."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from dljob.master.marks import Mark
-from dljob.runtime.checkpoint.model import Place
-from dljob.runtime.checkpoint.slot import WHOLE, WRITING, Head, Slot
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.runtime.checkpoint.model import CheckpointLocation
+from dljob.runtime.checkpoint.slot import WHOLE, WRITING, CopyHeader, Slot
 
 
 @dataclass(eq=False, slots=True)
 class Holding:
-    """One process of a rank. `busy`: numbers of the slots that are being saved."""
+    """One process of a rank. `busy`: numbers of the slots that are being written to disk."""
 
-    place: Place
+    place: CheckpointLocation
     slots: list[Slot] = field(default_factory=list[Slot])
     alive: bool = True
     process: int = -1
-    """Its pidfd, while it is served: its death may be heard later than whoever asks for what dead ranks left."""
+    """Its pidfd while it is served; -1 otherwise.
+
+    A request to flush dead ranks may come before the socket tells the death.
+    """
     busy: set[int] = field(default_factory=set[int])
     failed: str = ""
     """Why the last save did not reach the disk."""
     fenced: str = ""
-    """Why nothing that this process saves counts any more."""
+    """Why no save of this process counts any more."""
     ended_at: float = 0.0
     told: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What the process did of data sets before its saves, and PrimeMaster has yet to hear."""
+    """The data positions done before its saves that PrimeMaster does not know of yet."""
     kept: bool = False
-    """Whether it is a copy of another node's, which it has itself as long as it is there."""
-    there: dict[int, int] = field(default_factory=dict[int, int])
-    """The steps of which a peer node has a copy, by the order of their saves."""
+    """Whether it is kept for another node, which has the same copy while it lives."""
+    there: dict[int, CheckpointId] = field(default_factory=dict[int, CheckpointId])
+    """The checkpoints of which a peer node has a copy, by the order of their saves."""
     offered: int = 0
     """The order of the last save that was offered to a peer node."""
     turn: int = 0
-    """When that was, among all that this saver has offered."""
+    """The number of that offer, among all of this saver."""
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def ended(self) -> bool:
-        """Whether its process has left, or is dead and nobody has heard of it yet."""
+        """Tell whether its process has left, or is dead although the socket has not told so yet."""
         if not self.alive or self.process < 0:
             return not self.alive
         poll = select.poll()
         poll.register(self.process, select.POLLIN)
         return bool(poll.poll(0))
 
-    def whole(self) -> list[tuple[int, Head]]:
-        """The slots that hold a whole copy, newest first."""
+    def whole(self) -> list[tuple[int, CopyHeader]]:
+        """List the slots that hold a whole copy, newest first."""
         heads = ((number, slot.head) for number, slot in enumerate(self.slots))
         return sorted(((n, h) for n, h in heads if h and h.state == WHOLE), key=lambda nh: -nh[1].order)
 
-    def unsaved(self, *, all_of_it: bool) -> list[tuple[int, Head]]:
-        """Whole copies that are to go to disk and are not there, oldest first."""
+    def unsaved(self, *, all_of_it: bool) -> list[tuple[int, CopyHeader]]:
+        """List the whole copies that belong on disk and are not there, oldest first."""
         left = [(n, h) for n, h in self.whole() if h.order != self.slots[n].saved and (h.persist or all_of_it)]
         return [] if self.fenced else left[::-1]
 
     def writing(self) -> bool:
-        """Whether its process copies just now."""
+        """Tell whether its process is copying just now."""
         return not self.ended() and any(head.state == WRITING for slot in self.slots if (head := slot.head))
 
-    def holds(self, mark: Mark) -> int | None:
-        """The slot with that step, if this life holds it."""
-        if self.place.life != mark.life:
-            return None
-        return next((n for n, h in self.whole() if h.step == mark.step), None)
+    def holds(self, mark: CheckpointId) -> int | None:
+        """Return the slot with that checkpoint; None if this process does not hold it."""
+        return next((n for n, h in self.whole() if h.mark == mark), None)
 
     def replace(self, fds: list[int]) -> None:
-        """Take other memory."""
+        """Map other memory instead of the present one."""
         self.drop()
         self.slots = [Slot(fd) for fd in fds]
 
     def drop(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         for slot in self.slots:
             slot.close()
         self.slots = []
 
 
 def dup(slot: Slot) -> int:
-    """A descriptor of the memory for somebody else."""
+    """Return a new descriptor of the memory, for another owner."""
     return os.dup(slot.fd)

@@ -1,45 +1,41 @@
-"""Where a rank saves and what it is called there."""
+"""The location of a rank's checkpoints, as the host passes it to the rank."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dljob.master.marks import Life, Mark
+from dljob.master.state.checkpoint_ids import RunId
 
 KEEP = 2
-"""How many whole checkpoints stay on disk."""
+"""Number of whole checkpoints that stay on disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a host tells its rank of checkpoints; it travels as JSON."""
+class CheckpointLocation:
+    """Where a rank saves, and its names there; sent to the rank as JSON."""
 
     address: str
     """The saver's socket."""
     folder: str
-    """One folder per world: a role, or one rank of it."""
+    """The folder of the world: a role, or one rank of it."""
     name: str
-    """How messages call this rank: `trainer/3`."""
+    """The rank's name in messages: `trainer/3`."""
     rank: int
-    """Within the world."""
+    """The rank within the world."""
     world: int
-    """How many parts make a checkpoint whole: an Elastic role's ranks, or this rank alone."""
+    """Number of parts that make a checkpoint whole: an Elastic role's ranks, or 1 for an Actor rank."""
     attempt: int
     number: int
-    """Of the life: the role's generation, or this rank's incarnation."""
+    """The number of the life: the role's generation, or this rank's incarnation."""
     incarnation: int
     of: str
-    """The world, as PrimeMaster calls it: `trainer` for an Elastic role, `w/3` for an Actor rank."""
+    """The world's name for PrimeMaster: `trainer` for an Elastic role, `w/3` for an Actor rank."""
     save_on_exit: bool = True
     peer_copy: bool = True
     grace_s: float = 120.0
-    """How long saving may take when the rank or the job ends."""
+    """Seconds for saves to finish when the rank or the job ends."""
 
     @property
-    def life(self) -> Life:
-        """The life whose parts belong together."""
-        return Life(self.attempt, self.number)
-
-    def mark(self, step: int) -> Mark:
-        """A step of this life."""
-        return Mark(self.life, step)
+    def life(self) -> RunId:
+        """The life whose parts make a checkpoint together."""
+        return RunId(self.attempt, self.number)

@@ -1,7 +1,7 @@
-"""The last save of a node that goes: all that its ranks have copied comes to disk, and then they copy no more.
+"""The last save of a node that is drained: all copies of its ranks go to disk, and then the ranks save no more.
 
-Whoever ends the pod asks for it (`dljob.runtime.leave`), over the socket that ranks use, so that neither Ray nor
-PrimeMaster is needed; PrimeMaster does, when the head goes and all the job's nodes with it.
+The preStop hook of the pod asks for it (`dljob.runtime.node.prestop`), on the socket that ranks use, so that neither
+Ray nor PrimeMaster is needed. PrimeMaster asks for it when the head goes, and all nodes of the job with it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from dljob.runtime.checkpoint.holding import Holding
 
 STILL_S = 10.0
-"""So long a copy that is being made when the last save begins may take."""
+"""Seconds for a rank to finish a copy that it is making when the last save begins."""
 LOOK_S = 0.01
 GONE_S = 1.0
 HELD_S = 60.0
-"""Ranks are held so long beyond the time that the last save had: then the node has stayed after all."""
+"""Seconds for which ranks are held beyond the deadline of the last save: after them the node has stayed after all."""
 ANSWER_S = 5.0
-"""So long PrimeMaster may take in a last save to hear what is on disk; what it did not hear the next life tells it."""
+"""Seconds for PrimeMaster, in a last save, to record a checkpoint; the next life reports what it did not hear."""
 SAVING = ("slots", "free")
-"""What a rank asks that is about to save."""
+"""Requests of a rank that is about to save."""
 
 
 class Parting:
-    """One saver's. `flush` and `bring` are its own."""
+    """The last save of one saver. `flush` and `bring` are the saver's own."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Parting:
         self._until = 0.0
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """What is asked by somebody who is no rank: `flush`, or `last`; what is not on disk, and what there was."""
+        """Answer a request of a process that is no rank, `flush` or `last`: what is not on disk, the newest steps."""
         within = float(message["timeout_s"])
         failed = self.last(within) if message["op"] == "last" else self._flush(within, alive=True)
         with self._changed:
@@ -51,12 +51,14 @@ class Parting:
         return {"failed": failed, "steps": newest}
 
     def last(self, timeout_s: float) -> str:
-        """Save all, once nobody copies any more; why not all is on disk, else empty."""
+        """Save everything once no rank copies any more; return why not all is on disk, else empty."""
         end = time.monotonic() + timeout_s
         with self._changed:
+            # 1. No new copies: ranks see the flag in the shared memory at their next save, and then wait in `hold`.
             self._began = self._began or time.monotonic()
             self._until = end + HELD_S
             self._shut(True)
+        # 2. Copies that have begun may end: they are the newest, and a torn one is worth nothing.
         still = min(end, time.monotonic() + STILL_S)
         while time.monotonic() < still and self._copying():
             time.sleep(LOOK_S)
@@ -66,7 +68,7 @@ class Parting:
         return failed or self._bring("", _left(end))
 
     def hold(self, rank: Holding, asked: str) -> None:
-        """Let a rank that would save wait for its end, while the last save holds."""
+        """Block a rank that wants to save until its end, or until the node turns out to stay."""
         if asked not in SAVING:
             return
         with self._changed:
@@ -76,10 +78,11 @@ class Parting:
                 self._changed.wait(min(left, GONE_S))
             if self._began is not None:
                 self._began = None
+                # The node has stayed after all: ranks save again.
                 self._shut(False)
 
     def impatient(self) -> bool:
-        """Whether PrimeMaster has had its time to answer in a last save."""
+        """Tell whether PrimeMaster has used up its time to answer during a last save."""
         began = self._began
         return began is not None and time.monotonic() - began > ANSWER_S
 

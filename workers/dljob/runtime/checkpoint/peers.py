@@ -1,7 +1,7 @@
-"""Copies on a peer node: what is in the memory of one node alone is soon in that of a second one, too (ADR 31).
+"""Peer copies: a copy that is in one node's memory alone is also sent to the memory of a second node (ADR 31).
 
 `Sender` is the owner's side, `Keeper` the peer's. A copy that is kept for another node is a holding like those of this
-node's ranks, but it goes to disk only when its world is to decide what it restores, and only if it is not there.
+node's ranks, but it goes to disk only when its world decides what to restore, and only if the disk lacks it.
 """
 
 from __future__ import annotations
@@ -16,57 +16,61 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from dljob.errors import UsageError
-from dljob.master.marks import Life, Mark
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.runtime.checkpoint.carrying import AWAY, CHANGED
 from dljob.runtime.checkpoint.holding import Holding, dup
-from dljob.runtime.checkpoint.model import Place
-from dljob.runtime.checkpoint.slot import PAGE, Head, Slot, room
+from dljob.runtime.checkpoint.model import CheckpointLocation
+from dljob.runtime.checkpoint.slot import PAGE, CopyHeader, Slot
+from dljob.runtime.linux import memory_limit
 
 AGAIN_S = 5.0
-"""How often it is looked whether there is a peer by now."""
+"""Seconds until the next attempt to find a peer."""
 COPIES = 2
-"""So many are kept of a rank, as its own node does: other ranks may be a step behind."""
+"""Copies that a peer keeps of a rank. As many as its own node has: other ranks may be a step behind."""
 SHARE = 2
-"""One part in so many of the memory that is left is taken for others at most; the rest is for this node's ranks."""
+"""A copy is taken if it needs at most 1/SHARE of the memory that is left; the rest is for this node's own ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A copy, as a peer is told of it."""
+    """A copy, as it is announced to a peer."""
 
-    place: Place
-    head: Head
+    place: CheckpointLocation
+    head: CopyHeader
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Offer:
-        """From what came over a line."""
-        return cls(Place(**said["place"]), Head(**said["head"]))
+        """Parse an offer that came over a socket."""
+        return cls(CheckpointLocation(**said["place"]), CopyHeader(**said["head"]))
 
     @property
     def key(self) -> tuple[str, int]:
-        """Whose it is."""
+        """The world's folder and the rank whose copy it is."""
         return self.place.folder, self.place.rank
 
     @property
-    def mark(self) -> Mark:
-        """What it is."""
-        return self.place.mark(self.head.step)
+    def mark(self) -> CheckpointId:
+        """The checkpoint that it is a part of."""
+        return self.head.mark
 
 
 class Post(Protocol):
-    """The way to the peer."""
+    """The transport to the peer."""
 
     def carry(self, offer: Mapping[str, Any], fd: int) -> str:
-        """Have a copy brought there; empty when it is, else why not (`carrying.AWAY`, `CHANGED`, the peer's word)."""
+        """Send a copy to the peer.
+
+        Return empty on success, else why not (`carrying.AWAY`, `CHANGED`, or the peer's reason).
+        """
         ...
 
     def forget(self, rows: list[dict[str, Any]]) -> None:
-        """Tell it what it need not keep any more."""
+        """Tell the peer which copies it may drop."""
         ...
 
 
 class Sender:
-    """Sends one copy at a time, of each rank the newest one that is not on disk; others that wait are dropped."""
+    """Sends one copy at a time: of each rank the newest one that is not on disk; older ones that wait are dropped."""
 
     def __init__(
         self,
@@ -88,13 +92,16 @@ class Sender:
         threading.Thread(target=self._serve, name="dljob-peer", daemon=True).start()
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def gone(self, holding: Holding, order: int | None = None) -> None:
-        """Under the lock: the disk has that save of a process, or (None) nothing of it is needed any more."""
+        """Note that a save is on disk, or (None) that no save of this process is needed any more.
+
+        The caller holds the lock.
+        """
         for number in [n for n in holding.there if order in (None, n)]:
             self._rows.append(_row(holding, holding.there.pop(number)))
 
@@ -106,84 +113,89 @@ class Sender:
                     return
                 rows, self._rows = self._rows, []
                 work = self._next()
+                # A descriptor of its own: the holding may drop its memory while the copy is on its way.
                 fd = dup(work[0].slots[work[1]]) if work else -1
             if rows:
                 self._post.forget(rows)
             if work:
                 self._send(work[0], work[2], fd)
 
-    def _next(self) -> tuple[Holding, int, Head] | None:
-        """Under the lock: the copy whose turn it is."""
+    def _next(self) -> tuple[Holding, int, CopyHeader] | None:
+        """Return the copy to send next, else None. The caller holds the lock."""
         sends = [held for held in self._held() if held.place.peer_copy]
         left = [(held, *held.unsaved(all_of_it=held.place.save_on_exit)[-1:]) for held in sends]
         waiting = [(one[0], *one[1]) for one in left if len(one) > 1 and one[1][1].order > one[0].offered]
+        # Round robin over the ranks: with the newest copy first, one fast rank would keep the others from ever being
+        # sent.
         return min(waiting, key=lambda one: one[0].turn, default=None)
 
-    def _send(self, holding: Holding, head: Head, fd: int) -> None:
+    def _send(self, holding: Holding, head: CopyHeader, fd: int) -> None:
         try:
-            self._tell(holding)  # what data was done before a save is known before a copy of it can count
+            # PrimeMaster must know the data positions of a save before a copy of it can count (ADR 28).
+            self._tell(holding)
             said = self._post.carry({"place": asdict(holding.place), "head": asdict(head)}, fd)
         finally:
             os.close(fd)
         with self._changed:
             if said == AWAY:
+                # Not noted as offered: the copy, or a newer one, is sent as soon as there is a peer.
                 self._changed.wait_for(lambda: self._closed, AGAIN_S)
                 return
             holding.turn, holding.offered = next(self._turns), head.order
             if not said:
                 self._arrived(holding, head)
+        # Once per reason: a peer without room would refuse every save of the job.
         if said not in ("", CHANGED, self._refused):
             self._refused = said
             self._told("NoPeer", f"{holding.place.name}: no copy of step {head.step} on a peer node: {said}")
 
-    def _arrived(self, holding: Holding, head: Head) -> None:
-        """Under the lock."""
+    def _arrived(self, holding: Holding, head: CopyHeader) -> None:
+        """Note that the peer has a copy. The caller holds the lock."""
         saved = any(slot.head == head and slot.saved == head.order for slot in holding.slots)
-        if saved or not holding.slots:  # meanwhile
-            self._rows.append(_row(holding, head.step))
+        if saved or not holding.slots:  # meanwhile: the peer may drop it at once
+            self._rows.append(_row(holding, head.mark))
             return
-        holding.there[head.order] = head.step
-        for old in sorted(holding.there)[:-COPIES]:  # as the peer does
+        holding.there[head.order] = head.mark
+        for old in sorted(holding.there)[:-COPIES]:  # the peer has dropped it too
             del holding.there[old]
 
 
-def _row(holding: Holding, step: int) -> dict[str, Any]:
-    life = holding.place.life
-    return {
-        "folder": holding.place.folder,
-        "rank": holding.place.rank,
-        "attempt": life.attempt,
-        "number": life.number,
-        "step": step,
-    }
+def _row(holding: Holding, mark: CheckpointId) -> dict[str, Any]:
+    return {"folder": holding.place.folder, "rank": holding.place.rank, **mark.json()}
 
 
 class Keeper:
-    """What is kept for other nodes. `newest`: the newest life of a world that has begun on this node."""
+    """The copies that this node keeps for others.
 
-    def __init__(self, changed: threading.Condition, newest: Callable[[str], Life | None]) -> None:
+    `newest` returns the newest life of a world that has begun on this node.
+    """
+
+    def __init__(self, changed: threading.Condition, newest: Callable[[str], RunId | None]) -> None:
         self._changed = changed
         self._newest = newest
         self._kept: dict[tuple[str, int], list[Holding]] = {}
         self._coming: dict[tuple[str, int], tuple[Offer, Slot]] = {}
+        # Never reset: once a rank here lacked memory, nothing is kept for other nodes any more (ADR 31).
         self._needed = False
 
     def coming(self, offer: Offer) -> tuple[str, int]:
-        """A descriptor of new memory for a copy; or why it is not taken."""
+        """Allocate memory for a copy; return ("", its descriptor), or (why it is refused, -1)."""
         with self._changed:
             newest = self._newest(offer.place.folder)
             if newest is not None and offer.place.life < newest:
                 return f"life {newest} has begun here", -1
             self._give_up(offer.key)
             kept = self._kept.get(offer.key, [])
+            # Before the new memory: at no time is there memory for three copies of a rank.
             for old in kept[: 1 - COPIES]:
                 self._drop(old)
             if self._needed:
                 return "the ranks of that node need its memory", -1
-        left, where = room()
-        if SHARE * offer.head.total > left:
+        left, where = memory_limit.free()
+        if left is not None and SHARE * offer.head.total > left:
             return f"{offer.head.total >> 20} MiB are needed, {left >> 20} MiB are left {where} of the peer", -1
         try:
+            # Outside the lock: filling gigabytes of pages takes seconds, during which ranks of this node save.
             slot = Slot.make(offer.head.size, offer.place.name)
         except UsageError as error:
             return str(error), -1
@@ -193,7 +205,10 @@ class Keeper:
             return "", os.dup(slot.fd)
 
     def came(self, offer: Offer, crc: int | None) -> str:
-        """All of it is there, with that CRC-32 (None: it will never be); why it is not kept, else empty."""
+        """Accept a copy that has arrived with this CRC-32 (None: the sender gave up).
+
+        Return why it is not kept, else empty.
+        """
         with self._changed:
             found = self._coming.pop(offer.key, None)
         if found is None:
@@ -202,33 +217,40 @@ class Keeper:
         if found[0] != offer or crc is None or _crc(slot, offer.head.total) != crc:
             slot.close()
             return "" if crc is None else "it arrived corrupt"
+        # Only now is the header written: until here the copy counts as none.
         slot.finish(offer.head)
         with self._changed:
             many = self._kept.setdefault(offer.key, [])
             many.append(Holding(offer.place, [slot], alive=False, kept=True, ended_at=math.inf))
-            many.sort(key=lambda held: held.place.mark(_step(held)))
+            many.sort(key=_order)
         return ""
 
     def forget(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """The disk has these, or nobody needs them any more."""
+        """Drop copies that are on disk, or that nobody needs any more."""
         with self._changed:
             for row in rows:
-                mark = Mark(Life(row["attempt"], row["number"]), row["step"])
+                mark = CheckpointId.of(row)
                 for held in list(self._kept.get((row["folder"], row["rank"]), ())):
                     if held.holds(mark) is not None:
                         self._drop(held)
 
     def of(self, folder: str = "") -> list[Holding]:
-        """Under the lock: what is kept of a world, or of all."""
+        """List the copies of a world, or of all worlds. The caller holds the lock."""
         return [held for (path, _), many in self._kept.items() if folder in ("", path) for held in many]
 
     def begins(self, folder: str) -> None:
-        """Under the lock: a new life of a world decides; what was on its way comes too late."""
+        """Abort transfers for a world: its new life decides now, and what is still arriving is too late.
+
+        The caller holds the lock.
+        """
         for key in [key for key in self._coming if folder in ("", key[0])]:
             self._give_up(key)
 
-    def tidy(self, older_than: float, heir: Place | None = None) -> None:
-        """Under the lock: give back what is on disk since then, what does not count, and what a successor replaced."""
+    def tidy(self, older_than: float, heir: CheckpointLocation | None = None) -> None:
+        """Release copies on disk since before `older_than`, fenced copies, and those of a rank with a successor here.
+
+        `heir` is that successor's location. The caller holds the lock.
+        """
         for held in self.of():
             saved = held.slots[0].saved and held.ended_at < older_than
             mine = heir is not None and (heir.folder, heir.rank) == (held.place.folder, held.place.rank)
@@ -236,7 +258,7 @@ class Keeper:
                 self._drop(held)
 
     def give_up(self) -> None:
-        """The ranks of this node need the memory: keep nothing for others from now on."""
+        """Drop all copies of other nodes and refuse new ones: the ranks of this node need the memory."""
         with self._changed:
             self._needed = True
             self.begins("")
@@ -244,7 +266,7 @@ class Keeper:
                 self._drop(held)
 
     def _drop(self, held: Holding) -> None:
-        if held.busy:  # it is on its way to the disk
+        if held.busy:  # a writer reads it
             return
         key = held.place.folder, held.place.rank
         self._kept[key].remove(held)
@@ -262,6 +284,6 @@ def _crc(slot: Slot, total: int) -> int:
         return zlib.crc32(part)
 
 
-def _step(held: Holding) -> int:
+def _order(held: Holding) -> CheckpointId:
     head = held.slots[0].head
-    return head.step if head else -1
+    return head.mark if head else CheckpointId(held.place.life, -1)

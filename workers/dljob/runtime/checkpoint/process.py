@@ -1,16 +1,16 @@
-"""The saver's process: started by its node's agent, it ends when the agent does, once all is on disk.
+"""The saver's process: started by its node's agent, it ends after the agent, once everything is on disk.
 
     python -m dljob.runtime.checkpoint.process FD ADDRESS [GRACE]
 
-The process that was started ends at once; the saver is its child, which nobody has.
+Double fork: the started process exits at once, so the saver is re-parented and survives its parent.
 Over FD, a SEQPACKET socket, it says {"op": "up"}, then {"op": "told", kind, text} and {"op": "forget", rows}, and asks
 {"op": "others", id, folder}, {"op": "ask", id, question} and {"op": "copy", id, offer} with the copy's descriptor. The
 agent orders {"op": "flush", id, timeout_s, alive}, {"op": "last", id, timeout_s}, {"op": "bring", id, timeout_s,
-folder}, {"op": "coming", id, offer}, {"op": "came", id, offer, crc} and {"op": "forget", id, rows}. Both answer
-{"op": "done", id, ...}.
+folder}, {"op": "coming", id, offer}, {"op": "came", id, offer, crc} and {"op": "forget", id, rows}. Both answer {"op":
+"done", id, ...}.
 
-When the agent's end of the socket closes, however the agent ended, the saver brings what it holds to disk within GRACE
-seconds, and leaves.
+When the agent's end of the socket closes, however the agent ended, the saver writes its copies to disk within GRACE
+seconds, and exits.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from dljob.runtime.checkpoint.saver import Saver
 from dljob.runtime.checkpoint.wire import Wire
 
 OTHERS_S = 130.0
-"""How long the savers of other nodes may take to flush, and to bring what they keep, before a world decides."""
+"""Seconds for the savers of other nodes to flush, and to write the copies that they keep, before a world decides."""
 GRACE_S = 120.0
 LOOK_S = 0.5
 
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """Something that was asked of the agent."""
+    """A question to the agent that waits for its answer."""
 
     heard: threading.Event = field(default_factory=threading.Event)
     answer: dict[str, Any] | None = None
 
 
-class Process:
-    """One saver and the line to its agent."""
+class SaverProcess:
+    """One saver and the socket to its agent. It implements `peers.Post` by asking the agent."""
 
     def __init__(self, link: socket.socket, address: str, grace_s: float) -> None:
         self._wire = Wire(link)
@@ -62,7 +62,7 @@ class Process:
         self._saver = Saver(address, self._told, self._others, book, self)
 
     def serve(self) -> None:
-        """Serve until the agent is gone."""
+        """Serve until the agent is gone, then flush."""
         self._say({"op": "up", "pid": os.getpid()})
         while (got := self._wire.receive()) is not None:
             message, _ = got
@@ -73,16 +73,21 @@ class Process:
                     asked.answer = message.get("answer")
                     asked.heard.set()
             else:
+                # A thread each: an order takes up to minutes, and answers to our own questions come on the same socket.
                 threading.Thread(target=self._do, args=(message,), daemon=True).start()
         with self._lock:
+            # Wakes all questions: a writer that waits for PrimeMaster would hold the flush below until the grace is
+            # over.
             self._gone = True
             for asked in self._asked.values():
                 asked.heard.set()
+        # The ranks' own copies only: those that are kept for other nodes have owners, or are brought when a world
+        # decides.
         self._saver.flush(self._grace_s, alive=True)
         self._saver.close()
 
     def _do(self, order: dict[str, Any]) -> None:
-        """Carry out an order of the agent's, and answer."""
+        """Carry out an order of the agent, and answer it."""
         failed, fds, keeper = "", list[int](), self._saver.keeper
         match order["op"]:
             case "flush":
@@ -102,14 +107,14 @@ class Process:
         for fd in fds:
             os.close(fd)
 
-    # -- what the saver wants of the agent
+    # -- requests to the agent
 
     def carry(self, offer: Mapping[str, Any], fd: int) -> str:
-        """See peers.Post."""
+        """Implement `peers.Post.carry`."""
         return (self._wait(None, {"op": "copy", "offer": offer}, fds=[fd]) or {"failed": AWAY})["failed"]
 
     def forget(self, rows: list[dict[str, Any]]) -> None:
-        """See peers.Post."""
+        """Implement `peers.Post.forget`."""
         self._say({"op": "forget", "rows": rows})
 
     def _told(self, kind: str, text: str) -> None:
@@ -119,7 +124,10 @@ class Process:
         self._wait(OTHERS_S, {"op": "others", "folder": folder})
 
     def _question(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """PrimeMaster's answer, however long it is away; None when the agent is gone, or the node goes."""
+        """Return PrimeMaster's answer, however long it is away.
+
+        None when the agent is gone, or the node is being drained.
+        """
         return self._wait(None, {"op": "ask", "question": question}, self._saver.parting.impatient)
 
     def _wait(
@@ -134,6 +142,7 @@ class Process:
             if self._gone:
                 return None
             self._asked[number] = asked
+        # After it is registered: the answer may come before `_say` returns.
         self._say({"id": number, **message}, fds)
         end = math.inf if seconds is None else time.monotonic() + seconds
         while not asked.heard.wait(min(LOOK_S, max(0.0, end - time.monotonic()))):
@@ -147,14 +156,15 @@ class Process:
 
 
 def main(fd: int, address: str, grace_s: float = GRACE_S) -> None:
-    """Serve on an inherited socket, in a process below nobody. Signals are the agent's business, not ours."""
+    """Serve on an inherited socket, re-parented by a second fork. Signals are ignored: the agent handles them."""
     if os.fork():
         os._exit(0)
+    # The kubelet and Ray signal whole groups; the saver ends with its socket, after the flush.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     link = socket.socket(fileno=fd)
     link.set_inheritable(False)
-    Process(link, address, grace_s).serve()
+    SaverProcess(link, address, grace_s).serve()
     os._exit(0)
 
 

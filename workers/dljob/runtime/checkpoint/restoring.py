@@ -1,32 +1,41 @@
-"""What a life restores, and where it is: decided once for all its ranks, then found in memory or on disk."""
+"""The choice of the checkpoint that a life restores: decided once for all its ranks, then read from memory or disk."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dljob.master.marks import Life, Mark, fence
+from dljob.errors import CheckpointError
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, fence
 from dljob.runtime.checkpoint.book import Book
 from dljob.runtime.checkpoint.choice import Found, choose
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.holding import Holding, dup
-from dljob.runtime.checkpoint.model import Place
+from dljob.runtime.checkpoint.model import CheckpointLocation
+from dljob.runtime.checkpoint.sealed import DamagedError
 
 LOOK_S = 0.05
+"""Seconds between looks for the manifest of the decided checkpoint."""
 ASK_S = 5.0
-"""How often all nodes are asked to bring to disk what was decided upon and is not there."""
-FIRST = Life(1, 1)
-"""The life before which nobody saved: all ranks of a job may ask at once when it starts, and no node has to answer."""
+"""Seconds between requests to all nodes to write a decided checkpoint that is missing."""
+WORDS, WORD = 16, 400
+"""Messages about skipped checkpoints that a rank receives, at most, and the characters of each."""
+FIRST = RunId(1, 1)
+"""The first life of a job. Nobody saved before it, so its ranks may all load at once without asking any other node."""
 
 
 class Restorer:
     """A saver's side of `load`.
 
-    `held` gives what is in this node's memory of a folder, `tell` has PrimeMaster hear what data a process did,
-    `flushed` has every node bring to disk what dead ranks left there, and what it keeps for nodes that are gone.
+    Args of the constructor:
+        changed: The saver's condition; its lock guards the holdings.
+        held: Returns the holdings of a folder on this node.
+        tell: Reports a process's data positions to PrimeMaster.
+        flushed: Makes every node write the copies of dead ranks, and the copies kept for nodes that are gone.
+        book: Where decisions are recorded.
+        told: Called with the kind `Damaged` and a sentence.
     """
 
     def __init__(
@@ -36,70 +45,96 @@ class Restorer:
         tell: Callable[[Holding], None],
         flushed: Callable[[str, float], None],
         book: Book,
+        *,
+        told: Callable[[str, str], None],
     ) -> None:
         self._changed = changed
         self._held = held
         self._tell = tell
         self._flushed = flushed
         self._book = book
+        self._told = told
         self._deciding = threading.Lock()
 
-    def choose(self, place: Place, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
-        """What the life of this rank restores, and a descriptor of it if it is in memory here."""
+    def choose(self, place: CheckpointLocation, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
+        """Return the checkpoint that a rank's life restores, and a descriptor of it if it is in memory here.
+
+        Raises:
+            CheckpointError: It is damaged, or PrimeMaster cannot be asked.
+        """
         folder = Folder.of(place)
         skipped: tuple[str, ...] = ()
+        # One at a time on this node: the second rank of a life finds the first one's decision instead of reading every
+        # part too.
         with self._deciding:
             made = self._book.turn(place, folder)
             if made is None:
-                for holding in self._held(place.folder):
-                    self._tell(holding)
-                best, skipped = self._best(place, folder)
-                made = self._book.decide(place, folder, best and best.mark)
-        newest = max([m for m in [made.chosen, *_own(place, folder)] if m], default=None)
+                made, skipped = self._decided(place, folder)
+        newest, words = _newest(place, folder, made.chosen)
+        for text in words:
+            self._told("Damaged", f"{place.of}: {text}")
+        words = _few((*skipped, *words))
         if newest is None:
-            return {"source": "", "skipped": skipped}, []
-        said = {"step": newest.step, "life": asdict(newest.life), "skipped": skipped}
+            return {"source": "", "skipped": words}, []
+        said = {"mark": newest.json(), "skipped": words}
         handed = self._from_memory(place, newest) if memory else []
         return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
 
-    def _best(self, place: Place, folder: Folder) -> tuple[Found | None, tuple[str, ...]]:
-        decisions = folder.decisions()
+    def _decided(self, place: CheckpointLocation, folder: Folder) -> tuple[RestoreDecision, tuple[str, ...]]:
+        """Decide for all ranks of a life, then delete files of its predecessors that nobody needs."""
+        # PrimeMaster must know what data the saves contain before the decision: what is not in it is done again
+        # (ADR 28).
+        for holding in self._held(place.folder):
+            self._tell(holding)
+        best, skipped, damaged = self._best(place, folder)
+        for text in damaged:
+            self._told("Damaged", f"{place.of}: {text}")
+        made = self._book.decide(place, folder, best and best.mark, damaged)
+        # Only after the decision is on disk: it is what voids the torn checkpoints.
+        folder.collect()
+        folder.forget()
+        return made, (*skipped, *folder.records().damaged)
+
+    def _best(self, place: CheckpointLocation, folder: Folder) -> tuple[Found | None, tuple[str, ...], list[str]]:
+        """Return the checkpoint to restore, a message per newer one that was skipped, and those about damaged ones."""
+        records = folder.records()
+        damaged = list(records.damaged)
         found = self._in_memory(place)
         # Only what the life right before this one has left here is surely the newest there is: all its ranks lived on
         # this node. Of an older life it says nothing, since lives on other nodes may have come after that.
-        before = Life(place.attempt, place.number - 1)
+        before = RunId(place.attempt, place.number - 1)
         if place.life > FIRST and not any(one.mark.life == before for one in found):
             self._flushed(place.folder, place.grace_s)
+        # A writer died between the last part and its manifest: the parts count if the journal takes them.
         for mark, world in folder.unsaid():
             folder.commit(mark, world, lambda mark=mark: self._book.commit(place, mark))
-        found += folder.found()
-        while True:
-            best, skipped = choose(found, decisions, place.life)
-            if best is None or best.memory or not (why := folder.check(best.mark)):
-                return best, skipped
-            found = [Found(f.mark, f.world, f.memory, why if f is best else f.bad) for f in found]
 
-    def _in_memory(self, place: Place) -> list[Found]:
-        """Steps of earlier lives that every rank of a world of this size left here.
+        def fault(one: Found) -> str:
+            why = "" if one.memory else folder.check(one.mark)
+            if why and not folder.torn(one.mark):
+                damaged.append(f"{one.mark} is passed over: {why}")
+            return why
 
-        Not what is kept for another node: its own memory may have a newer one, so it is asked for it.
+        found += [Found(mark, 0) for mark in folder.marks()]
+        best, skipped = choose(found, records.made, place.life, fault)
+        return best, skipped, damaged
+
+    def _in_memory(self, place: CheckpointLocation) -> list[Found]:
+        """List the checkpoints of earlier lives that every rank of a world of this size left on this node.
+
+        Copies that are kept for another node do not count: that node may hold a newer one, and is asked for it.
         """
         with self._changed:
             held = [h for h in self._held(place.folder) if h.place.rank < place.world and not h.kept]
-            marks = {
-                h.place.mark(head.step): h.place.world
-                for h in held
-                for _, head in h.whole()
-                if h.place.life < place.life
-            }
+            marks = {head.mark: h.place.world for h in held for _, head in h.whole() if h.place.life < place.life}
             return [
                 Found(mark, world, memory=True)
                 for mark, world in marks.items()
                 if world == place.world and len({h.place.rank for h in held if h.holds(mark) is not None}) == world
             ]
 
-    def _from_memory(self, place: Place, mark: Mark) -> list[int]:
-        """A descriptor of the rank's own copy, if a process of it left one here."""
+    def _from_memory(self, place: CheckpointLocation, mark: CheckpointId) -> list[int]:
+        """Return a descriptor of the rank's own copy, if a process of it left one here."""
         with self._changed:
             for holding in self._held(place.folder):
                 number = holding.holds(mark) if holding.place.rank == place.rank else None
@@ -107,25 +142,61 @@ class Restorer:
                     return [dup(holding.slots[number])]
         return []
 
-    def _from_disk(self, place: Place, mark: Mark) -> dict[str, Any]:
-        """Where its parts are, once they all are there: whoever decided had all nodes bring them."""
+    def _from_disk(self, place: CheckpointLocation, mark: CheckpointId) -> dict[str, Any]:
+        """Return where the checkpoint's parts are, once all are there.
+
+        The decider has already asked all nodes to write them.
+
+        Raises:
+            CheckpointError: The manifest is damaged.
+        """
         folder = Folder.of(place)
         ask = time.monotonic()
         end = ask + place.grace_s
-        while (manifest := folder.manifest(mark)) is None and (now := time.monotonic()) < end:
-            if now >= ask:
-                self._flushed(place.folder, place.grace_s)
-                ask = time.monotonic() + ASK_S
-            time.sleep(LOOK_S)
-        return {"source": "disk", "world": manifest["world"]} if manifest else {"source": "lost"}
+        try:
+            while (manifest := folder.manifest(mark)) is None and (now := time.monotonic()) < end:
+                if now >= ask:
+                    self._flushed(place.folder, place.grace_s)
+                    # Again and again: a node that was frozen, or a saver that was busy, may bring its part late.
+                    ask = time.monotonic() + ASK_S
+                time.sleep(LOOK_S)
+        except DamagedError as error:
+            raise CheckpointError(f"{place.name} cannot restore {mark}: {error}") from error
+        if manifest is None:
+            return {"source": "lost"}
+        return {"source": "disk", "world": manifest.world, "checked": manifest.checked}
 
 
-def _own(place: Place, folder: Folder) -> list[Mark]:
-    """What this very life has committed since it began: a process that loads again goes on from there."""
-    return [f.mark for f in folder.found() if f.mark.life == place.life and not f.bad]
+def _newest(
+    place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None
+) -> tuple[CheckpointId | None, list[str]]:
+    """Return the checkpoint that a process restores, and a message per skipped one.
+
+    A process that loads once more restores the newest checkpoint of its own life, else the decided one. Only a world of
+    one rank may skip a checkpoint that fails its checksum: ranks of a larger world would restore different steps.
+    """
+    passed = list[str]()
+    for one in folder.found():
+        if one.mark.life < place.life:
+            break
+        if one.mark.life > place.life or folder.torn(one.mark):
+            continue
+        why = one.bad or (folder.check(one.mark) if place.world == 1 else "")
+        if not why:
+            return one.mark, passed
+        passed.append(f"{one.mark} is passed over: {why}")
+    if passed and chosen is None:  # to begin anew would be silent loss
+        raise CheckpointError(f"{place.name} cannot load what it has saved: {'; '.join(passed)}")
+    return chosen, passed
 
 
-def newest_on_disk(folder: Folder) -> Mark | None:
-    """The newest whole checkpoint that counts."""
+def _few(words: Sequence[str]) -> list[str]:
+    """Limit the messages to a rank's log: a message to it has 64 KiB, and crashing lives may have left thousands."""
+    more = [f"{len(words) - WORDS} more were passed over: see dljob checkpoint ls"] if len(words) > WORDS else []
+    return [*(word[:WORD] for word in words[:WORDS]), *more]
+
+
+def newest_on_disk(folder: Folder) -> CheckpointId | None:
+    """Return the newest whole checkpoint that counts; None without one."""
     decisions = folder.decisions()
     return next((f.mark for f in folder.found() if not f.bad and not fence(f.mark, decisions)), None)

@@ -1,25 +1,24 @@
-"""The saver: one process per node that holds what ranks have copied, and brings it to disk while they go on.
+"""The saver: one process per node that holds the copies of its ranks and writes them to disk while the ranks go on.
 
-It serves ranks on a unix socket with an abstract name. A rank that dies, however it dies, leaves its memory here; the
-saver persists it, and hands it to the rank's next process. It needs neither ray nor torch.
+It serves ranks on a unix socket with an abstract name. The memory of a rank stays here however the rank dies; the saver
+persists it, and hands it to the rank's next process. It needs neither ray nor torch.
 
-    -> hello {place}             <- {} | {fenced}       a rank's process comes, or comes again
+    -> hello {place}             <- {} | {fenced}       a process of a rank connects, or connects again
     -> slots {shards} + descr.   <- {}                  its memory, from now on; data done before the last copy in it
-    -> commit {shards}                                  a copy is whole (the copy itself says which); data done before
-    -> free {}                   <- {failed, busy}      once at most one copy waits for the disk, or it hangs; which
-    -> wait {all, timeout_s}     <- {failed, busy}      once none waits (all: also those that only memory was to have)
+    -> commit {shards}                                  a copy is whole (its header says which); data done before it
+    -> free {}                   <- {failed, busy}      at most one copy waits for the disk, or it hangs; busy slots
+    -> wait {all, timeout_s}     <- {failed, busy}      no copy waits (all: also those saved with persist=False)
     -> choose {memory}           <- {source, ...}       what this rank's life restores; memory comes as a descriptor
     -> room {}                   <- {}                  a rank needs memory: keep no copies for other nodes
     -> latest {}                 <- {step}              the newest whole checkpoint
-    -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`dljob.runtime.shards`)
-    -> flush|last {timeout_s}    <- {failed, steps}     from whoever ends the node, without a hello (`parting`)
+    -> shards {question}         <- {runs, ...}         leases of data, and what was done of it (`data.shards`)
+    -> flush|last {timeout_s}    <- {failed, steps}     sent by the code that ends a node, without a hello (`parting`)
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import threading
 import time
@@ -29,32 +28,31 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError
-from dljob.master.marks import Life, fence
+from dljob.master.state.checkpoint_ids import RunId, fence
 from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.holding import Holding
-from dljob.runtime.checkpoint.model import KEEP, Place
+from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
 from dljob.runtime.checkpoint.parting import Parting
 from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
-from dljob.runtime.checkpoint.slot import Head
+from dljob.runtime.checkpoint.slot import CopyHeader
 from dljob.runtime.checkpoint.wire import Wire
 
 WRITERS = 4
+"""Threads that write to disk."""
 KEPT_S = 120.0
-"""How long a dead rank's memory is kept for its successor once it is on disk."""
-
-_KEPT = f".kept-{secrets.token_hex(4)}"
-"""In names of files while they are written; process ids are not enough where nodes share the disk."""
+"""Seconds for which a dead rank's memory stays available to its successor once it is on disk."""
 
 Told = Callable[[str, str], None]
-"""Called with a kind (Saved, Failed, Fenced) and a sentence."""
+"""Callback for a kind (Saved, Failed, Fenced, Damaged, NoPeer) and a sentence."""
 
 
 class Saver:
-    """Serves on `address` until `close`. `post` is the way to a peer node, if there may be one.
+    """Serves ranks on `address` until `close`. `post` leads to a peer node, if peer copies are on.
 
-    `others` has the savers of other nodes flush, and bring what they keep of a world, before it decides.
+    `others` makes the savers of other nodes flush, and write the copies of a world that they keep, before it decides.
+    `book` is where commits and decisions are recorded: PrimeMaster's journal, or the files alone.
     """
 
     def __init__(
@@ -70,10 +68,11 @@ class Saver:
         self._others = others
         self._book = book or FileBook()
         self._changed = threading.Condition()
+        # Several for a (folder, rank): processes that died and the present one. The lock of `_changed` guards them all.
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
-        self._newest: dict[str, Life] = {}
+        self._newest: dict[str, RunId] = {}
         self._closed = False
-        self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book)
+        self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book, told=told)
         self.keeper = Keeper(self._changed, self._newest.get)
         self.parting = Parting(self._changed, self._all, self.flush, self.bring)
         self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
@@ -86,14 +85,19 @@ class Saver:
     # -- from outside the ranks
 
     def flush(self, timeout_s: float, *, alive: bool = False) -> str:
-        """Persist what dead ranks left, and where asked the living ones' copies; why not all is on disk, else empty."""
+        """Persist the copies of dead ranks, with `alive` those of living ones too.
+
+        Return why not all is on disk, else empty.
+        """
         end = time.monotonic() + timeout_s
         with self._changed:
             held = [h for many in self._holdings.values() for h in many if alive or h.ended()]
         for holding in held:
+            # PrimeMaster must know the data positions before a checkpoint counts that contains them (ADR 28).
             self._tell(holding)
         with self._changed:
             for holding in held:
+                # A failure of an earlier attempt is forgotten: the disk may take the copy now.
                 holding.failed = ""
                 self._enqueue(holding, all_of_it=holding.place.save_on_exit)
             done = self._changed.wait_for(lambda: not any(h.busy for h in held), max(0.0, end - time.monotonic()))
@@ -101,9 +105,13 @@ class Saver:
         return next((h.failed for h in held if h.failed), late)
 
     def bring(self, folder: str, timeout_s: float) -> str:
-        """Bring to disk what is kept of a world (empty: of all) for nodes that have not; why not all is, else empty."""
+        """Write the copies of a world (empty: of all worlds) that are kept for other nodes.
+
+        Return why not all is on disk, else empty.
+        """
         end = time.monotonic() + timeout_s
         with self._changed:
+            # A copy that is still arriving comes too late for the decision of this world.
             self.keeper.begins(folder)
             kept = self.keeper.of(folder)
             for holding in kept:
@@ -115,13 +123,14 @@ class Saver:
         return next((h.failed for h in kept if h.failed), late)
 
     def _flushed(self, folder: str, timeout_s: float) -> None:
-        """Have every node bring to disk what dead ranks left there, then what is kept of those of a world."""
+        """Make every node write the copies of dead ranks, then the copies that are kept for other nodes."""
         self.flush(timeout_s)
+        # The owners first: a peer's copy is written only if its owner did not bring the same step to disk.
         self._others(folder)
         self.bring(folder, timeout_s)
 
     def close(self) -> None:
-        """Serve nobody any more and give all memory back."""
+        """Stop serving and release all memory."""
         if self._sender is not None:
             self._sender.close()
         self._closed = True
@@ -139,16 +148,18 @@ class Saver:
             except OSError:  # closed
                 return
             wire = Wire(connection)
+            # An abstract socket has no file permissions: any user in this network namespace can connect.
             if wire.peer()[1] != os.getuid():
                 wire.close()
                 continue
             threading.Thread(target=self._serve, args=(wire,), name="dljob-rank", daemon=True).start()
 
     def _serve(self, wire: Wire) -> None:
-        """One process of a rank, from its hello to its death."""
+        """Serve one connection: a process of a rank, from its hello to its death."""
         holding: Holding | None = None
         pid = wire.peer()[0]
         try:
+            # The socket's end alone does not tell a death: children of the rank may have inherited the socket.
             process = os.pidfd_open(pid)
         except OSError:
             wire.close()
@@ -158,8 +169,9 @@ class Saver:
                 message, fds = got
                 if message["op"] == "hello":
                     if holding is not None:
+                        # The pidfd is closed with this connection: only the last holding may poll it.
                         holding.process = -1
-                    holding = self._hello(Place(**message["place"]), process)
+                    holding = self._hello(CheckpointLocation(**message["place"]), process)
                     wire.send({"fenced": holding.fenced})
                 elif holding is not None:
                     self._answer(wire, holding, message, fds)
@@ -170,14 +182,16 @@ class Saver:
         finally:
             if holding is not None:
                 self._left(holding)
+            # Only now: `Holding.ended` polls it until `_left` has taken it out of the holding.
             os.close(process)
             wire.close()
 
-    def _hello(self, place: Place, process: int) -> Holding:
+    def _hello(self, place: CheckpointLocation, process: int) -> Holding:
         holding = Holding(place, process=process)
         with self._changed:
             newest = self._newest.get(place.folder, place.life)
             self._newest[place.folder] = max(newest, place.life)
+            # A process of an earlier life that thaws late may hold its copies, but nothing of them counts.
             if place.life < newest:
                 holding.fenced = f"life {newest} has begun on this node"
             self._tidy(coming=place.folder)  # before it takes memory of its own
@@ -185,7 +199,7 @@ class Saver:
         return holding
 
     def _left(self, holding: Holding) -> None:
-        """Its process is gone: what it left goes to disk."""
+        """Enqueue the copies of a process that is gone."""
         with self._changed:
             holding.alive, holding.process = False, -1
             holding.ended_at = time.monotonic()
@@ -194,15 +208,19 @@ class Saver:
             self._changed.notify_all()
 
     def _answer(self, wire: Wire, holding: Holding, message: dict[str, Any], fds: list[int]) -> None:
+        # Before everything else: during the last save of a node a rank that wants to save waits here.
         self.parting.hold(holding, message["op"])
         if told := message.get("shards"):
             with self._changed:
                 holding.told.extend(told)
+            # In a thread: PrimeMaster may be away, and `commit` has to return at once.
             self._writers.submit(self._tell, holding)
         match message["op"]:
             case "slots":
                 with self._changed:
+                    # A writer may still read the memory that is about to be replaced.
                     self._changed.wait_for(lambda: not holding.busy, holding.place.grace_s)
+
                     holding.replace(fds)
                     self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
                     self._tidy(successor=holding)
@@ -220,8 +238,8 @@ class Saver:
             case "choose":
                 try:
                     said, handed = self._restorer.choose(holding.place, memory=message["memory"])
-                except CheckpointError as error:
-                    said, handed = {"error": str(error)}, []
+                except (CheckpointError, OSError) as error:
+                    said, handed = {"error": _reason(holding.place, error)}, []
                 wire.send(said, handed)
                 for fd in handed:
                     os.close(fd)
@@ -234,6 +252,7 @@ class Saver:
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
         with self._changed:
+            # `wait` retries what has failed; `free` only waits for a slot, and gives up on a disk that hangs.
             if message["op"] == "wait":
                 self._enqueue(holding, all_of_it=message["all"])
                 self._changed.wait_for(lambda: not holding.busy, message["timeout_s"])
@@ -247,22 +266,24 @@ class Saver:
     # -- to disk
 
     def _enqueue(self, holding: Holding, *, all_of_it: bool) -> None:
-        """Under the lock."""
+        """Submit the copies of a holding that belong on disk. The caller holds the lock."""
         for number, head in holding.unsaved(all_of_it=all_of_it):
             if number not in holding.busy and not self._closed:
                 holding.busy.add(number)
                 self._writers.submit(self._save, holding, number, head)
 
-    def _save(self, holding: Holding, number: int, head: Head) -> None:
+    def _save(self, holding: Holding, number: int, head: CopyHeader) -> None:
         failed = fenced = ""
         torn = False
         try:
             fenced = self._persist(holding, number, head)
+        # Not a failure: the rank was allowed to overwrite a copy that the disk did not take in time.
         except TornError:
             torn = True
         except OSError as error:
             newest = newest_on_disk(Folder.of(holding.place))
-            if newest is None or newest < holding.place.mark(head.step):  # else it went with what is expired
+            # Else the checkpoint is expired, and `retain` of another saver has deleted its folder beneath this writer.
+            if newest is None or newest < head.mark:
                 failed = (
                     f"{holding.place.name}: step {head.step} is not saved: {error.strerror} ({holding.place.folder})"
                 )
@@ -284,27 +305,30 @@ class Saver:
             self._told("Failed", failed)
 
     def _tell(self, holding: Holding) -> None:
-        """PrimeMaster hears what data was done before a save, before the save counts."""
+        """Report data positions to PrimeMaster; they must be known before the save that contains them counts."""
         with holding.telling:
             with self._changed:
                 waiting = list(holding.told)
             for question in waiting:
+                # Not under the lock of `_changed`: PrimeMaster may be away for minutes, and saves go on meanwhile.
                 self._book.shards(question)
             with self._changed:
                 del holding.told[: len(waiting)]
 
-    def _persist(self, holding: Holding, number: int, head: Head) -> str:
-        """Write one copy, and the manifest if it was the last part; why it is refused, else empty."""
+    def _persist(self, holding: Holding, number: int, head: CopyHeader) -> str:
+        """Write one copy, and the manifest after the last part; return why the copy is refused, else empty."""
         place, slot = holding.place, holding.slots[number]
-        folder, mark = Folder(Path(place.folder)), place.mark(head.step)
+        folder, mark = Folder(Path(place.folder)), head.mark
         why = holding.fenced or fence(mark, folder.decisions())
         if holding.kept and not why and (newest := newest_on_disk(folder)) and newest >= mark:
-            return ""  # nobody will ask for it
+            # This step or a later one is on disk: nobody will ask for the copy.
+            return ""
         if not why:
             self._tell(holding)
             copy = Copy(slot.map, head.total, lambda: slot.head == head)
+            # The owner may have written this part already, with the same bytes.
             if not (holding.kept and folder.has_part(mark, place.rank)):
-                folder.write_part(mark, place.rank, slot.clean_head(head), copy, _KEPT if holding.kept else "")
+                folder.write_part(mark, place.rank, slot.clean_head(head), copy)
             said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
             if said == "committed":
                 folder.retain(KEEP)
@@ -317,9 +341,10 @@ class Saver:
         return why
 
     def _tidy(self, successor: Holding | None = None, coming: str = "") -> None:
-        """Under the lock: give back memory of dead processes that nobody will ask for.
+        """Release memory of dead processes that nobody will ask for. The caller holds the lock.
 
-        `coming`: a folder whose world begins to come, late as it is.
+        `successor` has taken over from earlier processes of its rank. `coming`: the folder of a world whose ranks are
+        just arriving; its memory stays, however old it is.
         """
         now = time.monotonic()
         self.keeper.tidy(now - KEPT_S, successor and successor.place)
@@ -346,5 +371,10 @@ class Saver:
             return mine + self.keeper.of(folder)
 
     def _all(self) -> list[Holding]:
-        """Under the lock: what the ranks of this node have copied."""
+        """List the copies that the ranks of this node made. The caller holds the lock."""
         return [holding for many in self._holdings.values() for holding in many]
+
+
+def _reason(place: CheckpointLocation, error: CheckpointError | OSError) -> str:
+    """Say why a rank cannot load."""
+    return f"{place.name} cannot load: {error.strerror} ({place.folder})" if isinstance(error, OSError) else str(error)

@@ -1,7 +1,7 @@
-"""Sharded tensors (DTensor): saved as the piece that each rank has, restored under any other sharding and world size.
+"""Sharded tensors (DTensor): saved as the piece of each rank, restored under any other sharding and world size.
 
-The pieces lie in the parts as all tensors do. What fits where is decided by torch's own planner
-(`torch.distributed.checkpoint`), which sees the parts through a storage reader of ours.
+The pieces lie in the parts as all tensors do. Which piece goes where is decided by torch's own planner
+(`torch.distributed.checkpoint`), which reads the parts through a storage reader defined here.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """A rank's piece of a tensor, still in its part: where it begins, its shape, and its place in the whole."""
+class TensorPiece:
+    """A rank's piece of a tensor, still in its part: its offset there, its shape, and its place in the whole tensor."""
 
     at: int
     dtype: str
     shape: tuple[int, ...]
     layout: tuple[tuple[int, ...], tuple[int, ...]]
-    """(the whole's shape, this piece's offsets)."""
+    """(shape of the whole tensor, offsets of this piece)."""
 
 
 def is_shard(tensor: Any) -> bool:
-    """Whether it is a DTensor."""
+    """Tell whether a tensor is a DTensor."""
+    # No import: it takes seconds, and without it nobody can have made a DTensor.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: Any) -> Tensor:
-    """The piece that this rank has."""
+    """Return the piece of this rank."""
     return tensor.to_local().detach()
 
 
 def layout(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(the whole's shape, this piece's offsets)."""
+    """Return (shape of the whole tensor, offsets of this piece)."""
+    # The protocol that torch's own checkpoints use; a rank beyond the last chunk has none.
     chunks = tensor.__create_chunk_list__()
     offsets = tuple(chunks[0].offsets) if chunks else (0,) * tensor.dim()
     return tuple(tensor.shape), offsets
 
 
 def walk(state: Any, path: str = "state") -> Iterator[tuple[str, Any]]:
-    """All leaves of nested dicts and lists, with where they are."""
+    """Yield (path, leaf) for all leaves of nested dicts and lists."""
     if isinstance(state, Mapping):
         for key, value in state.items():
             yield from walk(value, f"{path}[{key!r}]")
@@ -62,15 +64,17 @@ def walk(state: Any, path: str = "state") -> Iterator[tuple[str, Any]]:
 
 
 def any_in(state: Any) -> bool:
-    """Whether a loaded state has pieces in it."""
-    return any(isinstance(leaf, Shard) for _, leaf in walk(state))
+    """Tell whether a loaded state contains pieces."""
+    return any(isinstance(leaf, TensorPiece) for _, leaf in walk(state))
 
 
 def fit(states: Sequence[tuple[Any, mmap.mmap]], into: Any) -> None:
-    """Fill the DTensors of `into` from the pieces of all ranks: (state with its Shards, mapped part) of each.
+    """Fill the DTensors of `into` from the pieces of all ranks.
+
+    `states` has (state with its pieces, mapped part) of each.
 
     Raises:
-        CheckpointError: without `into`, or when a tensor is not there or of another shape.
+        CheckpointError: `into` is None, or a tensor is missing or of another shape.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -81,7 +85,9 @@ def fit(states: Sequence[tuple[Any, mmap.mmap]], into: Any) -> None:
             hint="load(into=state) fills the DTensors of a state of the same shape",
         )
     wanted = {path: leaf for path, leaf in walk(into) if is_shard(leaf)}
-    pieces = [(path, leaf, data) for state, data in states for path, leaf in walk(state) if isinstance(leaf, Shard)]
+    pieces = [
+        (path, leaf, data) for state, data in states for path, leaf in walk(state) if isinstance(leaf, TensorPiece)
+    ]
     whole = {path: leaf.layout[0] for path, leaf, _ in pieces}
     for path, tensor in wanted.items():
         if whole.get(path) != tuple(tensor.shape):
@@ -97,12 +103,12 @@ def fit(states: Sequence[tuple[Any, mmap.mmap]], into: Any) -> None:
         raise CheckpointError(f"the saved pieces do not fill the state: {first}") from error
 
 
-def _metadata(pieces: Sequence[tuple[str, Shard, mmap.mmap]]) -> Metadata:
+def _metadata(pieces: Sequence[tuple[str, TensorPiece, mmap.mmap]]) -> Metadata:
     import torch
     from torch.distributed.checkpoint import metadata as md
 
     entries: dict[str, Any] = {}
-    places: dict[Any, tuple[Shard, mmap.mmap]] = {}
+    places: dict[Any, tuple[TensorPiece, mmap.mmap]] = {}
     for path, piece, data in pieces:
         index = md.MetadataIndex(path, piece.layout[1])
         if index in places:  # replicas hold the same piece
@@ -116,16 +122,17 @@ def _metadata(pieces: Sequence[tuple[str, Shard, mmap.mmap]]) -> Metadata:
     return md.Metadata(entries, storage_data=places)
 
 
-def _reader(pieces: Sequence[tuple[str, Shard, mmap.mmap]]) -> Any:
-    """A StorageReader over mapped parts. Made here, since torch is there only when it is used."""
+def _reader(pieces: Sequence[tuple[str, TensorPiece, mmap.mmap]]) -> Any:
+    """Return a StorageReader over mapped parts.
+
+    The class is defined here, since torch is imported only when it is used.
+    """
     from torch.distributed.checkpoint.storage import StorageReader
     from torch.futures import Future
 
-    from dljob.runtime.checkpoint.pack import read_tensor
-
     known = _metadata(pieces)
 
-    class Reader(StorageReader):
+    class TensorReader(StorageReader):
         def reset(self, checkpoint_id: Any = None) -> None:
             pass
 
@@ -159,4 +166,22 @@ def _reader(pieces: Sequence[tuple[str, Shard, mmap.mmap]]) -> Any:
             done.set_result(None)
             return done
 
-    return Reader()
+    return TensorReader()
+
+
+def read_tensor(data: mmap.mmap, at: int, dtype: str, shape: Sequence[int]) -> Any:
+    """Return a tensor of its own, copied from a mapped part."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    made = torch.empty(tuple(shape), dtype=kind)
+    if made.numel():
+        made.copy_(flat(data, kind, made.numel(), at).view(tuple(shape)))
+    return made
+
+
+def flat(data: mmap.mmap, dtype: Any, count: int, at: int) -> Any:
+    """Return a one-dimensional tensor over mapped bytes, without a copy."""
+    import torch
+
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=at)

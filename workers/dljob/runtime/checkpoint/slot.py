@@ -1,7 +1,7 @@
-"""A copy of a rank's state in memory without a name: it outlives the rank as long as the saver holds it.
+"""A copy of a rank's state in anonymous memory (a memfd), which outlives the rank as long as the saver holds it.
 
-The same bytes are the part on disk: a page of header, then the state. The header says whether the copy is whole, so a
-process that dies while it copies leaves a copy that says that it is torn.
+The same bytes are the part on disk: a page of header, then the state. The header says whether the copy is whole, so the
+copy of a process that dies while it copies is marked as torn.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dljob.errors import UsageError
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.runtime.linux import memory_limit
 
 PAGE = 4096
 MAGIC = b"DLJCKPT1"
-_HEAD = struct.Struct("<8sQQqQQQQQQ?7xQ")
+_HEAD = struct.Struct("<8sQQqQQQQQQ?7xQQ")
 _SAVED = struct.Struct("<Q")
 _SAVED_AT = 512
-"""Where the saver notes the last order that it has on disk."""
+"""Offset of the order of the last save on disk; written by the saver."""
 _SHUT_AT = 520
-"""Where it notes that nothing more is to be saved here."""
+"""Offset of the flag that forbids further saves; written by the saver."""
 EMPTY, WRITING, WHOLE = 0, 1, 2
+"""States of a copy: memory before its first save; a save that began and has not ended (torn); a save that ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What a copy says of itself; `order` counts the saves of a process, `size` is the state's, in bytes."""
+class CopyHeader:
+    """The header of a copy. `order` counts the saves of a process; `size` is the state's, in bytes."""
 
     state: int
     order: int
@@ -40,8 +43,15 @@ class Head:
     index: int
     """Bytes of the index at the start of the state."""
     persist: bool
-    """Whether it is to be on disk, also when nothing happens to the rank."""
+    """Whether the copy goes to disk even if the rank lives on."""
     size: int
+    revision: int = 0
+    """0 for a step's first save in a life; parts of two saves of one step never make a checkpoint together."""
+
+    @property
+    def mark(self) -> CheckpointId:
+        """The checkpoint that the copy is a part of."""
+        return CheckpointId(RunId(self.attempt, self.number), self.step, self.revision)
 
     @property
     def total(self) -> int:
@@ -49,21 +59,21 @@ class Head:
         return PAGE + self.size
 
 
-def read_head(data: mmap.mmap | memoryview | bytes) -> Head | None:
-    """The head of a copy; None when it is none."""
+def read_head(data: mmap.mmap | memoryview | bytes) -> CopyHeader | None:
+    """Return the header of a copy; None when there is none."""
     if len(data) < PAGE:
         return None
     magic, *rest = _HEAD.unpack_from(data)
-    return Head(*rest) if magic == MAGIC else None
+    return CopyHeader(*rest) if magic == MAGIC else None
 
 
 def read_saved(data: mmap.mmap | memoryview | bytes) -> int:
-    """The order that is on disk, as the saver noted it; 0: none."""
+    """Return the order of the last save on disk, as the saver noted it; 0 for none."""
     return _SAVED.unpack_from(data, _SAVED_AT)[0]
 
 
 class Slot:
-    """A copy's memory, as the rank or the saver maps it."""
+    """The memory of one copy, mapped by the rank or the saver."""
 
     def __init__(self, fd: int, *, fill: bool = False) -> None:
         self.fd = fd
@@ -73,7 +83,11 @@ class Slot:
 
     @classmethod
     def make(cls, capacity: int, name: str) -> Slot:
-        """New memory, all of it there: no page is missing in the middle of a save."""
+        """Allocate memory with all its pages, so that no save stops for page faults.
+
+        Raises:
+            UsageError: There is no memory of this size.
+        """
         fd = os.memfd_create(f"dljob-checkpoint-{name}", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, PAGE + capacity)
@@ -85,51 +99,54 @@ class Slot:
             ) from error
 
     @property
-    def head(self) -> Head | None:
-        """What is in it; None before the first save."""
+    def head(self) -> CopyHeader | None:
+        """The header; None before the first save."""
         return read_head(self.map)
 
     @property
     def saved(self) -> int:
-        """The order that is on disk; 0: none."""
+        """The order of the last save on disk; 0 for none."""
         return read_saved(self.map)
 
     def begin(self) -> None:
-        """From here on the copy is torn."""
-        _HEAD.pack_into(self.map, 0, MAGIC, WRITING, *([0] * 8), False, 0)
+        """Mark the copy as torn, before its bytes change."""
+        _HEAD.pack_into(self.map, 0, MAGIC, WRITING, *([0] * 8), False, 0, 0)
 
-    def finish(self, head: Head) -> None:
-        """The copy is whole."""
+    def finish(self, head: CopyHeader) -> None:
+        """Write the header and mark the copy as whole."""
         values = (head.order, head.step, head.attempt, head.number, head.incarnation, head.rank, head.world, head.index)
-        _HEAD.pack_into(self.map, 0, MAGIC, WRITING, *values, head.persist, head.size)
-        _HEAD.pack_into(self.map, 0, MAGIC, WHOLE, *values, head.persist, head.size)
+        # Twice: a reader, or a death, between the two sees all fields of a copy that is still torn, never a whole one
+        # with fields of the save before.
+        _HEAD.pack_into(self.map, 0, MAGIC, WRITING, *values, head.persist, head.size, head.revision)
+        _HEAD.pack_into(self.map, 0, MAGIC, WHOLE, *values, head.persist, head.size, head.revision)
 
     def note_saved(self, order: int) -> None:
-        """The saver has that order on disk."""
+        """Note that the save of this order is on disk; called by the saver."""
         _SAVED.pack_into(self.map, _SAVED_AT, order)
 
     @property
     def shut(self) -> bool:
-        """Whether the saver takes no more: what is copied now would be lost with the node."""
+        """Whether saves are forbidden: the node is being drained, and a new copy would be lost with it."""
         return self.map[_SHUT_AT] != 0
 
     @shut.setter
     def shut(self, value: bool) -> None:
         self.map[_SHUT_AT] = value
 
-    def clean_head(self, head: Head) -> bytes:
-        """The header as it goes to disk, without the saver's notes."""
+    def clean_head(self, head: CopyHeader) -> bytes:
+        """Return the header page as it goes to disk, without the saver's notes."""
         page = bytearray(PAGE)
         whole = replace(head, state=WHOLE)
         values = (whole.state, whole.order, whole.step, whole.attempt, whole.number, whole.incarnation)
-        _HEAD.pack_into(page, 0, MAGIC, *values, whole.rank, whole.world, whole.index, whole.persist, whole.size)
+        rest = (whole.rank, whole.world, whole.index, whole.persist, whole.size, whole.revision)
+        _HEAD.pack_into(page, 0, MAGIC, *values, *rest)
         return bytes(page)
 
     def close(self) -> None:
-        """Give the memory back, as far as this process holds it."""
+        """Release this process's mapping and descriptor."""
         try:
             self.map.close()
-        except BufferError:  # somebody still reads it; it goes when they do
+        except BufferError:  # a reader still has a view; the mapping ends with it
             return
         finally:
             if self.fd >= 0:
@@ -141,40 +158,18 @@ _HINT = (
     "it counts as memory of the pod or container, twice the state for each rank: raise nodeGroups[].memory; "
     "nodeGroups[].sharedMemory, the size of /dev/shm, does not limit it"
 )
-_CGROUP = Path("/sys/fs/cgroup")
 
 
-def room(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> tuple[int, str]:
-    """Bytes of memory that may yet be taken, and where that is."""
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    left, where = int(lines["MemAvailable"].split()[0]) << 10, "on this machine"
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        if limit != "max":
-            free = int(limit) - int((cgroup / "memory.current").read_text()) + _reclaimable(cgroup / "memory.stat")
-            if free < left:
-                left, where = free, "in this container"
-    except (OSError, ValueError):  # no cgroup v2: what the machine says must do
-        pass
-    return left, where
-
-
-def check_room(name: str, size: int, cgroup: Path = _CGROUP) -> None:
-    """Whether two copies of `size` bytes fit: the kernel would kill the rank otherwise, without a word.
+def check_room(name: str, size: int, cgroups: Path = memory_limit.CGROUPS) -> None:
+    """Check that two copies of `size` bytes fit; otherwise the kernel would kill the rank without a message.
 
     Raises:
-        UsageError: with what is needed and what is left.
+        UsageError: They do not; the message has the needed and the free MiB.
     """
-    left, where = room(cgroup)
-    if 2 * size > left:
+    left, where = memory_limit.free(cgroups)
+    if left is not None and 2 * size > left:
         raise UsageError(
             f"{name}: a checkpoint of {size >> 20} MiB needs {2 * size >> 20} MiB of shared memory for its two copies; "
             f"{left >> 20} MiB are left {where}",
             hint=_HINT,
         )
-
-
-def _reclaimable(stat: Path) -> int:
-    """Page cache, which the kernel gives up before it kills."""
-    rows = dict(line.split() for line in stat.read_text().splitlines())
-    return int(rows.get("inactive_file", 0))

@@ -18,7 +18,7 @@ from dljob.runtime.collectives.table import SPEC, Declared, registered
 
 RAYS = "ray.util.collective"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__package__)
 
 
 def register_when_used(backends: Mapping[str, str]) -> None:
@@ -70,4 +70,4 @@ def _register(backends: Mapping[str, str]) -> None:
         try:
             registered(name.upper(), Declared(path, SPEC))
         except CollectiveError as error:
-            _log.warning("not registered in this process: %s", error)
+            log.warning("not registered in this process: %s", error)

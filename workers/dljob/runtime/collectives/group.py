@@ -9,10 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dljob.errors import CollectiveAbortedError, CollectiveError, UsageError
-from dljob.runtime.collectives.runner import Runner
+from dljob.runtime import ray_private
+from dljob.runtime.collectives.rendezvous import ASK_S, MemberLossWatch, RendezvousClient
+from dljob.runtime.collectives.runner import OperationRunner
 from dljob.runtime.collectives.table import Group, Table, table
-from dljob.runtime.collectives.watch import ASK_S, Muster, Watch
-from dljob.runtime.context import WorkerContext, current_worker
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.worker_context import WorkerContext
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from ray.util.collective.collective_group.base_collective_group import BaseGroup
@@ -53,7 +56,9 @@ class CollectiveGroup:
         self._store: Any = None
         self._meeting: Any = None
         deadline = time.monotonic() + self._spec.timeout_s
-        muster = Muster(name, context, _asking(context), lambda epoch: _rounds.get((name, epoch), 0) + 1, deadline)
+        muster = RendezvousClient(
+            name, context, _asking(context), lambda epoch: _rounds.get((name, epoch), 0) + 1, deadline
+        )
         while not self._make(muster):
             pass
         with _lock:
@@ -126,7 +131,9 @@ class CollectiveGroup:
     def reducescatter(self, parts: Sequence[Any], op: Op = "sum") -> Any:
         """The sum of the parts that all members have for this one: `parts[i]` is for member i."""
         if len(parts) != self.world_size:
-            raise UsageError(f"reducescatter: {len(parts)} parts for {self.world_size} members of group {self.name}")
+            raise UsageError(
+                f"reducescatter: {counted(len(parts), 'part')} for {self.world_size} members of group {self.name}"
+            )
         made = _like(parts[0])
         self._run("reducescatter", [made], [list(parts)], self._options("ReduceScatterOptions", reduceOp=op))
         return made
@@ -174,7 +181,7 @@ class CollectiveGroup:
             raise UsageError(f"this process is in group {self.name} (epoch {old.epoch}) already", hint=hint)
         old.close()
 
-    def _make(self, muster: Muster) -> bool:
+    def _make(self, muster: RendezvousClient) -> bool:
         """Meet the others and make the group with them; False when somebody was lost on the way."""
         made = self._made = muster.assembly()
         ours = getattr(self._cls, "has_store", False)
@@ -186,8 +193,10 @@ class CollectiveGroup:
         if ours:
             self._meeting = _meet(self.full_name, address, self._spec.timeout_s)
         abortable = hasattr(self._cls, "abort")
-        self._watch = Watch(muster, made, offer, self._break_off)
-        self._runner = Runner(self.name, made.epoch, self._watch, abortable=abortable, recreate=self._spec.recreate)
+        self._watch = MemberLossWatch(muster, made, offer, self._break_off)
+        self._runner = OperationRunner(
+            self.name, made.epoch, self._watch, abortable=abortable, recreate=self._spec.recreate
+        )
         try:
             self._runner.run(f"CollectiveGroup({self.name!r})", self._create)
         except CollectiveAbortedError as error:
@@ -207,10 +216,8 @@ class CollectiveGroup:
         return address
 
     def _create(self) -> None:
-        from ray.util.collective.collective import _group_mgr
-
         size, number = self.world_size, self.rank
-        self._group = _group_mgr.create_collective_group(self.backend, size, number, self.full_name)
+        self._group = ray_private.create_collective_group(self.backend, size, number, self.full_name)
 
     def _break_off(self) -> None:
         """A member is lost: end what this one waits in. The thread of the watch calls it."""
@@ -220,10 +227,7 @@ class CollectiveGroup:
             abort()
 
     def _forget(self) -> None:
-        """Take it out of Ray's list. Ray's own way asks for an actor by name, and would start a Ray in a script."""
-        from ray.util.collective.collective import _group_mgr
-
-        _group_mgr._name_group_map.pop(self.full_name, None)
+        ray_private.forget_collective_group(self.full_name)
         if self._meeting is not None:
             _meetings().pop(self.full_name, None)
         group, self._group = self._group, None

@@ -22,7 +22,7 @@ _KINDS = (RuntimeError, OSError)
 Op = Callable[[], None]
 
 
-class Watched(Protocol):
+class MemberLives(Protocol):
     """What is known of the members' lives."""
 
     lost: threading.Event
@@ -37,14 +37,14 @@ class Watched(Protocol):
         ...
 
 
-class Runner:
+class OperationRunner:
     """Runs the operations of one group.
 
     A backend with an `abort` method is called in the caller's thread. One without cannot be broken off: its operations
     run in a thread of their own, which stays behind in one that nobody will ever end, while its caller is told.
     """
 
-    def __init__(self, group: str, epoch: int, watch: Watched, *, abortable: bool, recreate: bool) -> None:
+    def __init__(self, group: str, epoch: int, watch: MemberLives, *, abortable: bool, recreate: bool) -> None:
         self._group = group
         self._epoch = epoch
         self._watch = watch

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from dljob.errors import CollectiveError
 from dljob.plan.env import COLLECTIVES
-from dljob.runtime.entrypoint import EntrypointError, resolve
+from dljob.runtime import ray_private
+from dljob.runtime.process.entrypoint import EntrypointError, resolve
 
 if TYPE_CHECKING:
     from ray.util.collective.collective_group.base_collective_group import BaseGroup
@@ -110,7 +111,7 @@ def registered(name: str, said: Declared) -> type[BaseGroup]:
     from ray.util.collective import backend_registry
 
     cls = usable(name, said)
-    known = backend_registry._global_registry._map.get(name)
+    known = ray_private.known_collective_backend(name)
     if known is None:
         backend_registry.register_collective_backend(name, cls)
     elif known is not cls:

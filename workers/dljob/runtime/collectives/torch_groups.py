@@ -29,7 +29,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.distributed_c10d import PrefixStore
 
 from dljob.errors import CollectiveError, UsageError
-from dljob.runtime.group_sockets import GroupSockets
+from dljob.runtime.collectives.group_sockets import GroupSockets
 
 _OPS = {
     ReduceOp.SUM: dist.ReduceOp.SUM,

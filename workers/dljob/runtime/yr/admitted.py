@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dljob.runtime.admitting import HINT
+from dljob.runtime.job.admitting import HINT
 from dljob.runtime.yr.backend import LOCAL, YrBackend
 from dljob.spec.capabilities import admit
-from dljob.spec.load import parse
+from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 
 

@@ -21,22 +21,29 @@ from contextlib import suppress
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.master.views import AskedGroup, NodeView
-from dljob.plan.model import GRAIN, Resources, Unit
-from dljob.runtime.backend import ActorCallError, ActorLostError, ActorRef, ActorSpec, KeyValue, RefusedError
-from dljob.runtime.making import Making
-from dljob.runtime.yr.cell import Cell, Failure
+from dljob.master.state.views import AskedGroup, NodeView
+from dljob.plan.model import Unit
+from dljob.runtime.backend.interface import (
+    ActorCallError,
+    ActorLostError,
+    ActorRef,
+    ActorSpec,
+    KeyValue,
+    ReservationRefusedError,
+)
+from dljob.runtime.process.making import Making
+from dljob.runtime.yr.cell import Cell, CellFailure
+from dljob.runtime.yr.resources import bundle_of, resources_of
 from dljob.spec.capabilities import Capability
 
 NAMESPACE = "dljob"
-STAND_INS = {"dljob.runtime.fork_host.ForkHost": "dljob.runtime.yr.host.YrHost"}
+STAND_INS = {"dljob.runtime.worker.fork_host.ForkHost": "dljob.runtime.yr.host.YrHost"}
 """Actors of Ray, and who does their work here."""
 GROUPS = "dljob/groups/"
 """Key of a reservation: the request by which it was asked for."""
 MOST_CALLS = 1000
 """The SDK takes no higher concurrency."""
 LOOK_UP_S = 5
-MEBI = 2**20
 LOCAL = frozenset({Capability.JOBS})
 CLUSTER = frozenset({Capability.PROCESSES})
 
@@ -52,32 +59,6 @@ def instance_name(actor: str) -> str:
 def actor_name(instance: str) -> str:
     """The name that `instance_name` was given."""
     return _ESCAPE.sub(lambda found: bytes.fromhex(found[0].replace("_", "")).decode(), instance)
-
-
-def bundle_of(resources: Resources) -> dict[str, float]:
-    """Resources in openYuanrong's words: CPU in thousandths, Memory in MB, others by `KIND/.+/count`."""
-    made: dict[str, float] = {}
-    for name, amount in resources:
-        if name == "CPU":
-            made["CPU"] = amount * 1000 / GRAIN
-        elif name == "memory":
-            made["Memory"] = -(-amount // GRAIN // MEBI)
-        else:
-            made[f"{name}/.+/count"] = amount / GRAIN
-    return made
-
-
-def resources_of(amounts: Mapping[str, float]) -> Resources:
-    """The other way round."""
-    made: dict[str, int] = {}
-    for name, amount in amounts.items():
-        if name == "CPU":
-            made["CPU"] = round(amount * GRAIN / 1000)
-        elif name == "Memory":
-            made["memory"] = round(amount) * MEBI * GRAIN
-        elif name.endswith("/count"):
-            made[name.partition("/")[0]] = round(amount * GRAIN)
-    return tuple(sorted((name, amount) for name, amount in made.items() if amount))
 
 
 class YrBackend:
@@ -115,9 +96,9 @@ class YrBackend:
         """Hold a unit by a resource group; on several nodes that is refused, since nothing pins it to the one."""
         there = [view.id for view in await self.nodes()]
         if node not in there:
-            raise RefusedError(f"unit {unit.name} could not be had on node {node[:8]}: the node is gone")
+            raise ReservationRefusedError(f"unit {unit.name} could not be had on node {node[:8]}: the node is gone")
         if len(there) > 1:
-            raise RefusedError(
+            raise ReservationRefusedError(
                 f"unit {unit.name}: the backend yr lacks {Capability.SEVERAL_NODES}: nothing pins a resource group to "
                 f"one of {len(there)} nodes"
             )
@@ -126,7 +107,9 @@ class YrBackend:
                 await asyncio.to_thread(self._reserve, unit, name, deadline_s)
             except RuntimeError as error:
                 await self.release(name)
-                raise RefusedError(f"unit {unit.name} could not be had on node {node[:8]}: {error}") from None
+                raise ReservationRefusedError(
+                    f"unit {unit.name} could not be had on node {node[:8]}: {error}"
+                ) from None
 
     def _reserve(self, unit: Unit, name: str, deadline_s: float) -> None:
         bundles = [bundle_of(bundle.resources) for bundle in unit.bundles]
@@ -203,7 +186,7 @@ class YrBackend:
             said = await ref.native.answer.invoke(method, args).as_future()
         except RuntimeError as error:
             raise _lost(ref, error) from None
-        if isinstance(said, Failure):
+        if isinstance(said, CellFailure):
             raise ActorCallError(
                 f"{ref.name}.{method} raised {said.error_type}: {said.message}",
                 error_type=said.error_type,

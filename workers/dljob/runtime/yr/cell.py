@@ -23,7 +23,7 @@ OWN_NAME: ContextVar[str] = ContextVar("dljob_own_name", default="")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CellFailure:
     """What a method raised, as text: the SDK makes a class of its own of exceptions, which pickles badly."""
 
     error_type: str
@@ -52,7 +52,7 @@ class Cell:
             given = getattr(self._own, method)(*args)
             return self._await(given) if inspect.isawaitable(given) else given
         except (Exception, CancelledError) as error:  # noqa: BLE001 - it is the caller's
-            return Failure(type(error).__name__, str(error), traceback.format_exc())
+            return CellFailure(type(error).__name__, str(error), traceback.format_exc())
 
     def __yr_shutdown__(self, grace_period_second: int = 0) -> None:
         """Before the instance ends: what the object began ends too, where no process ends with it."""

@@ -15,15 +15,17 @@ from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 from dljob.errors import CallError, DLJobError, UnreachableError
-from dljob.runtime import environment, evidence, numa, preload
-from dljob.runtime.context import Calls, Outgoing
-from dljob.runtime.fork_host import UNSEEN, ForkHost, threads_of
-from dljob.runtime.helper import Helper
-from dljob.runtime.host_socket import HostSocket
-from dljob.runtime.loop import settle
-from dljob.runtime.messages import Beacon, Hello, HostSpec, Reply
-from dljob.runtime.reports import Reports
-from dljob.runtime.step_counters import StepCounters
+from dljob.runtime.logs.watch import LogWatch
+from dljob.runtime.node.reports import Reports
+from dljob.runtime.process import environment, evidence, preload
+from dljob.runtime.process.loop import settle
+from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
+from dljob.runtime.process.step_counters import StepCounters
+from dljob.runtime.process.worker_context import CallTransport, Outgoing
+from dljob.runtime.worker import numa
+from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
+from dljob.runtime.worker.helper import Helper
+from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.yr.cell import OWN_NAME
 
 NOBODY = 2**62
@@ -44,7 +46,8 @@ class YrHost(ForkHost):
         self.reports = Reports()
         self.reports.heard(spec.epoch)
         self.counters = StepCounters.made(spec.role.group_size)
-        self.evidence = evidence.Watch()
+        self.evidence = evidence.HostEvidence()
+        self.logs = LogWatch()
         self._log = ""
         self._lock = threading.RLock()
         self._ranks = {}
@@ -90,13 +93,13 @@ class YrHost(ForkHost):
             steps = self.take_steps()
             if steps:
                 try:
-                    self._beacon(Beacon(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
+                    self._beacon(Heartbeat(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
                 except DLJobError:
                     self.steps_lost()
         self._helper_ended.wait()  # until then somebody may write how far a rank came
         self.counters.close()
 
-    def _beacon(self, beacon: Beacon) -> None:
+    def _beacon(self, beacon: Heartbeat) -> None:
         from dljob.runtime.yr.backend import YrBackend
 
         backend = YrBackend({"localMode": True})
@@ -126,7 +129,7 @@ class YrHost(ForkHost):
 
     # -- what ranks ask
 
-    def _calls_of(self, number: int) -> Calls:
+    def _calls_of(self, number: int) -> CallTransport:
         return _NoCalls(f"{self.spec.role.name}/{number}")
 
     def _saver_of(self, number: int) -> NoReturn:

@@ -29,7 +29,7 @@ AT_ONCE = 500
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Client(Protocol):
+class KeyClient(Protocol):
     """What of `yr.datasystem.KVClient` is used. Source: openyuanrong-datasystem 0.8.1."""
 
     def set(self, key: str, val: bytes) -> None:
@@ -68,7 +68,7 @@ def escaped(key: str) -> str:
 class DatasystemKeyValue:
     """See `backend.KeyValue`; the keys of a `scope` are its own."""
 
-    def __init__(self, client: Client, scope: str = "dljob") -> None:
+    def __init__(self, client: KeyClient, scope: str = "dljob") -> None:
         from yr.datasystem.kv_client import ExistenceOpt, WriteMode
 
         self._client = client
@@ -235,7 +235,7 @@ def connected() -> DatasystemKeyValue:
             f"no datasystem of openYuanrong answers at {host}:{port}: {error}",
             hint=f"does it run on this node? `dscli start`; {HOST} and {PORT} say where",
         ) from error
-    return DatasystemKeyValue(cast("Client", client))
+    return DatasystemKeyValue(cast("KeyClient", client))
 
 
 def _failed(error: RuntimeError) -> UnreachableError:

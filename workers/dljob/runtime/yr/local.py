@@ -50,7 +50,7 @@ class LocalNode:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PlacementGroup:
     request: str
     bundles: list[Amounts]
     node: LocalNode | None = None
@@ -73,7 +73,7 @@ class FunctionSystem(LocalModeRuntime):
         super().__init__()
         self._nodes = {node.id: node for node in nodes}
         self._here = nodes[0].id
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _PlacementGroup] = {}
         self._instances: dict[str, _Instance] = {}
         self._names: dict[str, str] = {}
         """`namespace-name` -> instance."""
@@ -115,7 +115,7 @@ class FunctionSystem(LocalModeRuntime):
         with self._mutex:
             if name in self._groups:
                 raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"the resource group {name} is there already")
-            group = self._groups[name] = _Group(uuid.uuid4().hex, [dict(bundle) for bundle in bundles])
+            group = self._groups[name] = _PlacementGroup(uuid.uuid4().hex, [dict(bundle) for bundle in bundles])
             total: Amounts = {}
             for bundle in bundles:
                 for kind, amount in bundle.items():

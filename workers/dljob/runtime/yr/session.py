@@ -13,7 +13,8 @@ from typing import Any
 
 from dljob.errors import UnreachableError, UsageError
 from dljob.plan.model import GRAIN, Resources
-from dljob.runtime.backend import KeyValue
+from dljob.runtime.backend.interface import KeyValue
+from dljob.runtime.yr.resources import bundle_of
 
 ADDRESS = "YR_SERVER_ADDRESS"
 
@@ -46,7 +47,6 @@ def local(total: Resources | None = None) -> Session:
         UnreachableError: the SDK is not installed.
     """
     _sdk()
-    from dljob.runtime.yr.backend import bundle_of
     from dljob.runtime.yr.keys import LocalKeyValue
     from dljob.runtime.yr.local import LocalNode, install
 

@@ -1,0 +1,163 @@
+"""`python docs/generate.py [--check]`: draw the rooms and their import arrows into docs/reference/rooms.md.
+
+A room is a package or a module directly below `dljob`, or the package `dljob_operator`. Imports inside functions
+count; those for type checkers alone do not. With --check: only say that the page is out of date, and exit 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/reference/rooms.md"
+PRODUCT, OPERATOR = "dljob", "dljob_operator"
+LOOSE = "(its own modules)"
+HEAD = """# Rooms
+
+Made from the imports of the code by `make house`; `make verify` fails where it is out of date.
+[Architecture](../architecture.md) says what each room is for and which processes run them.
+
+"""
+
+
+@dataclass(slots=True)
+class Room:
+    """One room: what it says of itself, its modules, and which rooms they import."""
+
+    name: str
+    about: str
+    modules: list[str] = field(default_factory=list[str])
+    arrows: set[str] = field(default_factory=set[str])
+
+
+def room_of(module: str) -> str:
+    """The room of a module: the part below `dljob`, or the operator's package."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == PRODUCT and len(parts) > 1 else parts[0]
+
+
+def inner_of(module: str, room: str) -> str:
+    """The package inside a room that holds a module; the room's own modules are one."""
+    parts = module.split(".")
+    below = parts[1:] if room == OPERATOR else parts[2:]
+    return below[0] if len(below) > 1 or (below and _is_package(module)) else LOOSE
+
+
+def measured(graph: grimp.ImportGraph, modules: Iterable[str], split: Mapping[str, str]) -> dict[str, Room]:
+    """The rooms that modules fall into, by the name that `split` gives each."""
+    rooms: dict[str, Room] = {}
+    for module in sorted(modules):
+        room = rooms.setdefault(split[module], Room(split[module], ""))
+        room.modules.append(module)
+        imported = graph.find_modules_directly_imported_by(module)
+        room.arrows |= {split[other] for other in imported if other in split} - {room.name}
+    return rooms
+
+
+def floors(rooms: Mapping[str, Room]) -> list[list[str]]:
+    """The rooms from the top down: each stands above all that it imports. Rooms of a circle share a floor."""
+    height: dict[str, int] = dict.fromkeys(rooms, 0)
+    for _ in rooms:  # longest paths; a circle stops growing after as many rounds as there are rooms
+        for name, room in rooms.items():
+            below = [height[other] + 1 for other in room.arrows if name not in rooms[other].arrows]
+            height[name] = max([height[name], *below])
+    return [sorted(n for n in rooms if height[n] == floor) for floor in sorted(set(height.values()), reverse=True)]
+
+
+def drawing(rooms: Mapping[str, Room]) -> list[str]:
+    """Rooms and arrows for mermaid; an arrow that a longer way stands for is left out, and is in the table."""
+    lines = ["```mermaid", "flowchart TD"]
+    named = [name for floor in floors(rooms) for name in floor]
+    lines += [f'  {_id(name)}["{name}"]' for name in named]
+    for name, room in sorted(rooms.items()):
+        lines += [f"  {_id(name)} --> {_id(other)}" for other in sorted(room.arrows) if not _longer(rooms, name, other)]
+    return [*lines, "```", ""]
+
+
+def table(rooms: Mapping[str, Room]) -> list[str]:
+    """The rooms from the top down, with all their arrows."""
+    lines = ["| room | what it says of itself | files | imports |", "| --- | --- | --- | --- |"]
+    for floor in floors(rooms):
+        for name in floor:
+            room = rooms[name]
+            lines.append(f"| {name} | {room.about} | {len(room.modules)} | {', '.join(sorted(room.arrows)) or '-'} |")
+    return [*lines, ""]
+
+
+def page() -> str:
+    """The text of the page."""
+    graph = grimp.build_graph(PRODUCT, OPERATOR, exclude_type_checking_imports=True, cache_dir=None)
+    modules = [module for module in graph.modules if module != PRODUCT]
+    rooms = measured(graph, modules, {module: room_of(module) for module in modules})
+    for room in rooms.values():
+        room.about = _about(room.name if room.name == OPERATOR else f"{PRODUCT}.{room.name}")
+    text = [*drawing(rooms), *table(rooms)]
+    for name, room in sorted(rooms.items()):
+        split = {module: inner_of(module, name) for module in room.modules}
+        inner = measured(graph, room.modules, split)
+        if len(inner) > 1:
+            base = name if name == OPERATOR else f"{PRODUCT}.{name}"
+            for one in inner.values():
+                one.about = "" if one.name == LOOSE else _about(f"{base}.{one.name}")
+            text += [f"## Inside {name}", "", *table(inner)]
+    return HEAD + "\n".join(text).rstrip() + "\n"
+
+
+def _longer(rooms: Mapping[str, Room], name: str, other: str) -> bool:
+    """Whether another way leads there, through a room between."""
+    seen, todo = set[str](), [near for near in rooms[name].arrows if near != other]
+    while todo:
+        near = todo.pop()
+        if near == other:
+            return True
+        if near not in seen and near != name:
+            seen.add(near)
+            todo += rooms[near].arrows
+    return False
+
+
+def _id(name: str) -> str:
+    return name.strip("()").replace(" ", "_")
+
+
+def _path(module: str) -> Path:
+    found = importlib.util.find_spec(module)
+    assert found is not None and found.origin is not None, module  # noqa: S101, PT018 - grimp has just read it
+    return Path(found.origin)
+
+
+def _is_package(module: str) -> bool:
+    return _path(module).name == "__init__.py"
+
+
+def _about(module: str) -> str:
+    """The first line of a module's docstring."""
+    said = ast.get_docstring(ast.parse(_path(module).read_text(encoding="utf-8"))) or ""
+    return said.partition("\n")[0].replace("|", "\\|")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page, or with --check compare it. 0: fine; 1: out of date; 2: wrong arguments."""
+    if list(arguments) not in ([], ["--check"]):
+        sys.stderr.write(f"unknown arguments {' '.join(arguments)}: only --check is known\n")
+        return 2
+    file, text = ROOT / PAGE, page()
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return 0
+    if arguments:
+        sys.stderr.write(f"{PAGE} is out of date: make house writes it anew\n")
+        return 1
+    file.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

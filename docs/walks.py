@@ -1,0 +1,161 @@
+"""Check the walks of a page against the code, and count their files and steps.
+
+    python docs/walks.py [--page docs/architecture.md] [--rev REV]
+
+A walk is a Markdown list under `<details><summary>Walk: TITLE</summary>`. An item begins with a function in backticks,
+`module:qualified.name`, the module relative to `dljob` (or from `dljob_operator`). It calls the function of the next
+item, itself or through a table of its module. An item that goes on with "hands `Name`" makes an event, an action or a
+message which the next function takes. "back in" returns to a function of an earlier item, and is no new step.
+
+`--rev` reads the code of a git revision, so that walks of two revisions are counted by one rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_WALK = re.compile(r"<details><summary>Walk: (.*?)</summary>\n(.*?)</details>", re.S)
+_ITEM = re.compile(r"^\d+\. (back in )?`([\w.]+):([\w.]+)`(?: hands `(\w+)`)?", re.M)
+
+
+@dataclass(frozen=True)
+class WalkStep:
+    """One function of a walk."""
+
+    module: str
+    name: str
+    hands: str
+    """The class whose object goes to the next step; empty where the next one is called."""
+    back: bool = False
+    """It was on the walk before."""
+
+    @property
+    def path(self) -> str:
+        """Where the module lies, without its ending."""
+        top = "operator" if self.module.startswith("dljob_operator") else "workers/dljob"
+        return f"{top}/{self.module.replace('.', '/')}"
+
+
+def walks(page: str) -> dict[str, list[WalkStep]]:
+    """The walks of a page by title."""
+    return {
+        title: [WalkStep(module, name, hands, bool(back)) for back, module, name, hands in _ITEM.findall(items)]
+        for title, items in _WALK.findall(page)
+    }
+
+
+def reader(rev: str = "") -> Callable[[str], str]:
+    """What reads a file of the working tree, or of a revision; an empty text where there is none."""
+
+    @cache
+    def read(path: str) -> str:
+        if not rev:
+            file = ROOT / path
+            return file.read_text() if file.is_file() else ""
+        shown = subprocess.run(["git", "show", f"{rev}:{path}"], cwd=ROOT, capture_output=True, text=True, check=False)
+        return shown.stdout
+
+    return read
+
+
+def wrong(walk: list[WalkStep], read: Callable[[str], str]) -> list[str]:
+    """What of a walk the code does not bear out; empty when all holds."""
+    looked = [_source(step, read) for step in walk]
+    errors = [f"{s.module}:{s.name} is not there" for s, node in zip(walk, looked, strict=True) if node is None]
+    found = [node for node in looked if node is not None]
+    if errors:
+        return errors
+    for step, node, after, target in zip(walk, found, walk[1:], found[1:], strict=False):
+        if after.back:
+            if (after.module, after.name) not in {(s.module, s.name) for s in walk[: walk.index(after)]}:
+                errors.append(f"{after.module}:{after.name} was not on the walk before")
+        elif step.hands:
+            if step.hands not in _names(node):
+                errors.append(f"{step.module}:{step.name} makes no {step.hands}")
+            if step.hands not in _names(target):
+                errors.append(f"{after.module}:{after.name} takes no {step.hands}")
+        elif not _called_by(after) & (_names(node) | _in_tables(step, node, read)):
+            errors.append(f"{step.module}:{step.name} does not call {after.module}:{after.name}")
+    return errors
+
+
+def files(walk: list[WalkStep]) -> int:
+    """In how many files a walk stands."""
+    return len({step.path for step in walk})
+
+
+def steps(walk: list[WalkStep]) -> int:
+    """How many functions a walk passes."""
+    return sum(not step.back for step in walk)
+
+
+def _tree(step: WalkStep, read: Callable[[str], str]) -> ast.Module:
+    return ast.parse(read(f"{step.path}.py") or read(f"{step.path}/__init__.py"))
+
+
+def _source(step: WalkStep, read: Callable[[str], str]) -> ast.AST | None:
+    node: ast.AST = _tree(step, read)
+    for part in step.name.split("."):
+        inside = [n for n in _definitions(node) if n.name == part]
+        if not inside:
+            return None
+        node = inside[-1]  # the last of overloads is the function
+    return node
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for child in ast.walk(node):
+        if child is not node and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+
+
+def _names(node: ast.AST) -> set[str]:
+    """The names that a piece of code uses: variables, attributes, and parts of annotations."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return names | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+def _called_by(step: WalkStep) -> set[str]:
+    """Under which names a function is called: its own; of a method that Python calls, its class or an attribute."""
+    owner, _, last = step.name.rpartition(".")
+    if last in ("__init__", "__call__", "__enter__", "__aenter__", "__getattr__"):
+        return {owner.rpartition(".")[2]}
+    return {last}
+
+
+def _in_tables(step: WalkStep, node: ast.AST, read: Callable[[str], str]) -> set[str]:
+    """The names in those constants of its module that a function uses, as in `POLICIES = (finish.verdict, ...)`."""
+    used, out = _names(node), set[str]()
+    for line in _tree(step, read).body:
+        targets = [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id in used for target in targets):
+            out |= _names(line)
+    return out
+
+
+def main() -> int:
+    """Print each walk with its counts; 1 when the code does not bear one out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "architecture.md")
+    parser.add_argument("--rev", default="", help="a git revision, in place of the working tree")
+    args = parser.parse_args()
+    read, bad = reader(args.rev), 0
+    for title, walk in walks(args.page.read_text()).items():
+        sys.stdout.write(f"{title}: {files(walk)} files, {steps(walk)} steps\n")
+        for error in wrong(walk, read):
+            bad = 1
+            sys.stderr.write(f"  {error}\n")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

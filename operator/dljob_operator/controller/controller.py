@@ -1,0 +1,219 @@
+"""Passes: take a key, observe, decide (purely), execute, write the status; at once on news, later on failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from dljob.kube.api import ApiError
+from dljob.kube.head import HeadError
+from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state.model import Object, Observed, ReconcileResult, Settings, Submit, Trouble, label
+from dljob_operator.controller.events import Recorder
+from dljob_operator.controller.execute import ActionExecutor, StaleError, TakenError
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.controller.observe import Observer, OperatorMemory
+from dljob_operator.controller.poller import Pollers
+from dljob_operator.controller.startup import Startup
+from dljob_operator.controller.turns import Turns
+from dljob_operator.leader.lease import NotLeadingError
+from dljob_operator.watch.workqueue import Key, WorkQueue
+
+log = logging.getLogger(__package__)
+
+RESTLESS = 25
+"""Consecutive passes that each changed something and called for another; more of them are a loop, and slowed down.
+
+Passes that share one long piece of work, and leave less of it each time, do not count."""
+
+NOT_LEADING = 1.0
+"""Pause, in seconds, before a fenced-off pass is made again, in case this operator leads again by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts that a pass works with."""
+
+    queue: WorkQueue
+    observer: Observer
+    hands: ActionExecutor
+    pollers: Pollers
+    recorder: Recorder
+    metrics: Metrics
+    startup: Startup
+
+
+class Controller:
+    """Makes the passes. `decide` is `reconcile` except in tests."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        settings: Settings,
+        *,
+        decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._decide = decide
+        self._clock = clock
+        self._said: dict[Key, str] = {}
+        self.since: dict[Key, float] = {}
+        """Start of each running pass, on the monotonic clock."""
+
+    async def run(self, turns: Turns) -> None:
+        """Make a pass for each key that is ready, as many concurrently as there are turns, until cancelled.
+
+        An error that `_pass` does not expect ends all passes, and with them this operator's lead.
+        """
+        queue = self._parts.queue
+        async with asyncio.TaskGroup() as passes:
+            while True:
+                key = await queue.get()
+                try:
+                    await turns.take()
+                except asyncio.CancelledError:
+                    queue.done(key)
+                    raise
+                # A task per pass, not a fixed set of workers: a pass that waits for a head lends its turn (ADR 65).
+                made = passes.create_task(self._pass(key), name=f"pass {key}")
+                made.add_done_callback(partial(self._over, key, turns))
+
+    def _over(self, key: Key, turns: Turns, _task: asyncio.Task[None]) -> None:
+        """Return the turn and the key, also of a pass that was cancelled before it began."""
+        turns.give()
+        self._parts.queue.done(key)
+
+    async def _pass(self, key: Key) -> None:
+        """Make one pass and handle its errors: a bug that one job triggers must not stop the passes of others."""
+        queue, metrics = self._parts.queue, self._parts.metrics
+        began = self.since[key] = time.monotonic()
+        result = "error"
+        try:
+            result = await self.step(key)
+        except NotLeadingError:
+            queue.add_after(key, NOT_LEADING)  # the new leader makes this pass
+        except (ApiError, HeadError) as error:
+            delay = queue.retry(key)
+            log.warning("%s: %s; again in %.1f s", key, error.message, delay)
+        except Exception:
+            delay = queue.retry(key)
+            log.exception("%s: the pass failed; again in %.1f s", key, delay)
+        finally:
+            del self.since[key]
+            metrics.reconciled(result, time.monotonic() - began)
+
+    async def step(self, key: Key) -> str:
+        """Make one pass; return its result in the metrics' words.
+
+        Raises:
+            ApiError: the API server refused something other than an action: the status, or a look at the logs.
+        """
+        parts = self._parts
+        # 1. observe
+        observed = await parts.observer.observe(key)
+        if observed is None:
+            self._forget(key)
+            return "success"
+        seen, memory = observed
+        # 2. decide
+        outcome = self._decide(seen, self._settings, self._clock())
+        self._log(key, outcome)
+        # 3. Events before actions: after a crash in between they are repeated, not lost.
+        for event in outcome.events:
+            await parts.recorder.tell(key, seen.job, event)
+        written: Object | None = seen.job
+        # 4. the status first when it names what is to be made, so that a later operator finds the same names
+        if outcome.written_first:
+            written = await self._write(key, seen, outcome.status)
+            if written is None:
+                # The DLJob has changed since the decision: decide again, and act on nothing of it.
+                return self._again(key, memory, outcome, failed=False, news=True)
+        # 5. act, poll the head that this pass decided for, and write the status
+        failed = await self._act(key, memory, outcome)
+        submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
+        parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
+        if not outcome.written_first:
+            written = await self._write(key, seen, outcome.status)
+        if not failed:
+            parts.startup.passed(key, seen.cluster, outcome)
+        # No news when the API server drops fields that its CRD lacks: it answers with the old status, and a pass at
+        # once would repeat for ever.
+        news = written is None or written.get("status") != seen.job.get("status")
+        return self._again(key, memory, outcome, failed=failed, news=news or bool(outcome.actions))
+
+    async def _act(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult) -> bool:
+        """Perform the actions in order until one fails; return whether one did."""
+        for action in outcome.actions:
+            what = label(action)
+            try:
+                await self._parts.hands.perform(key, memory, action)
+            except StaleError as error:
+                log.info("%s: %s: decided again", key, error.message)
+                return True
+            except (ApiError, HeadError, TakenError) as error:
+                count, since = (b.count, b.since) if (b := memory.troubles.get(what)) else (0, self._clock())
+                trouble = Trouble(what, error.status, error.message, count + 1, since)
+                memory.troubles[what] = trouble
+                log.warning("%s: %s failed (%d in a row): %s", key, what, trouble.count, error.message)
+                return True
+            memory.troubles.pop(what, None)
+            log.info("%s: %s is done", key, what, extra={"fields": {"dljob": str(key), "action": what}})
+        return False
+
+    async def _write(self, key: Key, seen: Observed, status: Object | None) -> Object | None:
+        """Write the status, if any, and return the DLJob as stored; None: it had changed, and has been read anew."""
+        if status is None:
+            return seen.job
+        try:
+            return await self._parts.hands.write_status(key, seen.job, status)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            await self._parts.hands.refresh(key)
+            return None
+
+    def _again(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult, *, failed: bool, news: bool) -> str:
+        """Queue the key for its next pass, and return the result in the metrics' words."""
+        queue = self._parts.queue
+        # Progress in a long piece of work, such as the deletion of many pods, is no loop.
+        if not 0 < memory.left > outcome.left:
+            memory.unrest += 1
+        if failed or not news:
+            memory.unrest = 0
+        memory.left = outcome.left
+        restless = memory.unrest > RESTLESS
+        if restless:
+            log.error("%s: passes follow each other without end: %s", key, outcome.reason)
+        if failed or restless:
+            queue.retry(key)  # not earlier, whatever the decision asked for: it assumed that all actions succeed
+            return "error"
+        for delay in (outcome.requeue, memory.look_again):
+            if delay is not None:
+                queue.add_after(key, delay)
+        # A pass without a failure ends the backoff.
+        queue.forget(key)
+        if news:
+            queue.add(key)
+        return "success" if outcome.requeue is None else "requeue_after"
+
+    def _forget(self, key: Key) -> None:
+        """Forget a deleted DLJob."""
+        parts = self._parts
+        parts.observer.forget(key)
+        parts.recorder.forget(key)
+        parts.startup.forget(key)
+        parts.pollers.follow(key, "", None)
+        parts.queue.drop(key)
+        self._said.pop(key, None)
+
+    def _log(self, key: Key, outcome: ReconcileResult) -> None:
+        """Log the reason when it differs from the last one."""
+        if self._said.get(key) != outcome.reason:
+            self._said[key] = outcome.reason
+            log.info("%s: %s", key, outcome.reason, extra={"fields": {"dljob": str(key)}})

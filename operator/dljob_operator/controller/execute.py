@@ -1,0 +1,365 @@
+"""Execution: each action of a ReconcileResult as an API call, and the status as a patch that no stale view can write.
+
+Actions are idempotent. A call made before a crash is made again after it, and finds its work done: names are fixed,
+creations adopt an existing object of this job, deletions carry a uid, submissions and commands an id.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
+
+from dljob.errors import UnreachableError
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, RAYCLUSTERS, SECRETS, ApiError, Json, Kube, NotThereError
+from dljob.kube.gateway import Tails
+from dljob.kube.head import HeadError
+from dljob.kube.kuberay_client import RayClusters
+from dljob.kube.objects import Objects
+from dljob.kube.resources import NETWORK_POLICIES
+from dljob.raycluster.pods import SPEC_KEY, TOKEN_KEY
+from dljob.reconcile.children import patches
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import items, part
+from dljob.reconcile.state.model import (
+    Action,
+    Annotate,
+    Command,
+    Create,
+    CreateToken,
+    Delete,
+    Finalize,
+    Object,
+    PatchCluster,
+    SaveLogs,
+    Submit,
+)
+from dljob_operator.controller.heads import Heads
+from dljob_operator.controller.observe import OperatorMemory
+from dljob_operator.controller.turns import Turns
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.pods import digest
+from dljob_operator.watch.workqueue import Key
+
+log = logging.getLogger(__package__)
+
+PATCHES = 3
+"""Attempts at a JSON patch whose tests fail."""
+_LEFT = ("ConfigMap",)
+"""Kinds that may stay: the RBAC role of another version may not allow to delete them, and they go with the DLJob."""
+LOG_BYTES = 600 * 1024
+"""Size of all tails together: a ConfigMap holds 1 MiB, and JSON escapes make the text longer."""
+
+
+class TakenError(UnreachableError):
+    """An object that does not belong to the job has the name of one of its children."""
+
+    status = 409
+
+
+class StaleError(UnreachableError):
+    """The decision rests on an old view of the DLJob; a newer one is in the cache now."""
+
+
+class ActionExecutor:
+    """Performs actions, and updates the caches from the answers."""
+
+    def __init__(self, kube: Kube, cache: Cache, heads: Heads, turns: Turns | None = None) -> None:
+        self._turns = turns or Turns()
+        self._kube = kube
+        self._cache = cache
+        self._heads = heads
+        resources = (DLJOBS, CONFIG_MAPS, NETWORK_POLICIES, PODS)
+        kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in resources))
+        self._kinds = {objects.resource.kind: objects for objects in kinds}
+        self._keep: Mapping[str, Callable[[Object], Any]] = {
+            "DLJob": cache.put_job,
+            "RayCluster": cache.put_cluster,
+            "Pod": cache.put_pod,
+        }
+        self._drop: Mapping[str, Callable[[Key, str], Any]] = {
+            "DLJob": cache.drop_job,
+            "RayCluster": cache.drop_cluster,
+            "Pod": cache.drop_pod,
+        }
+
+    async def perform(self, key: Key, memory: OperatorMemory, action: Action) -> None:
+        """Perform one action.
+
+        Raises:
+            ApiError: the API server refused, or did not answer.
+            HeadError: the head refused, or did not answer.
+            TakenError: the name belongs to another owner.
+            StaleError: the decision rests on an old view.
+        """
+        match action:
+            case Create():
+                await self._create(key, memory, action)
+            case CreateToken():
+                await self._create_token(key, memory, action)
+            case Delete():
+                await self._delete(key, action)
+            case PatchCluster():
+                await self._patch_cluster(key, action)
+            case Annotate():
+                await self._annotate(key, action)
+            case Finalize():
+                await self._finalize(key, on=action.on)
+            case Submit():
+                await self._submit(key, memory, action)
+            case Command():
+                gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+                job = names.job_uid(memory.uid)
+                async with self._turns.lent():
+                    await gateway.command(job, id=action.id, kind=action.kind, target=action.target, by=action.by)
+                # In memory alone: after a restart the command is sent again, and its id makes that harmless.
+                memory.commands = (*memory.commands, action.id)
+            case SaveLogs():
+                await self._save_logs(key, memory, action)
+            case _:
+                assert_never(action)
+
+    async def write_status(self, key: Key, seen: Object, status: Object) -> Json:
+        """Patch the status from the one that was seen to the new one, if it is still as seen.
+
+        Raises:
+            ApiError: 409 when the DLJob has changed meanwhile.
+        """
+        version = seen["metadata"]["resourceVersion"]
+        latest = self._cache.jobs.get(key)
+        if latest and _same_state(latest, seen):
+            version = latest["metadata"]["resourceVersion"]  # only the operator's own annotations came between
+        # With the resourceVersion of the decision: a late write lands neither on a newer state nor on a namesake.
+        patch = {"metadata": {"resourceVersion": version}, "status": difference(part(seen, "status"), status)}
+        made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch, sub="status")
+        self._cache.put_job(made)
+        return made
+
+    async def refresh(self, key: Key) -> None:
+        """Read a DLJob from the API server, after its status could not be written."""
+        try:
+            self._cache.put_job(await self._kube.get(DLJOBS, key.name, key.namespace))
+        except NotThereError:
+            self._cache.drop_job(key)
+
+    async def _create(self, key: Key, memory: OperatorMemory, action: Create) -> None:
+        # Fixed names: AlreadyExists means an earlier pass that crashed, a stale cache, or an object of others.
+        objects, name = self._kinds[action.kind], action.body["metadata"]["name"]
+        if action.kind == "RayCluster":
+            # One live read per attempt: an operator that began with an old list once made the RayCluster of an attempt
+            # that was abandoned, beside the present one (ADR 40).
+            await self._still_begins(key, memory.uid, name)
+        try:
+            made = await objects.create(action.body, key.namespace)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            made = await self._adopt(objects, name, key, memory.uid)
+        if action.kind == "ConfigMap":
+            memory.config_maps[name] = made["metadata"]["uid"]
+        if action.kind in self._keep:
+            self._keep[action.kind](made)
+
+    async def _adopt(self, objects: Objects, name: str, key: Key, uid: str) -> Json:
+        found = await objects.get(name, key.namespace)
+        owners = items(found, "metadata", "ownerReferences")
+        # By uid: a child of an earlier job of this name is not ours.
+        if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
+            return found
+        raise _taken(found, objects.resource.kind)
+
+    async def _create_token(self, key: Key, memory: OperatorMemory, action: CreateToken) -> None:
+        token = self._heads.token(memory.uid, action.cluster)
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": action.owner, "uid": memory.config_maps[action.owner]}
+        body = _child("Secret", action.name, action.labels, owner)
+        # A ConfigMap of the attempt owns it, so that the garbage collector removes the token with the attempt.
+        body |= {"type": "Opaque", "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()}}
+        try:
+            await self._kube.create(SECRETS, body, key.namespace)
+        except ApiError as error:
+            # The operator has no right to read Secrets, so it cannot see the owner. The name contains a hash of the
+            # job's uid; with a wrong token in it the head would refuse the operator, which the error says.
+            if error.reason != "AlreadyExists":
+                raise
+
+    async def _delete(self, key: Key, action: Delete) -> None:
+        objects, only = self._kinds[action.kind], {"uid": action.uid, "version": action.version}
+        try:
+            left = await objects.delete(action.name, key.namespace, **only, grace=action.grace)
+        except NotThereError:
+            left = {}
+        except ApiError as error:
+            # Not tried again: it harms nothing, and the attempt could never be cleared away otherwise.
+            if error.status == 403 and action.kind in _LEFT:
+                log.warning("%s: %s %s stays: %s", key, action.kind, action.name, error.message)
+                return
+            if error.status != 409 or not action.version:
+                raise
+            await self.refresh(key)
+            raise StaleError(f"{action.kind} {action.name} has changed") from None
+        if action.kind not in self._drop:
+            return  # a kind without a cache
+        if left.get("kind") == action.kind and _held(left):
+            self._keep[action.kind](left)  # a finalizer holds it; the next pass sees its deletionTimestamp
+        else:
+            self._drop[action.kind](Key(key.namespace, action.name), action.uid)
+
+    async def _patch_cluster(self, key: Key, action: PatchCluster) -> None:
+        """Patch a RayCluster as it is now; KubeRay writes to it too, so a conflict is answered by reading it again."""
+        for left in reversed(range(PATCHES)):
+            found = await self._kinds["RayCluster"].get(action.name, key.namespace)
+            wanted = patches.operations(found, action)
+            try:
+                if wanted:
+                    found = await self._kube.patch(RAYCLUSTERS, action.name, key.namespace, wanted, kind="json")
+                self._cache.put_cluster(found)
+            except ApiError as error:
+                # 409: the RayCluster changed; 422: a `test` operation of the JSON patch failed.
+                if error.status not in (409, 422) or not left:
+                    raise
+            else:
+                return
+
+    async def _annotate(self, key: Key, action: Annotate) -> None:
+        # No resourceVersion: an annotation of the operator's own conflicts with no other writer.
+        patch = {"metadata": {"annotations": dict(action.annotations)}}
+        try:
+            made = await self._kinds[action.kind].patch(action.name, patch, key.namespace)
+        except NotThereError:
+            if action.kind != "Pod":
+                raise
+            self._cache.drop_pod(Key(key.namespace, action.name))  # its successor is annotated once it holds units
+        else:
+            self._keep[action.kind](made)
+
+    async def _finalize(self, key: Key, *, on: bool) -> None:
+        # The list of finalizers is replaced as a whole: the resourceVersion keeps those that others add meanwhile.
+        meta = part(self._cache.jobs.get(key), "metadata")
+        kept = [name for name in meta.get("finalizers") or () if name != names.FINALIZER]
+        wanted = [*kept, names.FINALIZER] if on else kept
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": wanted}}
+        try:
+            made = await self._kube.patch(DLJOBS, key.name, key.namespace, patch)
+        except NotThereError:
+            self._cache.drop_job(key)
+            return
+        if made["metadata"].get("deletionTimestamp") and not wanted:
+            self._cache.drop_job(key)  # the last finalizer went, and the object with it; the answer is its last state
+        else:
+            self._cache.put_job(made)
+
+    async def _submit(self, key: Key, memory: OperatorMemory, action: Submit) -> None:
+        # 1. live reads: is this submission still wanted, and is the head still the one it was decided for?
+        pod, container = action.head
+        await self._still_ordered(key, memory.uid, action.id)
+        if container:
+            await self._same_head(key, pod, container)
+        # 2. the environment of the spec that the attempt was made of, which may since have been edited
+        env = await self._made_of(key, action.spec_map) if action.spec_map else action.runtime_env
+        ray = self._heads.ray(memory.uid, action.cluster, action.address)
+        async with self._turns.lent():
+            # 3. a new session is a head that restarted and lost its jobs: it would accept a known id once more
+            if action.session and (session := await ray.session()) != action.session:
+                raise HeadError(0, f"the head has lost its memory: Ray's session is {session}, not {action.session}")
+            # Before the submission that names them: on others' RayClusters this is the only store for a spec (ADR 15).
+            for name, content in action.packages.items():
+                await ray.keep(name, content.encode())
+            await ray.submit(action.id, action.argv, runtime_env=env, metadata=action.metadata)
+
+    async def _still_begins(self, key: Key, uid: str, cluster: str) -> None:
+        """Check the DLJob live: an old view would make the RayCluster of an abandoned attempt once more."""
+        found = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(found)
+        meta, status = found["metadata"], part(found, "status")
+        own = names.cluster_name(key.name, uid, status.get("attempt") or 1)
+        over = status.get("completionTime") or meta.get("deletionTimestamp")
+        if meta["uid"] != uid or own != cluster or over:
+            raise StaleError(f"RayCluster {cluster} is not wanted any more")
+
+    async def _still_ordered(self, key: Key, uid: str, submission: str) -> None:
+        """Check the DLJob live: another operator may have abandoned this attempt, or a user deleted the job."""
+        found = await self._kube.get(DLJOBS, key.name, key.namespace)
+        self._cache.put_job(found)
+        if found["metadata"]["uid"] != uid or part(found, "status").get("submissionId") != submission:
+            raise HeadError(0, f"submission {submission} is not wanted any more")
+
+    async def _same_head(self, key: Key, pod: str, container: str) -> None:
+        """Check the head live, past the watch: a head that restarted has no jobs, and would take a known id again."""
+        # A list with one name: a pod that is gone is an empty list, without another error to handle.
+        found = await self._kube.list(PODS, key.namespace, fields=f"metadata.name={pod}")
+        if not any(digest(body).container == container for body in found):
+            raise HeadError(0, f"head pod {pod} is another one than the submission was ordered for, or restarted since")
+
+    async def _made_of(self, key: Key, spec_map: str) -> Mapping[str, Any]:
+        """Return the runtime environment in the spec that an attempt was made of."""
+        try:
+            found = await self._kube.get(CONFIG_MAPS, spec_map, key.namespace)
+        except NotThereError:
+            raise HeadError(0, f"ConfigMap {spec_map} with the attempt's spec is gone") from None
+        return part(json.loads(found["data"][SPEC_KEY]), "spec", "runtimeEnv")
+
+    async def _save_logs(self, key: Key, memory: OperatorMemory, action: SaveLogs) -> None:
+        # Server-side apply below, so that a repeated save overwrites the first one.
+        await self._not_of_others(key, action.name)
+        gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+        async with self._turns.lent():
+            tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
+        body = _child("ConfigMap", action.name, action.labels, action.owner)
+        body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
+        await self._kube.apply(CONFIG_MAPS, {**body, "data": _files(tails)}, key.namespace)
+        memory.logs_saved = True
+
+    async def _not_of_others(self, key: Key, name: str) -> None:
+        """Refuse to overwrite a ConfigMap of that name which belongs to another: an apply would take it over."""
+        try:
+            found = await self._kube.get(CONFIG_MAPS, name, key.namespace)
+        except NotThereError:
+            return
+        if part(found, "metadata", "labels").get(names.LABEL_NAME) != key.name:
+            raise _taken(found, CONFIG_MAPS.kind)
+
+
+def _held(left: Object) -> bool:
+    """Whether a deleted object still exists: the API server answers with the pod even when it is gone."""
+    meta = part(left, "metadata")
+    return left.get("kind") != "Pod" or bool(meta.get("finalizers") or meta.get("deletionGracePeriodSeconds"))
+
+
+def difference(old: Object, new: Object) -> Json:
+    """Return the merge patch (RFC 7396) from one object to another."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = difference(part(old, key), part(new, key))
+            if inner:
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
+
+
+def _taken(found: Object, kind: str) -> TakenError:
+    owners = items(found, "metadata", "ownerReferences")
+    whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
+    return TakenError(f"{kind} {found['metadata']['name']} exists already and belongs to {whose}")
+
+
+def _same_state(latest: Object, seen: Object) -> bool:
+    def state(body: Object) -> tuple[object, ...]:
+        meta = body["metadata"]
+        return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), body.get("status")
+
+    return state(latest) == state(seen)
+
+
+def _child(kind: str, name: str, labels: Mapping[str, str], owner: Object) -> Json:
+    meta = {"name": name, "labels": dict(labels), "ownerReferences": [dict(owner)]}
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta}
+
+
+def _files(tails: Tails) -> dict[str, str]:
+    ranks = {f"{rank.replace('/', '-')}.log": text for rank, text in sorted(tails.logs.items())}
+    return {**ranks, **({names.MASTER_LOG: tails.master} if tails.master else {})}

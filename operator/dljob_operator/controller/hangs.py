@@ -1,0 +1,130 @@
+"""Trouble that only Events explain: pods stuck before their containers exist, RayClusters that KubeRay refuses.
+
+Events are read sparingly: only of objects stuck for seconds, of one pod of each group, and at growing intervals.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dljob.kube.api import ApiError, Kube
+from dljob.kube.resources import CORE_EVENTS
+from dljob.reconcile.state.fields import part, text
+from dljob.reconcile.state.model import Object, Pod
+from dljob_operator.controller.references import ClusterView
+
+log = logging.getLogger(__package__)
+
+AFTER = 5.0
+"""Time, in seconds, before a pending pod's Events are read; most pods need less."""
+EVERY = 10.0
+"""Delay of the second look, in seconds; it doubles with each look."""
+DOUBLINGS = 8
+"""Most doublings; LONGEST is reached long before."""
+LONGEST = 60.0
+OF_CONTAINERS = ("Failed", "BackOff")
+"""Reasons of Events to skip: the container's status has a better one in a moment."""
+NOT_FOUND = {"configmap": "ConfigMapNotFound", "secret": "SecretNotFound"}
+"""Reason by kind of a missing volume source, for which the kubelet says FailedMount in both cases."""
+_MISSING = re.compile(r'\b(configmap|secret) "[^"]*" not found')
+GROUPS = 4
+"""Most groups of pods that are looked at, the head's first."""
+
+
+@dataclass(slots=True)
+class Hang:
+    """A stuck pod or RayCluster."""
+
+    due: float
+    """Monotonic time of the next look at its Events."""
+    looks: int = 0
+    reason: str = ""
+    words: str = ""
+
+
+async def told(
+    kube: Kube, namespace: str, seen: ClusterView, known: dict[str, Hang], now: float
+) -> tuple[ClusterView, float | None]:
+    """Add the trouble from Events to a view; return it with the seconds until the next look (None: nothing is stuck).
+
+    Args:
+        kube: the API server.
+        namespace: namespace of the cluster.
+        seen: a RayCluster and its pods.
+        known: earlier findings by uid, updated here.
+        now: the monotonic clock.
+    """
+    # 1. choose whom to look at; 2. forget those that got on; 3. look at those that are due
+    idle = _ignored(seen.cluster)
+    hanging = [*([idle] if idle else []), *_spokesmen(seen.pods)]
+    for uid in known.keys() - set(hanging):
+        del known[uid]
+    for uid in hanging:
+        hang = known.setdefault(uid, Hang(now + AFTER))
+        if now >= hang.due:
+            hang.due = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
+            hang.looks += 1
+            await _look(kube, namespace, uid, hang)
+    wait = min((hang.due for hang in known.values()), default=None)
+    pods = tuple(_troubled(pod, known.get(pod.uid)) for pod in seen.pods)
+    objection = (known[idle].reason, known[idle].words) if idle else ("", "")
+    return replace(seen, pods=pods, objection=objection), None if wait is None else max(wait - now, 0.0)
+
+
+def _ignored(cluster: Object | None) -> str:
+    """Return the uid of a RayCluster without any status from KubeRay; empty when it has one."""
+    # A suspended or deleted cluster is left alone by KubeRay on purpose.
+    told = (
+        part(cluster, "status")
+        or part(cluster, "spec").get("suspend")
+        or text(cluster, "metadata", "deletionTimestamp")
+    )
+    return "" if told else text(cluster, "metadata", "uid")
+
+
+def _spokesmen(pods: Sequence[Pod]) -> list[str]:
+    """Return one pod's uid for each group: scheduled, without containers, and without a known trouble."""
+    first: dict[tuple[bool, str], Pod] = {}
+    for pod in pods:
+        if pod.phase == "Pending" and pod.node and not pod.trouble and not pod.leaving:
+            first.setdefault((pod.head, pod.group), pod)
+    return [pod.uid for pod in first.values()][:GROUPS]
+
+
+async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
+    try:
+        events = await kube.list(CORE_EVENTS, namespace, fields=f"involvedObject.uid={uid}")
+    except ApiError as error:
+        log.warning("%s: cannot read the Events of %s: %s", namespace, uid, error.message)
+        return
+    last = max(events, key=_when, default=None)
+    # A later Normal Event, or none: the pod got on meanwhile.
+    bad = last is not None and last.get("type") == "Warning" and last.get("reason") not in OF_CONTAINERS
+    hang.reason, hang.words = _told(text(last, "reason"), text(last, "message").strip()) if bad else ("", "")
+
+
+def _told(reason: str, words: str) -> tuple[str, str]:
+    """Replace the reason of an Event about a missing object by one with its kind, as `kubectl get` shows only that."""
+    missing = _MISSING.search(words) if reason == "FailedMount" else None
+    return (NOT_FOUND[missing[1]] if missing else reason), words
+
+
+def _when(event: Object) -> tuple[str, bool]:
+    """Return the latest time of an Event, for sorting; a Warning counts as later within the same second."""
+    return max(_times(event))[:19], event.get("type") == "Warning"
+
+
+def _times(event: Object) -> Iterator[str]:
+    yield text(event, "metadata", "creationTimestamp")
+    yield text(event, "lastTimestamp")
+    yield text(event, "eventTime")
+    yield text(event, "series", "lastObservedTime")
+
+
+def _troubled(pod: Pod, hang: Hang | None) -> Pod:
+    if hang is None or not hang.reason:
+        return pod
+    return replace(pod, trouble=f"{hang.reason}: {hang.words}", trouble_reason=hang.reason)

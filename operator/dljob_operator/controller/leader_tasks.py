@@ -1,0 +1,89 @@
+"""Tasks of a leading operator: workers, pollers and their memory, made anew for each term.
+
+Nothing is kept from an earlier term, since another operator has acted in between.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from dljob.kube.api import Kube
+from dljob.reconcile.state.model import Settings
+from dljob_operator.controller.controller import Controller, Parts
+from dljob_operator.controller.events import Recorder
+from dljob_operator.controller.execute import ActionExecutor
+from dljob_operator.controller.heads import Heads
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.controller.observe import Observer
+from dljob_operator.controller.poller import Pollers
+from dljob_operator.controller.references import References
+from dljob_operator.controller.startup import Startup
+from dljob_operator.controller.turns import Turns
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.workqueue import WorkQueue
+
+STUCK_SECONDS = 600.0
+"""Time, in seconds, after which a pass counts as stuck and the liveness probe fails."""
+
+
+class LeaderTasks:
+    """One term of a leading operator; its caches are complete."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        heads: Heads,
+        cache: Cache,
+        *,
+        workers: int,
+        queue: WorkQueue,
+        metrics: Metrics,
+        settings: Settings,
+    ) -> None:
+        self._cache = cache
+        self._queue = queue
+        self._turns = Turns(workers)
+        self._pollers = Pollers(heads, queue, cache.count_pods)
+        self._startup = Startup(metrics.stage)
+        self._observer = Observer(cache, self._pollers, kube, References(kube, cache, heads, settings.pods.operator))
+        parts = Parts(
+            queue=queue,
+            observer=self._observer,
+            hands=ActionExecutor(kube, cache, heads, self._turns),
+            pollers=self._pollers,
+            recorder=Recorder(kube),
+            metrics=metrics,
+            startup=self._startup,
+        )
+        self._controller = Controller(parts, settings)
+
+    async def run(self) -> None:
+        """Act until cancelled."""
+        self._cache.first_seen = self._startup.seen
+        self._queue.open()
+        try:
+            # Every job gets a pass: the last leader may have died in the middle of any.
+            for key, entry in list(self._cache.jobs.entries.items()):
+                self._startup.seen(key, entry.value)
+                self._queue.add(key)
+            await self._controller.run(self._turns)
+        finally:
+            self._cache.first_seen = lambda _key, _body: None
+            self._queue.close()
+            await self._pollers.close()
+
+    def kuberay(self, trouble: Literal["", "missing", "old"]) -> None:
+        """Set the problem with KubeRay; empty: none."""
+        self._observer.kuberay = trouble
+
+    @property
+    def polled(self) -> int:
+        """Number of polled jobs."""
+        return len(self._pollers)
+
+    @property
+    def stuck(self) -> list[str]:
+        """Keys of stuck passes."""
+        now = time.monotonic()
+        return [str(key) for key, began in self._controller.since.items() if now - began > STUCK_SECONDS]

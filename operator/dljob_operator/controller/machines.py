@@ -1,0 +1,67 @@
+"""Kubernetes nodes, read live, but only those of pods that should have ended and have not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from dljob.kube.api import NODES, ApiError, Kube, NotThereError
+from dljob.reconcile.policies.machines import FORCE_SECONDS
+from dljob.reconcile.state.fields import items
+from dljob.reconcile.state.model import Object, Pod
+
+log = logging.getLogger(__package__)
+
+KEEP_SECONDS = 10.0
+"""Time, in seconds, for which a node's state is kept."""
+FORBIDDEN_SECONDS = 300.0
+"""The same where nodes may not be read, as with rights in namespaces alone."""
+
+
+class Machines:
+    """States of Kubernetes nodes. `now` returns unix seconds, as on the API server's clock."""
+
+    def __init__(self, kube: Kube, now: Callable[[], float] = time.time) -> None:
+        self._kube = kube
+        self._now = now
+        self._known: dict[str, tuple[float, str]] = {}
+        """Name -> (monotonic time until which it is valid, state)."""
+
+    async def told(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
+        """Return the pods, with the state of the node for those that overran their grace period."""
+        now = self._now()
+        return tuple(
+            [
+                replace(pod, machine=await self._state(pod.node))
+                if pod.node and pod.ends is not None and pod.ends + FORCE_SECONDS <= now
+                else pod
+                for pod in pods
+            ]
+        )
+
+    async def _state(self, name: str) -> str:
+        at = time.monotonic()
+        self._known = {node: known for node, known in self._known.items() if known[0] > at}
+        if name not in self._known:
+            self._known[name] = await self._look(name, at)
+        return self._known[name][1]
+
+    async def _look(self, name: str, at: float) -> tuple[float, str]:
+        try:
+            node = await self._kube.get(NODES, name)
+        except NotThereError:
+            return at + KEEP_SECONDS, "Gone"
+        except ApiError as error:
+            if error.status in (401, 403):
+                # The policy then goes by PrimeMaster's word and by the pod's own condition (ADR 38).
+                return at + FORBIDDEN_SECONDS, "Unknown"
+            log.warning("cannot look at Kubernetes node %s: %s", name, error.message)
+            return at + KEEP_SECONDS, ""
+        return at + KEEP_SECONDS, "Ready" if _ready(node) else "NotReady"
+
+
+def _ready(node: Object) -> bool:
+    """Whether the kubelet reports Ready; when it falls silent, the node controller sets Unknown."""
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in items(node, "status", "conditions"))

@@ -1,0 +1,162 @@
+"""Observation of one DLJob for `reconcile`: everything known about it at one moment."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dljob.kube.api import CONFIG_MAPS, PODS, Json, Kube, NotThereError
+from dljob.kube.kuberay_client import RayClusters
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import items, part, text
+from dljob.reconcile.state.model import Object, Observed, Trouble
+from dljob_operator.controller import hangs
+from dljob_operator.controller.machines import Machines
+from dljob_operator.controller.poller import Pollers
+from dljob_operator.controller.references import ClusterView, References
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.workqueue import Key
+
+
+@dataclass(slots=True)
+class OperatorMemory:
+    """In-memory notes of the operator about a job, which no other place has; they may be lost."""
+
+    uid: str
+    attempt: int = 0
+    troubles: dict[str, Trouble] = field(default_factory=dict[str, Trouble])
+    commands: tuple[str, ...] = ()
+    logs_saved: bool = False
+    """Whether the logs are saved; asked again for an ended job, since another operator may save them."""
+    config_maps: dict[str, str] = field(default_factory=dict[str, str])
+    """uid by name of the ConfigMaps made or adopted for the attempt."""
+    hangs: dict[str, hangs.Hang] = field(default_factory=dict[str, hangs.Hang])
+    """Stuck pods, and a RayCluster that KubeRay does not act on, by uid."""
+    look_again: float | None = None
+    """Seconds until the stuck ones are looked at again; None: none is stuck."""
+    unrest: int = 0
+    """Consecutive passes that changed something and called for another, without progress."""
+    left: int = 0
+    """Work left by the last pass, in its own count."""
+
+
+class Observer:
+    """Reads the caches; asks the API server why pods hang or stay, and whether an ended job's logs are saved."""
+
+    def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
+        self._cache = cache
+        self._references = references
+        self._pollers = pollers
+        self._kube = kube
+        self._machines = Machines(kube)
+        self._memories: dict[Key, OperatorMemory] = {}
+        self.kuberay: Literal["", "missing", "old"] = ""
+
+    def memory(self, key: Key, uid: str, attempt: int) -> OperatorMemory:
+        """Return the notes about a job, without those of a namesake, or the troubles of an earlier attempt."""
+        found = self._memories.get(key)
+        if found is None or found.uid != uid:
+            found = self._memories[key] = OperatorMemory(uid, attempt)
+        if found.attempt != attempt:
+            found.attempt, found.logs_saved = attempt, False
+            # A new attempt has other children, so earlier failures say nothing about it.
+            found.troubles.clear()
+            found.config_maps.clear()
+        return found
+
+    def forget(self, key: Key) -> None:
+        """Forget a deleted DLJob."""
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            self._references.forget(memory.uid)
+
+    async def observe(self, key: Key) -> tuple[Observed, OperatorMemory] | None:
+        """Return everything known about a DLJob; None when it does not exist. May raise ApiError."""
+        job = self._cache.jobs.get(key)
+        if job is None:
+            return None
+        meta, status = job["metadata"], part(job, "status")
+        attempt: int = status.get("attempt") or 1
+        memory = self.memory(key, meta["uid"], attempt)
+        # Only for an ended job: a running one's logs are saved once, at its end.
+        if status.get("completionTime") and not memory.logs_saved:
+            memory.logs_saved = await self._has_logs(key, meta["uid"], attempt)
+        there = await self._there(key, job, attempt)
+        master, ray_job = self._pollers.views(key)
+        there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, time.monotonic())
+        seen = Observed(
+            job=job,
+            cluster=there.cluster,
+            pods=await self._machines.told(there.pods),
+            locked=there.locked,
+            objection=there.objection,
+            master=master,
+            ray_job=ray_job,
+            troubles=tuple(memory.troubles.values()),
+            logs_saved=memory.logs_saved,
+            kuberay=self.kuberay,
+            commands=memory.commands,
+        )
+        return seen, memory
+
+    async def _there(self, key: Key, job: Object, attempt: int) -> ClusterView:
+        """Return the RayCluster of the job, its own or the one that it refers to."""
+        ref = text(job, "spec", "rayClusterRef", "name")
+        if ref:
+            # Live in each pass: a watch without a selector would bring all RayClusters and pods there are (ADR 15).
+            return await self._references.look(job["metadata"]["uid"], Key(key.namespace, ref))
+        # These reads cost a call only when something is missing from the cache.
+        await self._not_lost(key, job)
+        await self._not_left(key, job, attempt)
+        name, cluster = self._cluster(key, job, attempt)
+        return ClusterView(cluster, self._cache.pods_of(Key(key.namespace, name)))
+
+    async def _not_lost(self, key: Key, job: Object) -> None:
+        """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""
+        recorded, uid = (text(job, "status", "rayCluster", field) for field in ("name", "uid"))
+        if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
+            return
+        where = Key(key.namespace, recorded)
+        known = self._cache.clusters.entries.get(where)
+        if known is None or known.uid != uid:
+            await self._look_for(where)
+
+    async def _look_for(self, where: Key) -> None:
+        """Read a RayCluster live into the cache, if it exists."""
+        with contextlib.suppress(NotThereError):
+            self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
+
+    async def _not_left(self, key: Key, job: Object, attempt: int) -> None:
+        """Read the rest of the last attempt live before it counts as gone: its ranks may still write checkpoints.
+
+        Its RayCluster may also be unknown to the watch: created by an operator that died then, or late.
+        """
+        recorded = text(job, "status", "rayCluster", "name")
+        if not recorded or self._cluster(key, job, attempt)[0] == recorded:
+            return
+        await self._look_for(Key(key.namespace, recorded))
+        for body in await self._kube.list(PODS, key.namespace, labels=f"ray.io/cluster={recorded}"):
+            self._cache.put_pod(body)
+
+    def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:
+        """Return the RayCluster to look at: the recorded one while anything of it exists, else the attempt's own."""
+        own = names.cluster_name(key.name, job["metadata"]["uid"], attempt)
+        recorded = text(job, "status", "rayCluster", "name") or own
+        where = Key(key.namespace, recorded)
+        # The status names the last attempt's cluster until nothing of it is left: two must never run at once.
+        if recorded != own and self._cache.clusters.get(where) is None and not self._cache.pods_of(where):
+            recorded = own
+        return recorded, self._cache.clusters.get(Key(key.namespace, recorded))
+
+    async def _has_logs(self, key: Key, uid: str, attempt: int) -> bool:
+        """Whether the logs of this attempt are kept; those of a suspended attempt are not the job's last."""
+        try:
+            found = await self._kube.get(CONFIG_MAPS, names.logs_map(key.name), key.namespace)
+        except NotThereError:
+            return False
+        told = part(found, "metadata", "labels").get(names.ATTEMPT, "1")
+        return told == str(attempt) and any(
+            owner.get("uid") == uid for owner in items(found, "metadata", "ownerReferences")
+        )

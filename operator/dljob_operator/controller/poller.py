@@ -1,0 +1,269 @@
+"""Pollers of PrimeMaster and Ray: one task per watched job, which long-polls its gateway.
+
+The gateway answers when something changed, so a change is known at once, and an idle job costs one request each 25 s.
+When the gateway does not answer, Ray's Job API is asked why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dljob.kube.gateway import GatewayClient
+from dljob.kube.head import HeadError, MisbehavesError, UnknownError
+from dljob.kube.ray_jobs import JobApi, refusal
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import bounded, part, text
+from dljob.reconcile.state.model import MasterView, Object, RayJobView, Watch
+from dljob.reconcile.state.snapshot import MAX_TEXT, digest, places, significant
+from dljob.tasks import ErrorLog
+from dljob_operator.controller.heads import Heads
+from dljob_operator.watch.workqueue import Key, WorkQueue
+
+log = logging.getLogger(__package__)
+
+WAIT = 25.0
+"""Long-poll timeout of the gateway, in seconds."""
+PAUSE = 0.25
+"""Pause between two unimportant answers, in seconds: progress comes in bursts."""
+REMIND = 15.0
+"""Shortest interval, in seconds, between two passes for mere progress."""
+LEFT_ALONE, LEFT_ALONE_LONGEST = 60.0, 3600.0
+"""Pause, in seconds, for a head that misbehaves; it doubles each time in a row, up to the longest."""
+FEW_PLACES = 16
+"""Placements that are believed before any pod is known; later twice the number of pods."""
+REMIND_SILENT = 5.0
+"""Shortest interval, in seconds, between two passes for a silent gateway, whose silence is measured by them."""
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.2, 5.0
+STARTING_BACKOFF = 0.5
+"""Longest backoff, in seconds, while the launcher starts and PrimeMaster has not answered yet."""
+_ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
+
+
+@dataclass(slots=True)
+class HeadReport:
+    """Last answers of one job's head."""
+
+    uid: str
+    watch: Watch
+    began: float
+    snapshot: Object = field(default_factory=dict[str, object])
+    placement: tuple[Object, ...] = ()
+    heard: float = 0.0
+    """Monotonic time of PrimeMaster's last answer; 0: never."""
+    error: str = ""
+    ray_job: RayJobView | None = None
+    brought: float = 0.0
+    """Monotonic time when its key was last queued for something that could wait."""
+    failures: int = 0
+    misbehaved: int = 0
+    """Consecutive answers that no head of dljob gives."""
+    places_due: bool = False
+    """Whether a question for the placement is unanswered."""
+
+
+class Pollers:
+    """The polling tasks, and the last answers."""
+
+    def __init__(
+        self, heads: Heads, queue: WorkQueue, pods: Callable[[Key], int] = lambda _cluster: sys.maxsize // 2
+    ) -> None:
+        """Start without tasks; `pods` counts the pods of a RayCluster."""
+        self._heads = heads
+        self._pods = pods
+        self._queue = queue
+        self._told: dict[Key, HeadReport] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def follow(self, key: Key, uid: str, watch: Watch | None, submitted: str = "") -> None:
+        """Poll the head that `watch` names; None stops. `submitted` is the id that Ray has just accepted."""
+        told = self._told.get(key)
+        # Another attempt, address or submission: answers of the old head must not count for the new one.
+        if watch is None or (told and (told.uid, told.watch) != (uid, watch)):
+            self._stop(key)
+            told = None
+        if watch is None:
+            return
+        if told is None:
+            told = self._told[key] = HeadReport(uid, watch, time.monotonic())
+        if submitted:
+            # Not asked again: until the poller reaches Ray, "no such submission" from before would start it twice.
+            told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
+        if key not in self._tasks:
+            made = self._tasks[key] = asyncio.create_task(self._ask(key, told), name=f"poll {key}")
+            made.add_done_callback(partial(self._over, key))
+
+    def views(self, key: Key) -> tuple[MasterView | None, RayJobView | None]:
+        """Return the last answers of PrimeMaster and of Ray, with their age."""
+        told = self._told.get(key)
+        if told is None:
+            return None, None
+        if not told.heard and not told.error:
+            return None, told.ray_job
+        age = time.monotonic() - (told.heard or told.began)
+        return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0), told.ray_job
+
+    async def close(self) -> None:
+        """Stop all polling."""
+        tasks = list(self._tasks.values())
+        for key in list(self._tasks):
+            self._stop(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stop(self, key: Key) -> None:
+        self._told.pop(key, None)
+        task = self._tasks.pop(key, None)
+        if task:
+            task.cancel()
+
+    def _over(self, key: Key, task: asyncio.Task[None]) -> None:
+        """Log a task that ended by a bug, and let the job's next pass start another one."""
+        if task.cancelled() or self._tasks.get(key) is not task:
+            return
+        del self._tasks[key]
+        log.error("%s: polling of its head failed; again in %.0f s", key, LONGEST_BACKOFF, exc_info=task.exception())
+        self._queue.add_after(key, LONGEST_BACKOFF)
+
+    async def _ask(self, key: Key, told: HeadReport) -> None:
+        where = (told.uid, told.watch.cluster, told.watch.address)
+        gateway, ray = self._heads.gateway(*where), self._heads.ray(*where)
+        errors = ErrorLog(f"{key}: the reading of what its head answers", log)
+        while True:
+            try:
+                # Ray is asked only while PrimeMaster is silent: it alone knows why a launcher ended.
+                if told.error or not told.heard:
+                    await self._hear_ray(key, told, ray)
+                weighty = await self._hear_master(key, told, gateway)
+                errors.worked()
+                pause = 0.0 if weighty else PAUSE
+            except MisbehavesError as error:
+                pause = self._leave_alone(key, told, error)
+            except HeadError as error:
+                pause = self._missed(key, told, error)
+            except Exception as error:  # noqa: BLE001 - an unreadable answer must not end the polling
+                errors.failed(error)
+                pause = LONGEST_BACKOFF
+            await asyncio.sleep(pause)
+
+    # -- PrimeMaster
+
+    async def _hear_master(self, key: Key, told: HeadReport, gateway: GatewayClient) -> bool:
+        """Poll PrimeMaster once; return whether the answer is important, that is, needs a pass now."""
+        known = told.snapshot.get("version", 0)
+        # After an error no wait: a gateway that is back must show at once.
+        snapshot = digest(await gateway.status(told.watch.job, after=known, wait=0.0 if told.error else WAIT))
+        back = bool(told.error) or not told.heard
+        # The same changes are written to the status at once; a property test keeps the two in step (ADR 9).
+        weighty = back or significant(told.snapshot, snapshot)
+        news = snapshot != told.snapshot
+        told.snapshot, told.heard = snapshot, time.monotonic()
+        told.error, told.failures, told.misbehaved = "", 0, 0
+        asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
+        found = asked and await self._places(key, told, gateway)
+        if weighty or found:
+            self._queue.add(key)
+        elif news:
+            self._remind(key, told, REMIND)
+        return weighty
+
+    async def _places(self, key: Key, told: HeadReport, gateway: GatewayClient) -> bool:
+        """Ask for the placement of units; return whether it is known now, else the next snapshot asks again.
+
+        More placements than the RayCluster has pods for are not believed, and then none is kept: a partial placement
+        would say of the other pods that they hold nothing.
+        """
+        told.places_due = True
+        try:
+            found = places(await gateway.placement(told.watch.job))
+        except MisbehavesError:
+            raise
+        except HeadError as error:
+            log.info("%s: placement: %s", told.watch.cluster, error)
+            return False
+        known = self._pods(Key(key.namespace, told.watch.cluster))
+        told.places_due = len(found) > max(FEW_PLACES, 2 * known)
+        told.placement = () if told.places_due else found
+        return not told.places_due
+
+    def _leave_alone(self, key: Key, told: HeadReport, error: MisbehavesError) -> float:
+        """Record an answer that no head of dljob gives; return the pause before the next question."""
+        log.warning("%s: its head misbehaves: %s", key, error.message)
+        # At once for the condition HeadMisbehaves; further answers of the kind change nothing.
+        if not told.misbehaved:
+            self._queue.add(key)
+        told.error = error.message
+        told.misbehaved += 1
+        return min(LEFT_ALONE_LONGEST, LEFT_ALONE * 2.0 ** min(told.misbehaved - 1, 20))
+
+    def _missed(self, key: Key, told: HeadReport, error: HeadError) -> float:
+        """Record that PrimeMaster did not answer; return the pause before the next question."""
+        if not told.error:
+            self._queue.add(key)
+        told.error = error.message
+        told.failures += 1
+        self._remind(key, told, REMIND_SILENT)
+        longest = LONGEST_BACKOFF if told.heard else STARTING_BACKOFF
+        # No launcher runs, so nothing starts that would be worth asking for often.
+        if told.ray_job is None or told.ray_job.status in (*_ENDED, "MISSING", ""):
+            longest = LONGEST_BACKOFF
+        pause = min(longest, FIRST_BACKOFF * 1.5 ** min(told.failures - 1, 20))
+        # Hundreds of gateways may fall silent together, with a node or a network.
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+
+    def _remind(self, key: Key, told: HeadReport, every: float) -> None:
+        # Rate limit per job: a pass now, or the one that is due after the interval.
+        now = time.monotonic()
+        if now >= told.brought + every:
+            told.brought = now
+            self._queue.add(key)
+        else:
+            self._queue.add_after(key, told.brought + every - now)
+
+    # -- Ray's Job API
+
+    async def _hear_ray(self, key: Key, told: HeadReport, ray: JobApi) -> None:
+        """Ask Ray about the submission; only a change of it calls for a pass."""
+        old = told.ray_job
+        try:
+            new = await self._ray_view(told, ray)
+        except MisbehavesError:
+            raise
+        except HeadError as error:
+            before = old or RayJobView(told.watch.submission, "")
+            new = replace(before, error=error.message)
+        if told.ray_job is not old:
+            return  # it was submitted meanwhile: "no such submission" may be an answer from before
+        told.ray_job = new
+        if old is None or replace(old, error="") != replace(new, error=""):
+            self._queue.add(key)
+
+    async def _ray_view(self, told: HeadReport, ray: JobApi) -> RayJobView:
+        # Everything from the head is cut to a length: user code runs there, and could fill the operator's memory.
+        submission, session = told.watch.submission, bounded(await ray.session(), 256)
+        try:
+            said = await ray.get(submission)
+        except UnknownError:
+            return RayJobView(submission, "MISSING", session=session)
+        code = said.get("driver_exit_code")
+        view = RayJobView(
+            submission,
+            bounded(str(said.get("status") or ""), 64),
+            message=bounded(str(said.get("message") or ""), MAX_TEXT),
+            exit_code=code if isinstance(code, int) else None,
+            spec=bounded(text(said, "metadata", names.SPEC_HASH), 64),
+            session=session,
+        )
+        if view.status not in _ENDED:
+            return view
+        tail = await ray.tail(submission)
+        told_last = {name: bounded(words, MAX_TEXT) for name, words in refusal(tail).items()}
+        return replace(view, tail=tail[-4 * MAX_TEXT :], refusal=told_last)

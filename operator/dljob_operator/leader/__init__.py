@@ -1,0 +1,1 @@
+"""Leadership: `lease` among replicas, `releases` among installations; `probes` answers the kubelet."""

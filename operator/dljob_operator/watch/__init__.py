@@ -1,0 +1,1 @@
+"""Watches of Kubernetes: `handlers`, `cache`, `relist`, `workqueue`; `pods` and `crd` read objects."""

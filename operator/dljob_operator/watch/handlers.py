@@ -1,0 +1,163 @@
+"""Glue to kopf: its watches fill the caches and queue keys. kopf writes nothing and decides nothing.
+
+kopf fills its indices for all kinds before it lets any event through. So the caches are filled by index functions, and
+no DLJob is looked at before its RayCluster has been seen. Deletions come as events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import kopf
+
+from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, Resource
+from dljob.kube.connection import ApiConnection
+from dljob.reconcile.state import names
+from dljob.reconcile.state.model import Object
+from dljob_operator.watch.cache import Cache, ObjectStore, key_of
+from dljob_operator.watch.workqueue import Key, WorkQueue
+
+Put: TypeAlias = Callable[[Object], Key | None]
+Drop: TypeAlias = Callable[[Key, str], Key | None]
+Act: TypeAlias = Callable[[], Awaitable[None]]
+_Kind: TypeAlias = tuple[Resource, ObjectStore[Any], Put, Drop]
+
+SELECTORS: Mapping[str, str] = {
+    RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
+    PODS.plural: names.LABEL_UID,
+}
+"""Label selector by kind; DLJobs are watched without one."""
+
+
+SOON, LONGEST_PAUSE = 60.0, 10.0
+"""Logins within SOON seconds count as refused ones; the longest pause between two, in seconds."""
+VALID = timedelta(days=365)
+
+
+class Endless:
+    """Endless backoffs: kopf ends the process when lists fail for longer than its finite ones last."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1.0, 2.0, 5.0), itertools.repeat(10.0))
+
+
+class Stateless(kopf.DiffBaseStorage):
+    """Storage that keeps nothing: kopf would store each object's last handled state, for handlers that dljob lacks."""
+
+    def build(self, **_: object) -> kopf.BodyEssence:
+        """Return an empty essence to compare."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: object) -> None:
+        """Return no last handled state."""
+
+    def store(self, **_: object) -> None:
+        """Store nothing."""
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Configure kopf as a reader that writes nothing and never gives up."""
+    settings.scanning.disabled = True
+    # The operator writes its own Events; kopf would add one for each of its log lines.
+    settings.posting.enabled = False
+    # Comparing each object with the last one was 15 % of the operator's CPU at 400 jobs (ADR 10).
+    settings.persistence.diffbase_storage = Stateless()
+    # The server's limit is the lower one: a watch without events ends in order, not as a dead connection.
+    settings.watching.server_timeout = 270
+    settings.watching.client_timeout = 330
+    settings.watching.chunk_size = 500
+    settings.networking.error_backoffs = Endless()  # pyright: ignore[reportAttributeAccessIssue] - any iterable serves
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    for plural, selector in SELECTORS.items():
+        settings.watching.label_selectors[plural] = selector
+
+
+def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:
+    """Register the watches; RayClusters only when they are served."""
+    kinds: list[_Kind] = [
+        (DLJOBS, cache.jobs, cache.put_job, cache.drop_job),
+        (PODS, cache.pods, cache.put_pod, cache.drop_pod),
+    ]
+    if kuberay:
+        kinds.append((RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster))
+    for kind in kinds:
+        _watch(registry, kind, queue)
+
+
+def _watch(registry: kopf.OperatorRegistry, kind: _Kind, queue: WorkQueue) -> None:
+    resource, shelf, put, drop = kind
+    which = (
+        (resource.group, resource.version, resource.plural) if resource.group else (resource.version, resource.plural)
+    )
+    # uid -> key: the index sees an object first and changes the cache; the event after it queues the key.
+    concerned: dict[str, Key] = {}
+
+    @kopf.index(*which, id=f"{resource.plural}-seen", registry=registry)
+    async def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        key = put(dict(body))
+        if key:
+            concerned[body["metadata"]["uid"]] = key
+
+    @kopf.on.event(*which, id=f"{resource.plural}-told", registry=registry)
+    async def told(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        body: Object = dict(event["object"])
+        uid: str = body["metadata"]["uid"]
+        shelf.heard += 1
+        key = concerned.pop(uid, None)
+        if event["type"] == "DELETED":
+            key = drop(key_of(body), uid) or key
+        if key:
+            queue.add(key)
+
+
+def login(ways: Callable[[], Awaitable[ApiConnection]], registry: kopf.OperatorRegistry) -> None:
+    """Let kopf connect as our own client does.
+
+    kopf gives up when it gets the same credentials again after a refusal (401); but an API server may refuse valid ones
+    while it starts. So each login has another expiry, and those that follow each other soon wait longer.
+    """
+    entered: list[float] = []
+
+    @kopf.on.login(id="way", registry=registry)
+    async def enter(**_: object) -> kopf.ConnectionInfo:  # pyright: ignore[reportUnusedFunction]
+        now = time.monotonic()
+        entered[:] = [*(at for at in entered if now - at < SOON), now]
+        if len(entered) > 1:
+            await asyncio.sleep(min(LONGEST_PAUSE, 0.5 * 2.0 ** len(entered)))
+        return connection(await ways(), datetime.now(UTC) + VALID)
+
+
+def connection(way: ApiConnection, until: datetime | None = None) -> kopf.ConnectionInfo:
+    """Convert a connection to kopf's form."""
+    found = way.configuration
+    scheme, _, token = str(found.api_key.get("BearerToken") or "").strip().partition(" ")
+    return kopf.ConnectionInfo(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        scheme=scheme.capitalize() or None,
+        token=token or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+        proxy_url=found.proxy,
+        default_namespace=way.namespace,
+        expiration=until,
+    )
+
+
+def life(registry: kopf.OperatorRegistry, begin: Act, end: Act) -> None:
+    """Register `begin` before the watches start, and `end` after they have ended."""
+
+    @kopf.on.startup(id="begin", registry=registry)
+    async def started(**_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        await begin()
+
+    @kopf.on.cleanup(id="end", registry=registry)
+    async def ended(**_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        await end()

@@ -1,0 +1,98 @@
+"""Digest of a Pod for decisions: its phase, its Ray container, and what keeps it from running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dljob.reconcile.children.patches import kept_from
+from dljob.reconcile.state.context import seconds
+from dljob.reconcile.state.fields import items, number, part, text
+from dljob.reconcile.state.model import Object, Pod
+
+_WAITS = frozenset({"", "PodInitializing", "ContainerCreating"})
+"""Reasons of a waiting container that are normal."""
+
+
+def digest(body: Object) -> Pod:
+    """Return the digest of a RayCluster's Pod."""
+    meta, status = part(body, "metadata"), part(body, "status")
+    labels: Mapping[str, str] = part(meta, "labels")
+    ray = _ray_container(body)
+    reason, trouble = next(_troubles(status), ("", ""))
+    return Pod(
+        name=text(meta, "name"),
+        uid=text(meta, "uid"),
+        head=labels.get("ray.io/node-type") == "head",
+        group=labels.get("ray.io/group", ""),
+        phase=text(status, "phase") or "Pending",
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in items(status, "conditions")),
+        ip=text(status, "podIP"),
+        node=text(body, "spec", "nodeName"),
+        container=text(ray, "containerID"),
+        restarts=number(ray, "restartCount"),
+        leaving="deletionTimestamp" in meta,
+        ends=seconds(text(meta, "deletionTimestamp")),
+        made=seconds(text(meta, "creationTimestamp")) or 0.0,
+        away=tuple(kept_from(part(body, "spec"))),
+        trouble=f"{reason}: {trouble}" if trouble else reason,
+        trouble_reason=reason,
+        end=next(_ends(meta, status, ray), ""),
+        annotations={k: v for k, v in part(meta, "annotations").items() if k.startswith("dljob.io/")},
+    )
+
+
+def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
+    """Yield why the pod ends, or its Ray container last ended, the most telling reason first."""
+    for condition in items(status, "conditions"):
+        # Drains, taints, preemption and eviction set this condition before they act (since Kubernetes 1.26).
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            yield _said(condition)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield _said(status)
+    for state in ("state", "lastState"):
+        end = part(ray, state, "terminated")
+        if end.get("exitCode"):
+            yield f"{end.get('reason') or 'Error'}: container {ray['name']} ended with {_exit(end)}"
+    if "deletionTimestamp" in meta:
+        yield "Deleted: somebody deleted it"
+
+
+def _said(what: Object) -> str:
+    return ": ".join(words for words in (text(what, "reason"), text(what, "message").strip()) if words)
+
+
+def _ray_container(body: Object) -> Object:
+    """Return the status of the Ray container, which is the first one by KubeRay's rule."""
+    first = next((container["name"] for container in items(body, "spec", "containers")), "")
+    statuses = items(body, "status", "containerStatuses")
+    nothing: Object = {}
+    return next((status for status in statuses if status["name"] == first), nothing)
+
+
+def _troubles(status: Object) -> Iterator[tuple[str, str]]:
+    """Yield (reason, message) of troubles, the gravest first."""
+    if status.get("phase") in ("Failed", "Unknown"):
+        yield text(status, "reason") or status["phase"], text(status, "message") or _ended(status)
+    for container in (*items(status, "initContainerStatuses"), *items(status, "containerStatuses")):
+        waiting, last = part(container, "state", "waiting"), part(container, "lastState", "terminated")
+        name = f"container {container['name']}"
+        if text(waiting, "reason") not in _WAITS:
+            before = f"; it ended with {_exit(last)}" if last else ""
+            yield waiting["reason"], f"{name}: {text(waiting, 'message')}{before}".rstrip(": ")
+        elif last and not container.get("ready"):
+            yield text(last, "reason") or "Error", f"{name} ended with {_exit(last)}"
+    for condition in items(status, "conditions"):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield text(condition, "reason") or "Unschedulable", text(condition, "message")
+
+
+def _ended(status: Object) -> str:
+    """Describe how the containers of a failed pod ended."""
+    ends = ((c["name"], part(c, "state", "terminated")) for c in items(status, "containerStatuses"))
+    return ", ".join(f"container {name} ended with {_exit(end)}" for name, end in ends if end)
+
+
+def _exit(end: Object) -> str:
+    reason = f" ({end['reason']})" if end.get("reason") not in (None, "Error") else ""
+    said = f": {text(end, 'message').strip()[-300:]}" if end.get("message") else ""
+    return f"exit code {end.get('exitCode')}{reason}{said}"

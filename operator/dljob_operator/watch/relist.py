@@ -1,0 +1,137 @@
+"""Resync: all objects are listed from time to time, and compared with the watches' caches.
+
+A watch that breaks at the wrong moment loses a deletion: kopf 1.45 does not compare its list with what it knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.kube.api import ApiError
+from dljob.kube.objects import Objects
+from dljob.reconcile.state.model import Object
+from dljob.tasks import ErrorLog
+from dljob_operator.watch.cache import ObjectStore, key_of, keys
+from dljob_operator.watch.workqueue import Key, WorkQueue
+
+log = logging.getLogger(__package__)
+
+EVERY = 300.0
+"""Interval of the lists in seconds, with a jitter of a fifth."""
+DEAF = 2
+"""Consecutive lists with changes of a kind whose watch was silent meanwhile, after which the watch counts as dead."""
+AGAIN = 1.0
+"""Pause, in seconds, between attempts at the first lists; it doubles each time."""
+LONGEST = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncSource:
+    """A kind of objects, with its store."""
+
+    objects: Objects
+    labels: str
+    shelf: ObjectStore[Any]
+    put: Callable[[Object], Key | None]
+    drop: Callable[[Key, str], Key | None]
+
+
+class Relist:
+    """Lists the kinds, stores new objects, drops deleted ones, and queues the DLJobs concerned."""
+
+    def __init__(self, queue: WorkQueue, namespaces: Sequence[str | None], missed: Callable[[str, int], None]) -> None:
+        self._queue = queue
+        self._namespaces = namespaces
+        self._missed = missed
+        self._heard: dict[str, int] = {}
+        self._deaf: dict[str, int] = {}
+        self.waits_for = "the first lists"
+        """Why the caches are not complete; empty once they are."""
+
+    @property
+    def deaf(self) -> str:
+        """The kind whose watch is dead; empty: none."""
+        return next((kind for kind, times in self._deaf.items() if times >= DEAF), "")
+
+    async def fill(self, sights: Sequence[ResyncSource]) -> bool:
+        """List everything once, however long it takes; return whether a kind was not served at first.
+
+        The caches count as complete only after all kinds: no DLJob may be looked at before its RayCluster.
+        """
+        absent = False
+        # In the order of `_sights`; nothing acts before the last of them.
+        for sight in sights:
+            pause, errors = AGAIN, _errors(sight)
+            while True:
+                try:
+                    await self._compare(sight)
+                    break
+                except ApiError as error:
+                    absent = absent or error.status == 404
+                    self.waits_for = f"cannot list {sight.objects.resource.plural}: {error.message}"
+                    errors.failed(error)
+                except Exception as error:  # noqa: BLE001 - an unreadable answer today may be readable tomorrow
+                    self.waits_for = f"the list of {sight.objects.resource.plural} cannot be read"
+                    errors.failed(error)
+                await asyncio.sleep(pause)
+                pause = min(LONGEST, 2 * pause)
+        self.waits_for = ""
+        return absent
+
+    async def run(self, sights: Callable[[], Sequence[ResyncSource]], every: float = EVERY) -> None:
+        """List for ever; `sights` gives the kinds each time, since RayClusters may come later."""
+        errors: dict[str, ErrorLog] = {}
+        while True:
+            await asyncio.sleep(every * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            for sight in sights():
+                own = errors.setdefault(sight.objects.resource.plural, _errors(sight))
+                try:
+                    await self.once(sight)
+                    own.worked()
+                except Exception as error:  # noqa: BLE001 - one unreadable list must not end all later ones
+                    own.failed(error)
+
+    async def once(self, sight: ResyncSource) -> int:
+        """Compare one kind; return the number of changes that the watch had missed. Raises ApiError."""
+        news = await self._compare(sight)
+        kind = sight.objects.resource.kind
+        heard = sight.shelf.heard
+        # A watch that told nothing between two lists, while the lists found changes, is dead.
+        silent = heard == self._heard.get(kind, -1)
+        self._heard[kind] = heard
+        # One list may just be ahead of the watch.
+        self._deaf[kind] = self._deaf.get(kind, 0) + 1 if news and silent else 0
+        if news:
+            self._missed(kind, news)
+            log.info("a list of %s showed %d changes that the watch had missed", kind, news)
+        return news
+
+    async def _compare(self, sight: ResyncSource) -> int:
+        before = list(keys(sight.shelf))
+        there: dict[Key, str] = {}
+        concerned: list[Key | None] = []
+        gone: set[str] = set()  # uids deleted since the list began: a later page may still contain them
+        sight.shelf.gone.append(gone)
+        try:
+            for namespace in self._namespaces:
+                async for page in sight.objects.pages(namespace, sight.labels):
+                    for item in page["items"]:
+                        there[key_of(item)] = uid = item["metadata"]["uid"]
+                        concerned.append(None if uid in gone else sight.put(item))
+        finally:
+            sight.shelf.gone = [each for each in sight.shelf.gone if each is not gone]
+        # Only objects known before the list: those that came since are missing in it, and not deleted.
+        concerned += [sight.drop(key, uid) for key, uid in before if there.get(key) != uid]
+        news = [key for key in concerned if key is not None]
+        for key in news:
+            self._queue.add(key)
+        return len(news)
+
+
+def _errors(sight: ResyncSource) -> ErrorLog:
+    return ErrorLog(f"the list of {sight.objects.resource.plural}", log)

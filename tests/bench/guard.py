@@ -1,0 +1,200 @@
+"""Guard the deterministic costs: fail when one is more than 25 % over its accepted value in guard.json.
+
+    python tests/bench/guard.py [row ...]
+
+CPU time is counted as a ratio to a calibration loop that runs in turn with it, so neither the machine's speed nor its
+load counts; bytes and modules are counted as they are. A value in guard.json changes only in a commit that names the
+row and the cause. `make bench` measures the same paths in seconds; this is what `make test` can afford (10 s).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import transition as bench
+
+from dljob.master.state.events import HostLost
+from dljob.master.state.state import JobState
+from dljob.master.state.views import HostId
+from dljob.master.transition import transition
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.process.messages import Heartbeat, Pulse
+
+ACCEPTED = Path(__file__).with_suffix(".json")
+SLACK = 1.25
+"""A cost over its accepted value by more than this fails."""
+TURNS = 21
+"""How many times work and calibration run in turn; the median of their ratios counts."""
+AGAIN = 4
+"""So often a row that is over is measured again."""
+SMALL, LARGE = 16, 2_000
+DEATHS = 8
+FEW, GANG = 100, 500
+"""Ranks of one torch world, small and large."""
+HOSTS, BEATS = 64, 8
+"""Hosts in one node's heartbeat, and how many heartbeats are timed as one."""
+ROOTS = {
+    "modules of PrimeMaster": "dljob.runtime.controller.prime",
+    "modules of a thread host": "dljob.runtime.worker.thread_host",
+    "modules of the command": "dljob.cli.main",
+    "modules of the operator": "dljob_operator.main",
+}
+
+
+def calibration() -> int:
+    """Work that nothing of the product is part of: tuples, text and a dict, as the core's own work is."""
+    table: dict[int, tuple[int, str]] = {}
+    for number in range(20_000):
+        table[number % 997] = (number, f"w/{number}")
+    return len(table)
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """CPU time of the work as a ratio to that of the calibration loop: the median over turns."""
+    ratios: list[float] = []
+    for _ in range(TURNS):
+        begin = time.process_time()
+        calibration()
+        between = time.process_time()
+        work()
+        ratios.append((time.process_time() - between) / (between - begin))
+    return median(ratios)
+
+
+def growth(small: Callable[[], object], large: Callable[[], object]) -> float:
+    """CPU time of the work in a large job as a ratio to that in a small one."""
+    ratios: list[float] = []
+    for _ in range(TURNS):
+        begin = time.process_time()
+        small()
+        between = time.process_time()
+        large()
+        ratios.append((time.process_time() - between) / (between - begin))
+    return median(ratios)
+
+
+def allocated(work: Callable[[], object]) -> int:
+    """Bytes that were allocated at once, at most, while the work ran."""
+    work()  # caches are filled
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = work()
+        _, peak = tracemalloc.get_traced_memory()
+        del kept
+        return peak - before
+    finally:
+        tracemalloc.stop()
+
+
+def deaths(state: JobState) -> Callable[[], JobState]:
+    """Fold the deaths of a few ranks that come at once."""
+    todo = [HostLost(HostId("w", rank), 1, bench.KILLED) for rank in range(DEATHS)]
+
+    def work() -> JobState:
+        now = state
+        for event in todo:
+            now = transition(now, event, 100.0).state
+        return now
+
+    return work
+
+
+def heartbeats(state: JobState) -> Callable[[], Pulse]:
+    """Read and take the heartbeat of one node, whose hosts all tell a step."""
+    hosts = tuple(Heartbeat("w", f"w/{rank}/1", 1, {rank: (1, 7, {"loss": 0.5})}) for rank in range(HOSTS))
+    data, evidence = Pulse(1, 1, hosts).packed(), HeartbeatLog()
+
+    def work() -> Pulse:
+        pulse = Pulse.unpacked(data)
+        for beacon in pulse.hosts:
+            tuple(evidence.heard(state, beacon, 1.0))
+        return pulse
+
+    return work
+
+
+def modules(root: str) -> float:
+    """How many modules a fresh interpreter has after one import."""
+    code = f"import sys, {root}; print(len(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def measured(wanted: Sequence[str] = ()) -> dict[str, float]:
+    """Each row's value; of the rows that are wanted, where any is named."""
+    small, large = bench.running(SMALL), bench.running(LARGE)
+    heard = heartbeats(large)
+    few, gang = bench.world(FEW), bench.world(GANG)
+    rows: dict[str, Callable[[], float]] = {
+        "CPU of 8 deaths at 16 ranks": lambda: cpu(deaths(small)),
+        "CPU of 8 deaths at 2,000 ranks": lambda: cpu(deaths(large)),
+        "growth of a death from 16 to 2,000 ranks": lambda: growth(deaths(small), deaths(large)),
+        "CPU of a death in a world of 500 ranks": lambda: cpu(lambda: bench.incident(gang)),
+        "growth of a rank's share of it from 100 to 500": lambda: growth(
+            lambda: [bench.incident(few) for _ in range(GANG // FEW)], lambda: bench.incident(gang)
+        ),
+        "CPU of 8 heartbeats of 64 hosts": lambda: cpu(lambda: [heard() for _ in range(BEATS)]),
+        "bytes of 8 deaths at 2,000 ranks": lambda: float(allocated(deaths(large))),
+        "bytes of a heartbeat of 64 hosts": lambda: float(allocated(heard)),
+        "bytes of a rank at 2,000 ranks": lambda: allocated(lambda: bench.admitted(LARGE)) / LARGE,
+        **{name: lambda root=root: modules(root) for name, root in ROOTS.items()},
+    }
+    return {name: row() for name, row in rows.items() if not wanted or name in wanted}
+
+
+def settled(wanted: Sequence[str], accepted: dict[str, float]) -> dict[str, float]:
+    """As `measured`; a row that is over is measured again, and its least value counts.
+
+    Neighbours take caches as well as time, so a ratio may be off for as long as they work. What costs more for good
+    does so each time.
+    """
+    found = measured(wanted)
+    for _ in range(AGAIN):
+        late = [name for name, value in found.items() if value > SLACK * accepted.get(name, float("inf"))]
+        if not late:
+            break
+        found |= {name: min(found[name], value) for name, value in measured(late).items()}
+    return found
+
+
+def over(found: dict[str, float], accepted: dict[str, float]) -> list[str]:
+    """A line for each row that costs too much, or that nobody has accepted."""
+    lines = [f"{name}: no value is accepted yet; {value:.3g} was measured" for name, value in found.items()]
+    lines = [line for name, line in zip(found, lines, strict=True) if name not in accepted]
+    for name, value in found.items():
+        if name in accepted and value > SLACK * accepted[name]:
+            times = value / accepted[name]
+            lines.append(
+                f"{name}: {value:.3g} is {times:.2f} x the accepted {accepted[name]:.3g}; {SLACK} x is allowed"
+            )
+    return lines
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print each row beside its accepted value; 1 when one is over it."""
+    accepted: dict[str, float] = json.loads(ACCEPTED.read_text())
+    if unknown := set(argv) - set(accepted):
+        print(f"no row {', '.join(sorted(unknown))}; there are: {'; '.join(accepted)}", file=sys.stderr)
+        return 2
+    found = settled(argv, accepted)
+    for name, value in found.items():
+        print(f"{name:46} {value:10.3f}  accepted {accepted.get(name, float('nan')):10.3f}")
+    failed = over(found, accepted)
+    print("\n".join(failed) if failed else f"no cost is over {SLACK} x its accepted value")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.exit(main(sys.argv[1:]))

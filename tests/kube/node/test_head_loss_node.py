@@ -1,0 +1,215 @@
+"""The head of a job on real pods is lost: with its memory kept nothing else restarts, else the next attempt begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.handle import Cluster
+from node_kit import ended, logs, told
+from operator_kit import Operator, found, until, with_images
+
+CODE = """
+import time
+from pathlib import Path
+from dljob import RoleGroup, Worker, checkpoint, progress, rpc
+
+FOLDER = Path("/ckpt")
+
+
+class Callee(Worker):
+    @rpc
+    def add(self, a):
+        return a + 1
+
+
+def caller():
+    loaded = checkpoint.load()
+    step, longest, last = (loaded[0] if loaded else 0), 0.0, time.monotonic()
+    print(f"begins at step {step}", flush=True)
+    while not (FOLDER / "go").exists():
+        RoleGroup("callee").call_rank0("add", step).result(600)
+        longest, last, step = max(longest, time.monotonic() - last), time.monotonic(), step + 1
+        if step % 50 == 0:
+            checkpoint.save(step, {"step": step})
+        progress(step)
+        time.sleep(0.02)
+    print(f"ended at step {step}; longest pause {longest:.2f} s", flush=True)
+"""
+
+
+KILL = """
+import os, signal
+from contextlib import suppress
+from pathlib import Path
+for folder in Path("/proc").glob("[0-9]*"):
+    with suppress(OSError):
+        if (folder / "cmdline").read_bytes().split(bytes(1))[0].endswith(b"gcs_server"):
+            os.kill(int(folder.name), signal.SIGKILL)
+"""
+"""The end of what Ray's head knows; its container ends with it."""
+
+
+@pytest.fixture(scope="module")
+def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator
+
+
+@pytest.fixture
+def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = "head-" + re.sub(r"[^a-z]+", "-", request.node.name.removeprefix("test_"))[:30].strip("-")
+    node.kubectl("create", "namespace", name)
+    yield name
+    node.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def claim(node: Cluster, namespace: str, name: str) -> Path:
+    """A claim of a namespace, and its folder on this machine."""
+    assert node.run is not None
+    folder = node.run / "node" / f"{namespace}-{name}"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    usual = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    size, volume = {"storage": "1Gi"}, f"{namespace}-{name}"
+    where = {"claimRef": {"namespace": namespace, "name": name}, "hostPath": {"path": str(folder), "type": "Directory"}}
+    asked = {**usual, "resources": {"requests": size}, "volumeName": volume}
+    node.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume},
+            "spec": {**usual, "capacity": size, **where},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": asked,
+        },
+    )
+    return folder
+
+
+def applied(node: Cluster, namespace: str, name: str, **more: Any) -> Path:
+    """A job of a caller and a callee on two machines; the folder of its checkpoints."""
+    folder = claim(node, namespace, "ckpt")
+    rank = {"resources": {"cpu": "200m"}, "nodeGroup": "cpu"}
+    spec = {
+        "code": {"configMap": "code"},
+        "head": {"cpu": "250m", "memory": "2Gi"},
+        "master": {"cpu": "100m", "memory": "512Mi"},
+        "nodeGroups": [{"name": "cpu", "replicas": 2, "cpu": "300m", "memory": "2Gi"}],
+        "checkpoint": {"path": "/ckpt", "claimName": "ckpt"},
+        "roles": [
+            {"name": "caller", "entrypoint": {"class": "calls.caller"}, **rank},
+            {"name": "callee", "entrypoint": {"class": "calls.Callee"}, "driver": False, **rank},
+        ],
+        **more,
+    }
+    where = {"namespace": namespace}
+    node.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "code", **where},
+            "data": {"calls.py": CODE},
+        },
+        {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name, **where}, "spec": spec},
+    )
+    running(node, name, namespace, 0)
+    return folder
+
+
+def status(node: Cluster, name: str, namespace: str) -> dict[str, Any]:
+    return found(node, "dljob", name, namespace).get("status", {})
+
+
+def running(node: Cluster, name: str, namespace: str, beyond: int, *, attempt: int = 1) -> dict[str, Any]:
+    """The status, when the job runs and has made more steps than that."""
+
+    def look() -> dict[str, Any]:
+        seen = status(node, name, namespace)
+        assert seen.get("phase") != "Failed", seen
+        on = seen.get("phase") == "Running" and seen.get("progress", {}).get("step", 0) > beyond
+        return seen if on and seen["attempt"] == attempt else {}
+
+    return until(look, f"{name} runs beyond step {beyond} in attempt {attempt}", 200)
+
+
+def head(node: Cluster, namespace: str) -> dict[str, Any]:
+    (pod,) = node.get("pods", "-n", namespace, "-l", "ray.io/node-type=head")["items"]
+    return pod
+
+
+def workers(node: Cluster, namespace: str) -> dict[str, tuple[str, int]]:
+    """Uid and restarts of each worker pod."""
+    pods = node.get("pods", "-n", namespace, "-l", "ray.io/node-type=worker")["items"]
+    return {p["metadata"]["name"]: (p["metadata"]["uid"], restarts(p)) for p in pods}
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))
+
+
+def relaunched(node: Cluster, name: str, namespace: str, times: int) -> None:
+    """The operator has ordered the launcher again for a head that came with the memory of the last."""
+
+    def look() -> bool:
+        seen = status(node, name, namespace)
+        assert seen["attempt"] == 1, seen
+        return seen["submissionId"].endswith(f"-1-r{times}")
+
+    until(look, f"the launcher of {name} is ordered again", 200)
+
+
+@pytest.mark.timeout(600)
+def test_with_its_memory_on_a_claim_a_lost_head_restarts_nothing_else(
+    node: Cluster, operator: Operator, namespace: str
+) -> None:
+    claim(node, namespace, "gcs")
+    kept = {"backend": "RocksDB", "claimName": "gcs"}
+    folder = applied(node, namespace, "kept", gcsFaultTolerance=kept)
+    before, there = running(node, "kept", namespace, 20), workers(node, namespace)
+
+    pod = head(node, namespace)["metadata"]["name"]
+    node.kubectl("exec", "-n", namespace, pod, "-c", "ray-head", "--", "python", "-c", KILL)
+    relaunched(node, "kept", namespace, 1)
+    assert restarts(head(node, namespace)) == 1
+    after = running(node, "kept", namespace, status(node, "kept", namespace)["progress"]["step"])
+
+    node.kubectl("delete", "pod", "-n", namespace, pod, "--now")
+    relaunched(node, "kept", namespace, 2)
+    last = running(node, "kept", namespace, after["progress"]["step"])
+    for seen in (after, last):
+        assert (seen["restartsTotal"], seen["master"]["epoch"]) == (0, 1)
+        assert seen["rayCluster"]["sessionName"] == before["rayCluster"]["sessionName"]
+    assert workers(node, namespace) == there
+
+    (folder / "go").touch()
+    body = ended(node, "kept", namespace, 120)
+    assert body["status"]["phase"] == "Succeeded", told(body)
+    said = logs(node, "kept", namespace)["caller-0.log"]
+    assert said.count("begins at step") == 1
+    print(said)
+
+
+@pytest.mark.timeout(600)
+def test_without_it_the_next_attempt_resumes_from_the_checkpoint(
+    node: Cluster, operator: Operator, namespace: str
+) -> None:
+    folder = applied(node, namespace, "lost", faultTolerance={"leaseSeconds": 10})
+    running(node, "lost", namespace, 120)
+    node.kubectl("delete", "pod", "-n", namespace, head(node, namespace)["metadata"]["name"], "--now")
+    again = running(node, "lost", namespace, 120, attempt=2)
+    fault = next(fault for fault in again["recentFaults"] if fault["level"] == "Cluster")
+    assert (fault["reason"], again["restarts"]["cluster"]) == ("HeadLost", 1)
+    (folder / "go").touch()
+    body = ended(node, "lost", namespace, 120)
+    assert body["status"]["phase"] == "Succeeded", told(body)
+    first = re.search(r"begins at step (\d+)", logs(node, "lost", namespace)["caller-0.log"])
+    assert first is not None
+    assert int(first[1]) >= 50

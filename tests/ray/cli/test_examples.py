@@ -1,0 +1,117 @@
+"""The examples, run as a user runs them: `dljob run` on an embedded Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import patience
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def dljob_run(home: Path, *arguments: str) -> dict[str, Any]:
+    """The last line of a run that ended well."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "dljob.cli", "run", *arguments],
+            env={**os.environ, "DLJOB_HOME": str(home), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=patience(180),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError((error.stderr or b"").decode()[-4000:]) from error
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def logs(home: Path) -> str:
+    """What all ranks of the only job of a home have printed."""
+    return "\n".join(path.read_text(errors="replace") for path in home.glob("jobs/*/logs/**/*") if path.is_file())
+
+
+NOTHING = {"in_process": 0, "process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
+
+
+def test_hello_cpu_runs_a_function_in_two_ranks(tmp_path: Path) -> None:
+    last = dljob_run(tmp_path, str(EXAMPLES / "hello-cpu" / "dljob.yaml"))
+    assert last["ranks"] == 2
+    assert last["restarts"] == NOTHING
+    assert "pids_kept" not in last
+    assert {f"hello from rank {rank} of 2" for rank in (0, 1)} <= set(logs(tmp_path).splitlines())
+
+
+@pytest.mark.torch
+def test_torchrun_ddp_runs_a_script_that_knows_nothing_of_dljob(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    last = dljob_run(tmp_path, str(EXAMPLES / "torchrun-ddp" / "dljob.yaml"))
+    assert last["restarts"] == NOTHING
+    fitted = [line.partition(": ") for line in logs(tmp_path).splitlines() if ": y = " in line]
+    assert sorted(rank for rank, _, _ in fitted) == ["rank 0 of 2", "rank 1 of 2"]
+    assert len({line for _, _, line in fitted}) == 1, "DDP keeps the weights of all ranks the same"
+
+
+@pytest.mark.torch
+def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    example = tmp_path / "grpo-tiny"
+    shutil.copytree(EXAMPLES / "grpo-tiny", example)
+    shorten(example / "dljob.yaml", {"iterations: 60": "iterations: 20"})
+    shorten(example / "faults.yaml", {"step: 15": "step: 4", "step: 25": "step: 8", "step: 35": "step: 12"})
+    last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
+    assert last["iterations"] == 20
+    assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
+    assert last["pids_kept"] is True
+    saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
+    assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
+
+
+@pytest.mark.torch
+def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    example = tmp_path / "ppo-tiny"
+    shutil.copytree(EXAMPLES / "ppo-tiny", example)
+    shorten(example / "dljob.yaml", {"iterations: 100": "iterations: 40"})
+    last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--pretend", "GPU=4")
+    assert last["restarts"] == NOTHING
+    assert last["iterations"] == 40
+    assert last["score"] > 0.6, "it begins at 0.1"
+
+
+def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        metadata.version("pyarrow")
+    except metadata.PackageNotFoundError:
+        pytest.skip("Ray Data takes pyarrow, which the extra `data` brings")
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # which hides it from all other tests
+    last = dljob_run(tmp_path, str(EXAMPLES / "ray-data" / "dljob.yaml"))
+    assert last["restarts"] == NOTHING
+    assert (last["rows"], last["captured"]) == (4 * 13_333, 0)
+    assert (last["slope"], last["start"]) == (pytest.approx(3, abs=0.1), pytest.approx(2, abs=0.1))
+
+
+def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(tmp_path: Path) -> None:
+    last = dljob_run(tmp_path, str(EXAMPLES / "sub-master" / "dljob.yaml"))
+    assert last["restarts"] == NOTHING | {"role_group": 1}
+    assert (last["ranks"], last["generation"]) == (3, 2)
+    assert last["sums"] == [3 * number + 3 for number in range(20)]
+
+
+def shorten(file: Path, changes: dict[str, str]) -> None:
+    """Replace words of a file, each of which must be there once."""
+    text = file.read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, f"{old!r} in {file.name}"
+        text = text.replace(old, new)
+    file.write_text(text)

@@ -1,0 +1,152 @@
+"""A small job with everything, what happens to it, and what must be true of it whoever dies how often meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from prime_help import USERS, Job, eventually
+
+from dljob.telemetry.records import scan
+
+RANKS = ("trainer/0", "counter/0", "worker/0", "worker/1", "script/0", "script/1")
+LONG_S = 120.0
+"""Longer than all deaths of a master on the way to one thing take, also on a busy machine."""
+
+
+class Scene:
+    """One job under masters that die. Each method causes one thing, and returns when the job is over it."""
+
+    def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False) -> None:
+        self.job = job
+        self.options = {"where": str(job.folder), "at": list(at), "how": how, "upgraded": upgraded}
+        self._spares = 0
+
+    def start(self) -> None:
+        """Admission, hosts, ranks: a driver, a callee, two ranks of one host each and two of one host; spares."""
+        job = self.job
+        script = {"name": "script", "entrypoint": {"module": "mortal_user.py"}, "resources": {"cpu": "0.5"}}
+        job.start(
+            job.role("trainer", "mortal_user.trains"),
+            job.role("counter", "mortal_user.Counts", driver=False),
+            job.role("worker", "mortal_user.works", replicas=2, driver=False),
+            {**script, "replicas": 2, "replicasPerGroup": 2, "driver": False},
+            backend={"name": "ray-mortal", "options": self.options},
+            master={"maxRestarts": 1000},
+            faultTolerance={
+                "leaseSeconds": 300,
+                "backoff": {"initialSeconds": 0},
+                "spares": {"processesPerNode": 1},
+            },
+        )
+
+    def running(self, **incarnations: int) -> None:
+        """All ranks are in user code, in the first incarnation or in these: `worker_1=2`."""
+        wanted = {name.replace("_", "/"): number for name, number in incarnations.items()}
+        self.job.running(*RANKS, incarnation=wanted, within=LONG_S)
+
+    def kill(self, rank: str, incarnation: int = 1) -> None:
+        """SIGKILL a rank."""
+        os.kill(self.job.pid(rank, incarnation), signal.SIGKILL)
+
+    def raise_error(self, rank: str) -> None:
+        """A worker raises an error."""
+        flag = self.job.folder / f"raise-{rank.replace('/', '-')}"
+        flag.touch()
+        eventually(lambda: not flag.exists(), LONG_S, self.job.seen)
+
+    def kill_spare(self) -> None:
+        """SIGKILL a spare that waits, as soon as there is one."""
+        pid = self.waiting_spare("script")
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: "SpareLost" in self.kinds(), LONG_S, self.job.seen)
+
+    def waiting_spare(self, role: str) -> int:
+        """The pid of the last spare of a role that came up, as soon as there is one."""
+        return eventually(lambda: self._ready_spares(role), LONG_S, self.job.seen)[-1]
+
+    def _ready_spares(self, role: str) -> list[int]:
+        return [event["pid"] for event in self.events() if event["t"] == "SpareReady" and event["role"] == role]
+
+    def end(self) -> dict[str, Any]:
+        """Let the drivers end; the final status."""
+        self.job.go()
+        return self.job.connection.wait(LONG_S)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The journal's events, in order; those that a fenced master wrote too late are among them."""
+        records = [record for segment in self.job.segments() for record in scan(segment.read_bytes()).records]
+        return [record["e"] for record in records if record["k"] == "event"]
+
+    def kinds(self) -> set[str]:
+        """The kinds of the journal's events."""
+        return {event["t"] for event in self.events()}
+
+    def points(self) -> set[str]:
+        """The points that a master came to."""
+        return {path.name for path in Path(self.options["where"], "points").iterdir()}
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """What user code wrote down."""
+        return [json.loads(line) for line in (self.job.folder / f"{name}.jsonl").read_text().splitlines()]
+
+    def story(self) -> dict[str, Any]:
+        """Its life with a process killed, an error raised, a spare killed and a role restarted; the final status."""
+        self.start()
+        self.running()
+        self.waiting_spare("worker")  # which takes the place of the rank
+        self.kill("worker/1")
+        self.running(worker_1=2)
+        self.raise_error("worker/0")
+        self.running(worker_0=2, worker_1=2)
+        self.kill_spare()
+        self.job.connection.command("restart", "script")
+        self.running(worker_0=2, worker_1=2, script_0=2, script_1=2)
+        status = self.end()
+        self.check(status, worker_0=1, worker_1=1, script_0=1, script_1=1)
+        return status
+
+    def check(self, status: dict[str, Any], **restarted: int) -> None:
+        """Each rank was in user code as often as it had to be, each step was made and counted once, nothing is left."""
+        due = dict.fromkeys(RANKS, 1) | {name.replace("_", "/"): 1 + times for name, times in restarted.items()}
+        lives = sorted((line["rank"], line["incarnation"]) for line in self.lines("lives"))
+        assert lives == sorted((rank, n + 1) for rank, times in due.items() for n in range(times))
+        assert status["phase"] == "Succeeded", status
+        steps = [line["step"] for line in self.lines("steps")]
+        assert steps == list(range(1, len(steps) + 1))
+        assert [line["step"] for line in self.lines("counted")] == steps
+        assert json.loads(status["result"]) == {"steps": len(steps), "counted": len(steps)}
+        notes = [note["seq"] for note in self.job.connection.notes()]
+        assert notes == list(range(1, len(notes) + 1))
+        self.job.nothing_left(30)
+
+
+def state_of(pid: int) -> str:
+    """A process's state as the kernel tells it: T when it is stopped; empty when there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def second_master(scene: Scene) -> int:
+    """Another master of a job whose master is stopped, as Ray makes one when it takes its node for dead; its pid."""
+    import ray
+
+    from dljob.runtime.backend.interface import ActorSpec
+    from dljob.runtime.backend.ray_backend import RayBackend
+    from dljob.runtime.job.create_master import MASTER_CALLS, MASTER_CLASS
+    from dljob.runtime.job.launch import NAMESPACE
+    from dljob.runtime.journal.job_record import MasterOrder
+
+    job = scene.job
+    order = MasterOrder(job.uid, str(job.folder), str(USERS), NAMESPACE, "ray-mortal", scene.options)
+    # Its name is not the job's: what it ends with the job is not itself.
+    spec = ActorSpec(f"second-{job.uid[:8]}/master", MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS)
+    made = asyncio.run(RayBackend().spawn(spec))
+    return ray.get(made.native.hello.remote(), timeout=60)

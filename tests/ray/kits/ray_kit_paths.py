@@ -1,0 +1,7 @@
+"""Where the user code of the host tests lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+USER_DIR = str(Path(__file__).parents[1] / "users" / "usercode")

@@ -1,0 +1,91 @@
+"""The Ray of the tests: a head without CPUs and two raylets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from patience import patience
+
+from dljob.runtime.backend.embedded import with_light_agent
+
+
+class RayHere:
+    """The Ray of the tests: its address, its nodes, and how to end one."""
+
+    def __init__(self, temp: str) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.temp = temp
+        self._cluster = Cluster(shutdown_at_exit=True)
+        # Nobody reads what its log monitors tell, and they take as much of a core as a raylet does.
+        with _light_agents():
+            self._cluster.add_node(
+                num_cpus=0, include_dashboard=False, include_log_monitor=False, object_store_memory=80 << 20
+            )
+        self.nodes = [self.add_node(resources={"NPU": 4}), self.add_node()]
+
+    @property
+    def address(self) -> str:
+        return self._cluster.address
+
+    @property
+    def head(self) -> str:
+        """The id of the head's node."""
+        return self._cluster.head_node.node_id
+
+    def add_node(self, **options: Any) -> Any:
+        """A new raylet of 4 CPUs; `node_id` is its id."""
+        node = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_log_monitor": False}
+        with _light_agents():
+            return self._cluster.add_node(**{**node, **options})
+
+    def kill_raylet(self, node: Any) -> None:
+        """SIGKILL, as a machine that vanishes; what is left of the node is cleaned up at the end."""
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    def remove_node(self, node: Any) -> None:
+        """End a node, and wait until Ray knows: else it may yet place an actor of the next test there."""
+        with suppress(Exception):
+            self._cluster.remove_node(node, allow_graceful=False)
+        end = time.monotonic() + patience(60)
+        while time.monotonic() < end and self._lives(node.node_id):
+            time.sleep(0.05)
+
+    @staticmethod
+    def _lives(node_id: str) -> bool:
+        import ray
+
+        return ray.is_initialized() and any(row["NodeID"] == node_id and row["Alive"] for row in ray.nodes())
+
+    def close(self) -> None:
+        import ray
+
+        with suppress(Exception):
+            ray.shutdown()
+        with suppress(Exception):
+            self._cluster.shutdown()
+
+
+@contextmanager
+def _light_agents() -> Generator[None]:
+    """Nodes without Ray's dashboard agents, as those of `dljob run`: nobody asks them, they were a tenth of the load.
+
+    Who needs one has a Ray of its own (head_kit.py, gateway_kit.py).
+    """
+    from ray._private import services
+
+    start = services.start_ray_process
+
+    def lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
+        return start(with_light_agent(command) if process_type == "raylet" else command, process_type, *args, **more)
+
+    services.start_ray_process = lighter
+    try:
+        yield
+    finally:
+        services.start_ray_process = start

@@ -1,0 +1,142 @@
+"""The fork host: a role group's ranks as children of one actor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from host_kit import Job, alive, eventually, parent_of
+from role_kit import role_plan
+
+from dljob.master.state.views import Reason
+from dljob.runtime.worker.fork_host import ForkHost
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def job(ray_here, tmp_path) -> Iterator[Job]:
+    made = Job(str(tmp_path), (("w", 2), ("other", 1)))
+    yield made
+    made.close()
+
+
+def forked(job: Job, *args: str, script: str = "forked.py", **changes):
+    changes = {"replicas": 2, "group_size": 2, **changes}
+    return job.host(ForkHost, role_plan("w", ("module", script), args=args, **changes))
+
+
+def test_ranks_know_where_they_are(job, tmp_path):
+    host = forked(job, "facts", elastic=True, config={"lr": 1})
+    host.start(0, 1, incarnation=2, reason="SIGKILL", store="")
+    assert [r.outcome.ok for r in host.ends(2)] == [True, True]
+    said = [json.loads((tmp_path / f"facts-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [s["name"] for s in said] == ["w/0", "w/1"]
+    assert [s["local"] for s in said] == [0, 1]
+    assert said[1]["env"] == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    assert said[0]["config"] == {"lr": 1}
+    assert said[0]["peers"] == {"w": 2, "other": 1}
+    assert (said[0]["attempt"], said[0]["incarnation"], said[0]["reason"]) == (3, 2, "SIGKILL")
+    assert not said[0]["ray"]
+    assert not said[0]["torch"]
+
+
+def test_ready_then_ended_with_the_true_code(job):
+    host = forked(job, "exit", "3")
+    host.start(0)
+    reports = host.ready() + host.ends()
+    assert reports[0].pid == reports[1].pid
+    outcome = reports[1].outcome
+    assert (outcome.ok, outcome.code, outcome.reason) == (False, 3, Reason.USER_ERROR)
+
+
+def test_sigkill_of_one_rank_leaves_the_other_and_it_can_start_again(job, tmp_path):
+    host = forked(job, "stay")
+    host.start(0, 1)
+    pids = {r.rank: r.pid for r in host.ready(2)}
+    eventually(lambda: "armed" in (tmp_path / "logs" / "w-0.log").read_text())
+    os.kill(pids[0], signal.SIGKILL)
+    outcome = host.ends()[0].outcome
+    assert (outcome.code, outcome.reason) == (137, Reason.UNKNOWN)
+    assert "SIGKILL" in outcome.message
+    assert "armed" in outcome.detail
+    host.start(0, incarnation=2)
+    assert host.ready()[0].incarnation == 2
+    assert alive(pids[1])
+
+
+def test_newer_incarnation_replaces_a_living_one(job):
+    host = forked(job, "stay")
+    host.start(0)
+    old = host.ready()[0].pid
+    host.start(0, incarnation=2)
+    assert host.ready()[0].incarnation == 2
+    assert not alive(old)
+
+
+def test_progress_reaches_the_master(job):
+    import ray
+
+    host = forked(job, "progress")
+    host.start(0)
+    eventually(lambda: ray.get(job.master.steps.remote()).get(0) == (1, 4, {"loss": 0.25}))
+
+
+def test_stop_is_heard_and_the_script_ends_in_its_own_way(job, tmp_path):
+    host = forked(job, "stopping")
+    host.start(0)
+    host.ready()
+    eventually(lambda: "armed" in (tmp_path / "logs" / "w-0.log").read_text())
+    host.stop(0)
+    assert host.ends()[0].outcome.code == 6
+    assert "stopping, because the test says so" in (tmp_path / "logs" / "w-0.log").read_text()
+
+
+def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path):
+    from dljob.runtime.worker.elastic_master import ElasticMaster
+
+    changes = {"elastic": True, "comm_backend": "gloo", "init_process_group": True}
+    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), **changes))
+    host = forked(job, script="forked_torch.py", **{**changes, "replicas": 4, "group_size": 4})
+    address = store.hello().address
+    host.start(0, 1, 2, 3, store=address)
+    assert {r.outcome.code for r in host.ends(4, timeout=60)} == {137}
+    host.start(0, 1, 2, 3, incarnation=2, store=address, generation=1)
+    assert [r.outcome.ok for r in host.ends(4, timeout=60)] == [True] * 4
+    assert {(tmp_path / f"sum-{rank}-2").read_text() for rank in range(4)} == {"10.0"}
+
+
+def test_host_that_goes_takes_its_ranks_along(job):
+    import ray
+
+    host = forked(job, "stay")
+    host.start(0, 1)
+    pids = [r.pid for r in host.ready(2)]
+    ray.kill(host.actor)
+    eventually(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_killed_fork_server_is_reported_and_ends_the_host(job):
+    host = forked(job, "stay")
+    host.start(0)
+    hello = host.hello()
+    rank = host.ready()[0].pid
+    os.kill(parent_of(parent_of(rank)), signal.SIGKILL)
+    assert not host.ends()[0].outcome.ok
+    eventually(lambda: not alive(hello.pid))
+    assert not alive(rank)
+
+
+def test_nothing_is_left_of_the_socket_of_a_killed_host(job, tmp_path):
+    host = forked(job, "socket")
+    host.start(0)
+    assert host.ends()[0].outcome.ok
+    name = (tmp_path / "socket").read_text()
+    assert name.startswith("@dljob-")
+    assert name in Path("/proc/net/unix").read_text()
+    os.kill(host.hello().pid, signal.SIGKILL)
+    eventually(lambda: name not in Path("/proc/net/unix").read_text())

@@ -1,0 +1,204 @@
+"""Jobs found again from Python, and their awaitable twins."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, TextIO, Unpack
+
+import pytest
+
+import dljob
+from dljob.api import registry
+from dljob.api.any_job import AnyJob, AsyncJob, LogSelection
+from dljob.api.handle import JobHandle
+from dljob.api.kubernetes import connect, jobs
+from dljob.api.kubernetes.handle import KubernetesJob
+from dljob.api.registry import RegistryEntry
+from dljob.api.views import JobEvent, JobStatus
+from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
+
+STATUS = {"phase": "Succeeded", "result": '{"loss": 0.5}', "version": 3}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    for number, (name, status) in enumerate({"old": STATUS, "lost": {"phase": "Running"}}.items()):
+        uid = str(number) * 32
+        folder = registry.folder_of(name, uid)
+        registry.register(RegistryEntry(name=name, uid=uid, dir=os.fspath(folder), runner=1, started=1.0 + number))
+        (folder / "status.json").write_text(json.dumps(status))
+        (folder / "events.jsonl").write_text(json.dumps({"seq": 1, "time": 1.0, "reason": "Admitted"}) + "\n")
+
+
+def test_jobs_lists_those_of_this_user_oldest_first() -> None:
+    assert [(one.name, type(one)) for one in dljob.jobs()] == [("old", JobHandle), ("lost", JobHandle)]
+
+
+@pytest.mark.parametrize("which", ["old", "0" * 32, "0" * 8])
+def test_job_takes_a_name_or_a_uid(which: str) -> None:
+    found = dljob.job(which)
+    assert found.status()["phase"] == "Succeeded"
+    assert found.result == {"loss": 0.5}
+    assert [note["reason"] for note in found.events()] == ["Admitted"]
+    assert found.events(1) == []
+
+
+def test_a_job_that_is_not_there_is_named_with_those_close() -> None:
+    with pytest.raises(NotFoundError, match="no job 'olt'") as missing:
+        dljob.job("olt")
+    assert "old" in missing.value.hint
+
+
+def test_a_lost_job_is_not_waited_for() -> None:
+    with pytest.raises(UnreachableError, match="ended without a final status"):
+        dljob.job("lost").wait(5)
+
+
+def test_an_ended_job_takes_no_orders_and_a_ray_suspends_nothing() -> None:
+    with pytest.raises(NotFoundError, match="has ended: Succeeded"):
+        dljob.job("old").stop()
+    with pytest.raises(UsageError, match="only Kubernetes suspends"):
+        dljob.job("old").suspend()
+
+
+def test_namespace_and_context_are_for_kubernetes() -> None:
+    for call in (lambda: dljob.jobs(namespace="team"), lambda: dljob.job("old", context="c")):  # type: ignore[call-overload]
+        with pytest.raises(UsageError, match="is for Kubernetes"):
+            call()
+    job = dljob.DLJobBuilder().role("w").run("a.B").end().build()
+    with pytest.raises(UsageError, match="is for Kubernetes"):
+        job.submit("ppo", namespace="team")
+
+
+def test_jobs_of_a_cluster_are_handles_in_their_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"metadata": {"name": "ppo", "namespace": "team", "uid": "u-1"}, "status": {"phase": "Running"}}
+    asked: list[Any] = []
+
+    class Cluster:
+        namespace = "current"
+
+        async def close(self) -> None:
+            asked.append("closed")
+
+    async def reach(context: str | None = None) -> Cluster:
+        asked.append(context)
+        return Cluster()
+
+    async def find(_: object, name: str, namespace: str) -> dict[str, Any]:
+        asked.append((name, namespace))
+        return body
+
+    async def every(_: object, namespace: str | None) -> list[dict[str, Any]]:
+        asked.append(namespace)
+        return [body]
+
+    monkeypatch.setattr(connect, "connect", reach)
+    monkeypatch.setattr(jobs, "find", find)
+    monkeypatch.setattr(jobs, "list_all", every)
+    (found,) = dljob.jobs(kubernetes=True)
+    assert isinstance(found, KubernetesJob)
+    one = dljob.job("ppo", kubernetes=True, namespace="team", context="there")
+    assert one.status()["phase"] == "Running"
+    assert asked == [None, "current", "closed", "there", ("ppo", "team"), "closed", "there", ("ppo", "team"), "closed"]
+
+
+class Slow(AnyJob):
+    """A job that never ends, until it is let go."""
+
+    name = uid = "slow"  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.done = threading.Event()
+        self.written = threading.Event()
+
+    def status(self) -> JobStatus:
+        return {"phase": "Running"}
+
+    def events(self, after: int = 0) -> list[JobEvent]:
+        raise NotFoundError(f"nothing after {after}")
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        if not self.let_go.wait(timeout):
+            raise DeadlineError("too slow")
+        return {"phase": "Succeeded"}
+
+    @property
+    def result(self) -> object:
+        return 42
+
+    def restart(self, target: str = "job") -> None: ...
+    def scale(self, role: str, ranks: int) -> None: ...
+    def stop(self, *, wait: bool = False) -> None: ...
+    def suspend(self, *, wait: bool = False) -> None: ...
+    def resume(self, *, wait: bool = False) -> None: ...
+
+    def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
+        to.write("first\n")
+        self.written.set()
+        self.let_go.wait()
+        try:
+            to.write("second\n")
+        finally:
+            self.done.set()
+
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+        to.write(f"{follow} {tail}\n")
+
+
+async def test_the_masters_log_takes_no_rank() -> None:
+    slow, out = Slow(), io.StringIO()
+    await slow.aio.logs(master=True, tail=3, out=out)
+    assert out.getvalue() == "False 3\n"
+    with pytest.raises(UsageError, match="master=True and a role or rank"):
+        await slow.aio.logs(master=True, role="w")
+
+
+async def test_a_twin_answers_and_raises_as_its_method() -> None:
+    slow = Slow()
+    assert await slow.aio.status() == {"phase": "Running"}
+    assert await slow.aio.result == 42
+    with pytest.raises(NotFoundError, match="nothing after 7"):
+        await slow.aio.events(7)
+    with pytest.raises(DeadlineError):
+        await slow.aio.wait(0)
+
+
+async def test_a_twin_that_is_cancelled_lets_the_loop_go_on() -> None:
+    slow = Slow()
+    waiting = asyncio.create_task(slow.aio.wait())
+    await slow.aio.status()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    slow.let_go.set()
+
+
+async def test_logs_write_nothing_after_they_were_cancelled() -> None:
+    slow, out = Slow(), io.StringIO()
+    following = asyncio.create_task(slow.aio.logs(follow=True, out=out))
+    await asyncio.to_thread(slow.written.wait)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    slow.let_go.set()
+    await asyncio.to_thread(slow.done.wait)
+    assert out.getvalue() == "first\n"
+
+
+def test_every_method_of_a_handle_has_its_twin() -> None:
+    def public(of: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
+
+    assert public(AnyJob) - public(AsyncJob) == {"aio", "name", "uid"}
+    for handle in (JobHandle, KubernetesJob):
+        for name in public(AnyJob) - {"aio", "name", "uid", "result"}:
+            own, twin = inspect.signature(getattr(handle, name)), inspect.signature(getattr(AsyncJob, name))
+            assert list(own.parameters) == list(twin.parameters), f"{handle.__name__}.{name}"

@@ -1,0 +1,132 @@
+"""`job.submit()` and `with dljob.local()` on this machine, with a host that starts no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dljob
+from dljob.api import registry
+from dljob.api.local import session
+from dljob.api.registry import RegistryEntry
+from dljob.errors import PlacementError, UnreachableError, UsageError
+
+HOST = """
+import json, os, sys
+print("noise of a library", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    name = order["manifest"]["metadata"]["name"]
+    if name == "dies":
+        sys.exit("gcs_server: no space left")
+    if name == "large":
+        print(json.dumps({"error": "PlacementError", "message": "8 GPUs are missing", "hint": "--pretend"}), flush=True)
+        continue
+    print(json.dumps({"uid": {"a": "a" * 32, "b": "b" * 32}[name], "nodes": 1}), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("DISTRIBUTED_BACKEND", raising=False)
+    monkeypatch.setattr(session, "COMMAND", (sys.executable, "-S", "-c", HOST))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"), raising=False)
+    for name, phase in (("a", "Running"), ("b", "Succeeded")):
+        folder = registry.folder_of(name, name * 32)
+        me = os.getpid()
+        record = RegistryEntry(
+            name=name, uid=name * 32, dir=str(folder), runner=me, runner_started=registry.start_of(me)
+        )
+        registry.register(record)
+        (folder / "status.json").write_text(json.dumps({"phase": phase, "result": "7"}))
+
+
+def job() -> dljob.DLJob:
+    return dljob.DLJobBuilder().role("w").run("user.work").end().build()
+
+
+def test_submit_brings_a_ray_where_there_is_none(capfd: pytest.CaptureFixture[str]) -> None:
+    handle = job().submit("b", blocking=False)
+    assert (handle.uid, handle.result) == ("b" * 32, 7)
+    assert job().submit("b") == 0
+    for ray in tuple(session._hosts):
+        ray.close("this process")
+    assert capfd.readouterr().err == ""
+
+
+def test_an_exit_that_ends_a_running_job_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    job().submit("a", blocking=False)
+    (ray,) = session._hosts
+    session._leave()
+    said = capfd.readouterr().err
+    assert "job a (aaaaaaaa) still runs and ends with this process: it is saved and stopped" in said
+    assert "detach=True" in said
+    assert ray not in session._hosts
+
+
+def test_a_detached_job_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    job().submit("a", blocking=False, detach=True)
+    session._leave()
+    assert capfd.readouterr().err == ""
+
+
+def test_jobs_of_a_block_share_a_host_which_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    with dljob.local() as ray:
+        job().submit("a", blocking=False)
+        process = ray._process
+        assert job().submit("b") == 0
+        assert ray._process is process
+    assert process is not None
+    assert process.returncode == 0
+    assert "ends with this `with dljob.local()` block" in capfd.readouterr().err
+
+
+def test_a_refusal_of_the_host_is_raised_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with dljob.local(), pytest.raises(PlacementError, match="8 GPUs are missing") as refused:
+        job().submit("large")
+    assert refused.value.hint == "--pretend"
+
+
+def test_a_host_that_dies_is_told_with_its_last_words() -> None:
+    with pytest.raises(UnreachableError, match="did not start: gcs_server: no space left"):
+        job().submit("dies")
+    assert not session._hosts
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = util.find_spec
+    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "ray" else find(name))
+    with pytest.raises(UsageError, match="Ray is not installed") as missing:
+        job().submit("a")
+    assert missing.value.hint == "pip install 'dljob[runtime]'"
+
+
+def test_what_only_a_file_can_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRIBUTED_BACKEND", "yr")
+    with pytest.raises(UsageError, match="embedded Ray"):
+        job().submit("a")
+
+
+@pytest.mark.parametrize("devices", [{"NPU": 0}, {"NPU": "8"}, {"CPU": 4}, {"NPU": True}])
+def test_pretended_devices_are_devices_and_numbers(devices: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="not a device and a number"):
+        dljob.local(pretend=devices)
+
+
+def test_a_child_of_the_program_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dljob.local() as ray:
+        job().submit("a", blocking=False)
+        process = ray._process
+        ray._program = -1
+        ray.close("this process")
+        assert process is not None
+        assert process.poll() is None
+        ray._program = os.getpid()

@@ -1,0 +1,143 @@
+"""A job's name on this machine: taken while a job of that name runs, free again when it ended, failed or was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.api import handle as handles
+from dljob.api import registry
+from dljob.api.registry import RegistryEntry
+from dljob.errors import PlacementError, UnreachableError, UsageError
+from dljob.runtime.backend import connect
+from dljob.runtime.job import launch
+from dljob.spec.loading.load import parse
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def job(name: str = "ppo", uid: str = "0" * 32, *, phase: str = "", **more: Any) -> RegistryEntry:
+    mine = {"runner": os.getpid(), "runner_started": registry.start_of(os.getpid())}
+    folder = registry.folder_of(name, uid)
+    record = registry.register(RegistryEntry(name=name, uid=uid, dir=os.fspath(folder), **{**mine, **more}))
+    if phase:
+        (folder / "status.json").write_text(json.dumps({"phase": phase}))
+    return record
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the jobs that were launched."""
+    names: list[str] = []
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
+    monkeypatch.setattr(launch, "launch", lambda manifest, **_: names.append(manifest.metadata.name))
+    return names
+
+
+def submit(tmp_path: Path, **more: Any) -> Any:
+    role = {"name": "w", "entrypoint": {"class": "a.B"}}
+    head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "ppo"}}
+    return handles.submit(parse({**head, "spec": {"roles": [role]}}), code_dir=tmp_path, **more)
+
+
+def test_a_second_submit_of_a_name_is_refused_with_the_way_out(tmp_path: Path, started: list[str]) -> None:
+    first = job()
+    with pytest.raises(UsageError, match="runs already") as refused:
+        submit(tmp_path)
+    assert first.dir in refused.value.message
+    assert "--replace" in refused.value.hint
+    assert "dljob stop ppo" in refused.value.hint
+    assert not started
+
+
+def test_a_namesake_that_is_being_stopped_is_waited_for(tmp_path: Path, started: list[str]) -> None:
+    job(phase="Stopping")
+    with pytest.raises(UsageError, match="still being stopped") as refused:
+        submit(tmp_path)
+    assert "dljob stop ppo --wait" in refused.value.hint
+    assert not started
+
+
+@pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
+def test_the_name_of_an_ended_job_is_free(tmp_path: Path, started: list[str], ended: str) -> None:
+    job(phase=ended)
+    submit(tmp_path)
+    assert started == ["ppo"]
+
+
+def test_the_name_of_a_job_whose_runner_is_gone_is_free(tmp_path: Path, started: list[str]) -> None:
+    job(runner_started=1)
+    submit(tmp_path)
+    assert started == ["ppo"]
+
+
+def test_the_name_of_a_job_whose_ray_is_gone_is_free(tmp_path: Path, started: list[str]) -> None:
+    job(runner=0, address="127.0.0.1:1")
+    submit(tmp_path)
+    assert started == ["ppo"]
+
+
+def test_another_name_is_free(tmp_path: Path, started: list[str]) -> None:
+    job("other")
+    submit(tmp_path)
+    assert started == ["ppo"]
+
+
+def test_replace_stops_the_namesake_first(tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = job()
+
+    def stop(self: handles.JobHandle, *, wait: bool = False) -> None:
+        assert (self.uid, wait, started) == (first.uid, True, [])
+        (first.folder / "status.json").write_text(json.dumps({"phase": "Failed"}))
+
+    monkeypatch.setattr(handles.JobHandle, "stop", stop)
+    submit(tmp_path, replace=True)
+    assert started == ["ppo"]
+
+
+def test_one_of_two_that_begin_at_once_is_refused(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: str(job("ppo", "1" * 32).uid))  # between the two looks
+    with pytest.raises(UsageError, match="runs already"):
+        submit(tmp_path)
+    assert not started
+
+
+def test_a_job_that_never_began_leaves_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PlacementError("no such backend")
+
+    monkeypatch.setattr(launch, "launch", refuse)
+    with pytest.raises(PlacementError):
+        submit(tmp_path)
+    assert registry.records() == []
+
+
+def test_a_job_that_may_have_begun_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
+
+    def silent(*_: object, **__: object) -> None:
+        raise UnreachableError("no answer")
+
+    monkeypatch.setattr(launch, "launch", silent)
+    with pytest.raises(UnreachableError):
+        submit(tmp_path)
+    assert [one.name for one in registry.records()] == ["ppo"]
+
+
+def test_a_home_that_cannot_be_written_is_told(home: Path, started: list[str], tmp_path: Path) -> None:
+    (home / "jobs").write_text("a file")
+    with pytest.raises(UnreachableError, match="cannot keep jobs"):
+        submit(tmp_path)
+    assert not started

@@ -1,0 +1,174 @@
+"""suspend and resume on a cluster, by command and by handle, and what a laptop says to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kube import FakeKube, add_job, add_saved_logs
+
+from dljob.cli import main
+from dljob.errors import NotFoundError
+from dljob.kube.api import CONFIG_MAPS, DLJOBS
+from dljob.reconcile.state import names
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main.run(list(words))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def say(kube: FakeKube, *phases: str, **more: Any) -> None:
+    """The operator says these, one after each change of the spec."""
+    left = list(phases)
+
+    def took(job: dict[str, Any]) -> None:
+        if left:
+            kube.update("hello", phase=left.pop(0), observedGeneration=job["metadata"].get("generation", 0), **more)
+
+    kube.on_patch = took
+
+
+def wanted(kube: FakeKube) -> object:
+    return kube.one(DLJOBS, "hello")["spec"].get("suspend")
+
+
+def test_suspend_and_resume_are_a_field_of_the_spec(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    code, out, err = dljob("suspend", "hello", "-k")
+    said = "job hello in namespace team is being suspended; it goes on with dljob resume hello -n team\n"
+    assert (code, out, err, wanted(kube)) == (0, "", said, True)
+    assert "is being suspended already" in dljob("suspend", "hello", "-k")[2]
+    kube.update("hello", phase="Suspended")
+    assert "hello in namespace team is suspended;" in dljob("suspend", "hello", "-k")[2]
+    code, out, err = dljob("resume", "hello", "-n", "team")
+    said = "job hello in namespace team is resumed; see dljob status hello -n team\n"
+    assert (code, out, err, wanted(kube)) == (0, "", said, False)
+    kube.update("hello", phase="Running")
+    code, _, err = dljob("resume", "hello", "-k")
+    assert (code, "was not suspended: Running" in err) == (0, True)
+
+
+def test_wait_sees_it_gone_and_sees_it_run(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    say(kube, "Suspended")
+    code, _, err = dljob("suspend", "hello", "-k", "--wait")
+    assert (code, "is suspended; it goes on with" in err) == (0, True)
+    say(kube, "Running")
+    code, _, err = dljob("resume", "hello", "-k", "--wait")
+    assert (code, "job hello in namespace team runs" in err) == (0, True)
+
+
+@pytest.mark.parametrize(("end", "code"), [("Succeeded", 0), ("Failed", 1), ("Stopped", 6)])
+def test_a_job_that_ends_when_it_goes_on(end: str, code: int, kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Suspended")
+    say(kube, end, reason="Because", message="of this")
+    found, _, err = dljob("resume", "hello", "-k", "--wait")
+    assert (found, f"has ended: {end} (Because) of this" in err) == (code, True)
+
+
+def test_what_comes_between(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    say(kube, "Succeeded")
+    code, _, err = dljob("suspend", "hello", "-k", "--wait")
+    assert (code, "ended before: Succeeded" in err) == (3, True)
+    for verb in ("suspend", "resume"):
+        code, _, err = dljob(verb, "hello", "-k")
+        assert (code, "has ended: Succeeded" in err) == (3, True)
+
+
+def test_somebody_who_wants_it_otherwise(kube: FakeKube, dljob: Run) -> None:
+    def other(job: dict[str, Any]) -> None:
+        kube.put(DLJOBS, {**job, "spec": {**job["spec"], "suspend": not job["spec"]["suspend"]}})
+
+    kube.on_patch = other
+    for verb, other_way in (("suspend", "resumed"), ("resume", "suspended")):
+        add_job(kube, phase="Running")
+        code, _, err = dljob(verb, "hello", "-k", "--wait")
+        assert (code, f"has been {other_way} meanwhile" in err) == (2, True)
+
+
+def test_whom_it_makes_no_sense_for(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    code, _, err = dljob("suspend", "helo", "-k")
+    assert (code, "no job 'helo' in namespace team" in err, "hello" in err) == (3, True, True)
+    kube.one(DLJOBS, "hello")["spec"]["rayClusterRef"] = {"name": "shared"}
+    code, _, err = dljob("suspend", "hello", "-k")
+    assert (code, "runs on RayCluster shared, which is not its own" in err) == (2, True)
+    assert "dljob stop hello -n team ends the job" in err
+    assert wanted(kube) is None
+
+
+def test_an_older_crd_that_drops_the_field_is_told_of(kube: FakeKube, dljob: Run) -> None:
+    add_job(kube, phase="Running")
+    patch = kube.patch
+
+    async def pruned(*args: Any, **more: Any) -> Any:
+        made = await patch(*args, **more)
+        made["spec"].pop("suspend")
+        return made
+
+    kube.patch = pruned  # type: ignore[method-assign]
+    code, _, err = dljob("suspend", "hello", "-k")
+    assert (code, "knows no spec.suspend" in err, "dljob doctor" in err) == (4, True, True)
+
+
+@pytest.mark.parametrize(("verb", "said"), [("suspend", "suspended"), ("resume", "resumed")])
+def test_a_laptop_has_nothing_to_give_back(verb: str, said: str, kube: FakeKube, dljob: Run) -> None:
+    code, _, err = dljob(verb, "hello")
+    assert (code, f"a job of this machine cannot be {said}" in err) == (2, True)
+    assert f"on Kubernetes: dljob {verb} hello --kubernetes, or -n NAMESPACE; here: dljob stop hello" in err
+    assert kube.contexts == []  # type: ignore[attr-defined]
+
+
+def test_a_laptop_runs_no_job_that_is_suspended(dljob: Run, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").touch()
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: hello}\nspec:\n  suspend: true\n"
+        "  roles: [{name: worker, entrypoint: {module: hello.py}}]\n"
+    )
+    for command in (("run", str(file)), ("submit", str(file), "--address", "127.0.0.1:1")):
+        code, _, err = dljob(*command)
+        assert (code, "job hello is suspended (spec.suspend), and only Kubernetes holds a job back" in err) == (2, True)
+        assert "leave spec.suspend out to run it here" in err
+
+
+def test_the_handle_does_the_same(kube: FakeKube) -> None:
+    from dljob.api.kubernetes.handle import KubernetesJob
+
+    handle = KubernetesJob(add_job(kube, phase="Running"))
+    handle.suspend()
+    assert wanted(kube) is True
+    handle.resume()
+    assert wanted(kube) is False
+    say(kube, "Suspended", "Running")
+    handle.suspend(wait=True)
+    handle.resume(wait=True)
+    assert handle.status()["phase"] == "Running"
+    kube.update("hello", phase="Failed")
+    with pytest.raises(NotFoundError):
+        handle.suspend()
+
+
+def test_logs_of_a_suspended_attempt_are_not_taken_for_those_of_the_next(kube: FakeKube, dljob: Run) -> None:
+    job = add_job(kube, phase="Suspended", attempt=2)
+    add_saved_logs(kube, job, worker_0="step 120\n")
+    kube.one(CONFIG_MAPS, names.logs_map("hello"))["metadata"]["labels"] = {names.ATTEMPT: "1"}
+    assert "step 120" in dljob("logs", "hello", "-k")[1]
+    kube.update("hello", phase="Running", submissionId="hello-2")
+    code, out, _ = dljob("logs", "hello", "-k")
+    assert (code != 0, "step 120" in out) == (True, False)
+    kube.one(CONFIG_MAPS, names.logs_map("hello"))["metadata"]["labels"] = {names.ATTEMPT: "2"}
+    assert "step 120" in dljob("logs", "hello", "-k")[1]

@@ -1,0 +1,186 @@
+"""Jobs by the first digits of their uids; folders of ended jobs, deleted; what shells and scripts ask of a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dljob
+from dljob.api import registry
+from dljob.api.registry import RegistryEntry
+from dljob.cli import main
+from dljob.cli.given import Overrides, manifest_of
+from dljob.errors import UsageError
+
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    return tmp_path
+
+
+def job(name: str, uid: str, phase: str = "Succeeded", **more: Any) -> RegistryEntry:
+    """A job of this process, which lives, as its entry and its last status tell of it."""
+    me = os.getpid()
+    folder = registry.folder_of(name, uid)
+    mine: dict[str, Any] = {"dir": str(folder), "runner": me, "runner_started": registry.start_of(me), **more}
+    record = registry.register(RegistryEntry(name=name, uid=uid, **mine))
+    (record.folder / "status.json").write_text(json.dumps({"name": name, "uid": uid, "phase": phase, "roles": []}))
+    return record
+
+
+def test_a_job_is_found_by_the_first_digits_of_its_uid(capsys: pytest.CaptureFixture[str]) -> None:
+    for uid in ("a7efe1", "a7efe2", "b0b0b0"):
+        job("train", uid * 5 + "00")
+    assert registry.find("b0b0").uid.startswith("b0b0b0")
+    assert registry.find("a7efe1").uid.startswith("a7efe1")
+    assert main.run(["logs", "a7ef"]) == 3
+    assert "a7ef begins the uids of 2 jobs" in capsys.readouterr().err
+    assert main.run(["logs", "b0b"]) == 3, "fewer than 4 digits may be a name"
+
+
+def test_an_order_to_an_ended_job_points_to_that_job(capsys: pytest.CaptureFixture[str]) -> None:
+    job("train", "1" * 32, started=1.0)
+    job("train", "2" * 32, started=2.0)
+    assert main.run(["stop", "1" * 32]) == 3
+    assert "see dljob status 11111111" in capsys.readouterr().err
+
+
+def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, runs = job("old", "1" * 32), job("new", "2" * 32, phase="Running")
+    assert main.run(["delete", "old", "new"]) == 2
+    assert "has not ended: Running\n  dljob stop 22222222 --wait" in capsys.readouterr().err
+    assert ended.folder.is_dir()
+    assert main.run(["delete", "old", "1111"]) == 0
+    assert not ended.folder.exists()
+    assert runs.folder.is_dir()
+
+
+def test_what_an_entry_names_elsewhere_is_not_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = job("old", "1" * 32)
+    treasure = tmp_path / "treasure"
+    treasure.mkdir()
+    entry = record.folder / "job.json"
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "dir": str(treasure)}))
+    (treasure / "status.json").write_text('{"phase": "Succeeded"}')
+    assert main.run(["delete", "old"]) == 2
+    assert "is not a folder that dljob made" in capsys.readouterr().err
+    assert treasure.is_dir()
+
+
+def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    old = job("old", "1" * 32, started=now - 8 * DAY)
+    fresh = job("fresh", "2" * 32, started=now - 1 * DAY)
+    runs = job("runs", "3" * 32, phase="Running", started=now - 9 * DAY)
+    assert main.run(["prune", "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"old 11111111 {old.dir}\n"
+    assert old.folder.is_dir()
+    assert main.run(["prune"]) == 0
+    assert [each.folder.is_dir() for each in (old, fresh, runs)] == [False, True, True]
+    assert main.run(["prune", "--older-than-days", "0"]) == 0
+    assert [each.folder.is_dir() for each in (fresh, runs)] == [False, True]
+    assert main.run(["prune", "--older-than-days=-1"]) == 2
+
+
+def test_logs_of_one_target(capsys: pytest.CaptureFixture[str]) -> None:
+    record = job("train", "1" * 32)
+    logs = record.folder / "logs"
+    logs.mkdir()
+    for rank in range(2):
+        (logs / f"w-{rank}.log").write_text(f"from {rank}\n")
+    assert main.run(["logs", "train", "w/1"]) == 0
+    assert capsys.readouterr().out == "[w/1] from 1\n"
+    assert main.run(["logs", "train", "w"]) == 0
+    assert capsys.readouterr().out == "[w/0] from 0\n[w/1] from 1\n"
+    assert main.run(["logs", "train", "w/x"]) == 2
+    assert main.run(["logs", "train", "w/1", "--rank", "1"]) == 2
+
+
+def test_the_log_of_primemaster(capsys: pytest.CaptureFixture[str]) -> None:
+    record = job("train", "1" * 32)
+    assert main.run(["logs", "train", "--master"]) == 3
+    assert "no log of PrimeMaster" in capsys.readouterr().err
+    (record.folder / "logs").mkdir()
+    entry = (
+        '{{"time": "2026-01-01T00:00:0{}.000Z", "level": "info", "message": "why", "event": "Tick", "actions": {{}}}}\n'
+    )
+    (record.folder / "logs" / "master.log").write_text("".join(entry.format(n) for n in range(3)))
+    assert main.run(["logs", "train", "--master", "--tail", "1"]) == 0
+    assert capsys.readouterr().out == "2026-01-01T00:00:02.000Z Tick: why\n"
+    assert main.run(["logs", "train", "--master", "--since", "2026-01-01T00:00:01Z"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert main.run(["logs", "train", "w/1", "--master"]) == 2
+    assert main.run(["logs", "train", "w/1", "--master", "-n", "team"]) == 2
+    assert "--master and a role or rank" in capsys.readouterr().err
+    handle = dljob.job("train")
+    handle.logs(master=True, tail=1)
+    assert capsys.readouterr().out == "2026-01-01T00:00:02.000Z Tick: why\n"
+    with pytest.raises(UsageError, match="master=True and a role or rank"):
+        handle.logs(master=True, rank=0)
+
+
+def test_version_is_a_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("dljob ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_completion_that_knows_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in main.COMMANDS)
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+FILE = """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: train}
+spec:
+  roles:
+  - {name: w, type: Elastic, replicas: 2, entrypoint: {command: ["true"]}, env: [{name: A, value: "1"}]}
+"""
+
+
+def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(FILE)
+    flags = Overrides(
+        name="other",
+        set=("roles.w.replicas=4", "spec.roles.0.args=[--lr, '1e-3']", "faultTolerance.maxRestarts=3"),
+        env=("MODE=fast=1", "EMPTY="),
+    )
+    made = manifest_of(tmp_path / "job.yaml", changes=flags)
+    assert made.metadata.name == "other"
+    assert (made.spec.roles[0].replicas, made.spec.roles[0].args) == (4, ("--lr", "1e-3"))
+    assert made.spec.fault_tolerance.max_restarts == 3
+    assert {each.name: each.value for each in made.spec.env} == {"MODE": "fast=1", "EMPTY": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "roles.x.replicas=4"], "--set roles.x.replicas: there is no x\n  there is w"),
+        (["--set", "roles.w.replicas"], "--set roles.w.replicas\n  write --set roles.trainer.replicas=4"),
+        (["--set", "roles.w.replica=4"], "did you mean replicas?"),
+        (["--set", "roles.w.replicas=[1"], "is no YAML value"),
+        (["--env", "MODE"], "write --env NAME=VALUE"),
+        (["--name", "Train_1"], "metadata.name"),
+    ],
+)
+def test_flags_that_name_what_is_not_there(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(FILE)
+    assert main.run(["run", str(tmp_path / "job.yaml"), *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,65 @@
+"""Text of others on a terminal: nothing in it is obeyed but colours."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dljob.cli import output
+from dljob.cli.terminal import rewritten, safe
+
+RED = "\x1b[31mred\x1b[0m"
+
+
+def test_plain_text_is_left_as_it_is() -> None:
+    text = "step 1\tloss 0.5\nüber 日本語"
+    assert safe(text, colours=True) is text
+
+
+def test_colours_pass_on_a_terminal_and_nowhere_else() -> None:
+    assert safe(RED, colours=True) == RED
+    assert safe(RED, colours=False) == "red"
+    assert safe("\x1b[1;38:5:9mbold", colours=True) == "\x1b[1;38:5:9mbold\x1b[0m", "the next line has its own colour"
+
+
+@pytest.mark.parametrize(
+    ("escape", "shown"),
+    [
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\x1b]52;c;cm0=\x1b\\", r"\x1b]52;c;cm0=\x1b" + "\\"),
+        ("\x9b2J", r"\x9b2J"),
+        ("a\bb\x7f", r"a\x08b\x7f"),
+        ("over\rwritten", r"over\x0dwritten"),
+        ("exe\u202etxt.", r"exe\u202etxt."),
+        ("half \udc80", r"half \udc80"),
+    ],
+)
+def test_every_other_escape_is_text(escape: str, shown: str) -> None:
+    assert safe(escape, colours=True) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "left"), [("10%\r20%\r30%", "30%"), ("done\r", "done"), ("a\r\r", "a"), ("\r", ""), ("plain", "plain")]
+)
+def test_a_carriage_return_rewrites_its_own_line(line: str, left: str) -> None:
+    assert rewritten(line) == left
+
+
+def test_what_the_command_says_cannot_carry_an_escape_of_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.say("error: job x failed: \x1b[2J")
+    output.data("[worker/0] \x1b[2J")
+    heard = capsys.readouterr()
+    assert (heard.err, heard.out) == ("error: job x failed: \\x1b[2J\n", "[worker/0] \x1b[2J\n"), (
+        "a pipe gets the bytes"
+    )
+    written: list[str] = []
+    terminal = SimpleNamespace(isatty=lambda: True, write=written.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
+    output.data(f"[worker/0] \x1b[2J {RED}")
+    assert written == ["[worker/0] \\x1b[2J red\n"]

@@ -1,0 +1,26 @@
+"""Decisions: each stands in the index once, under its own title, and is short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[3] / "docs" / "adr"
+INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
+PAGES = sorted(FOLDER.glob("[0-9]*.md"))
+LONGEST = 60
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_it_is_indexed_under_its_title(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    title = lines[0].removeprefix("# ")
+    assert INDEX.count(f"- [{title}]({page.name})") == 1
+    assert title.startswith(f"{int(page.name[:4])}. ")
+    assert len(lines) <= LONGEST
+
+
+def test_the_index_names_no_other() -> None:
+    assert sorted(re.findall(r"\]\((\d[\w-]+\.md)\)", INDEX)) == [page.name for page in PAGES]

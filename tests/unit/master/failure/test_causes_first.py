@@ -1,0 +1,180 @@
+"""Which of several failures was first: what comes late, what comes twice, what is told by others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from master_kit import World, error, host, job, nodes
+
+from dljob.master.failure.attribution import FOLLOWERS
+from dljob.master.state import events as ev
+from dljob.master.state import limits
+from dljob.master.state.state import Phase
+from dljob.master.state.views import Clue, Outcome, Reason
+from dljob.master.status import brief
+from dljob.telemetry import reasons
+
+WORLD = {"name": "t", "type": "Elastic", "replicas": 4}
+PEER = error("RuntimeError", message="[pair.cc:598] Connection closed by peer [127.0.0.1]:4")
+GONE = Outcome(ok=False, reason=Reason.UNKNOWN, detail="its worker process has died")
+OOM = Clue("pod", "OOMKilled: exit code 137")
+
+
+def held(*roles, **spec):
+    world = World(job(*(roles or (WORLD,)), **spec), views=nodes(3), hold=True).boot()
+    world.pending.clear()
+    return world
+
+
+def ended(world, rank, outcome, *, role="t", incarnation=1, after=0.0):
+    world.send(ev.RankEnded(role, rank, incarnation, outcome), after=after)
+
+
+def root(world):
+    (one,) = [fault for fault in world.state.faults if not fault.root]
+    return one
+
+
+def test_a_first_cause_told_late_takes_the_place_of_its_echo():
+    world = held()
+    ended(world, 3, PEER)
+    assert (root(world).rank, root(world).reason) == ("t/3", "Network")
+    ended(world, 1, error("KeyError", frame="data.py:8 in collate"), after=0.2)
+    assert (root(world).rank, root(world).reason) == ("t/1", "UserError")
+    assert [other.rank for other in root(world).followed] == ["t/3"]
+    (note,) = world.notes(reasons.CAUSE_LEARNED)
+    assert note.message.startswith("first cause: t/1: UserError: KeyError: boom")
+    told = brief(world.state, world.now, {})["lastFault"]
+    assert told["firstCause"].startswith("t/1: UserError")
+    assert told["followed"][0].startswith("t/3: Network")
+
+
+def test_what_is_told_twice_is_listed_once():
+    world = held()
+    ended(world, 1, GONE)
+    for _ in range(2):
+        ended(world, 2, PEER, after=0.1)
+        ended(world, 1, GONE)
+    assert [other.rank for other in root(world).followed] == ["t/2"]
+
+
+def test_what_comes_long_after_is_none_of_it():
+    world = held()
+    ended(world, 1, GONE)
+    ended(world, 2, PEER, after=limits.JOIN_S + 1)
+    assert root(world).followed == ()
+
+
+def test_what_another_life_of_a_rank_told_is_none_of_it():
+    world = held()
+    ended(world, 1, GONE)
+    ended(world, 2, PEER, incarnation=7)
+    assert root(world).followed == ()
+
+
+def test_an_end_on_our_order_is_no_error():
+    world = held()
+    ended(world, 1, GONE)
+    ended(world, 2, Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="gone after it was told to stop (x)"))
+    ended(world, 3, Outcome(ok=True))
+    assert root(world).followed == ()
+
+
+def test_an_end_of_a_rank_that_nobody_knows_changes_nothing():
+    world = held()
+    before = world.state
+    world.send(ev.RankEnded("t", 99, 1, GONE))
+    assert world.state is before
+
+
+def test_a_first_cause_that_must_repeat_ends_the_job_however_late():
+    world = held()
+    ended(world, 0, PEER)
+    assert world.state.phase is Phase.RECOVERING
+    ended(world, 1, error("ImportError", fatal=True), after=0.1)
+    assert world.state.verdict.reason == reasons.USER_ERROR_REPEATS
+    assert "t/1: UserError: ImportError" in world.state.verdict.message
+
+
+def test_a_verdict_is_corrected_when_its_cause_was_an_echo():
+    world = held({**WORLD, "restartPolicy": {"level": "Never"}})
+    ended(world, 0, PEER)
+    assert world.state.verdict.message.startswith("t/0: Network")
+    ended(world, 1, error("KeyError"), after=0.1)
+    assert world.state.verdict.message.startswith("t/1: UserError: KeyError")
+    assert world.state.verdict.message.endswith("restartPolicy.level of t is Never")
+    assert root(world).level == "Fail"
+
+
+def test_a_host_that_was_dead_before_we_ended_it_is_the_cause_if_ray_says_so():
+    world = held()
+    ended(world, 0, PEER)
+    world.send(ev.HostLost(host("t", 2), 1, Outcome(ok=False, reason=Reason.UNKNOWN)))
+    assert root(world).rank == "t/0"
+    world.send(ev.HostLost(host("t", 1), 1, GONE))
+    assert root(world).rank == "t/1"
+
+
+def test_so_many_are_listed_and_no_more():
+    world = held({**WORLD, "replicas": 40})
+    ended(world, 0, GONE)
+    for rank in range(1, 40):
+        ended(world, rank, PEER)
+    assert len(root(world).followed) == FOLLOWERS
+
+
+def test_evidence_that_comes_later_says_what_it_was():
+    world = held({"name": "w", "replicas": 2})
+    ended(world, 1, GONE, role="w")
+    world.send(ev.CauseLearned("w/1", (OOM,), incarnation=1), after=2.0)
+    assert (root(world).reason, root(world).outcome.clues) == ("OOMKilled", (OOM,))
+    before = world.state
+    world.send(ev.CauseLearned("w/1", (OOM,)))
+    assert world.state is before
+    world.send(ev.CauseLearned("w/1", (OOM, Clue("cgroup", "oom_kill +1")), incarnation=9))
+    assert world.state is before
+    world.send(ev.CauseLearned("w/1", (Clue("kernel", "cannot be read"),)))
+    assert len(world.notes(reasons.CAUSE_LEARNED)) == 1
+
+
+def test_a_restart_by_command_is_not_put_down_to_a_node():
+    world = held({"name": "w", "replicas": 2})
+    world.send(ev.Commanded("c", "restart", "w/1"))
+    world.send(ev.CauseLearned("w/1", (OOM,)))
+    assert root(world).outcome is None
+
+
+def test_what_was_announced_of_a_node_holds_for_a_time():
+    world = held({"name": "w", "replicas": 2})
+    node = world.state.hosts[host("w", 1)].node
+    world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))
+    terminated = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
+    ended(world, 1, terminated, role="w", after=limits.DEPART_S + limits.NOTICE_S + 1)
+    assert root(world).reason == "Unknown"
+
+
+def test_a_caller_that_fails_before_its_callee_is_put_under_it():
+    world = held({"name": "c"}, {"name": "r", "replicas": 2, "driver": False})
+    lost = error("PeerLostError", message="r/1.generate: the process of r/1 (incarnation 1) died with the call")
+    ended(world, 0, lost, role="c")
+    ended(world, 0, error("KeyError"), role="r", after=0.1)
+    assert [fault.root for fault in world.state.faults] == [0, 0]
+    ended(world, 1, GONE, role="r", after=0.1)
+    first, second, third = world.state.faults
+    assert (first.root, second.root, third.root) == (third.id, 0, 0)
+    assert [other.rank for other in third.followed] == ["c/0"]
+
+
+def test_two_echoes_and_no_cause_are_one_fault():
+    world = held({"name": "w", "replicas": 2}, {"name": "v", "driver": False})
+    ended(world, 0, PEER, role="w")
+    ended(world, 1, PEER, role="w", after=0.1)
+    ended(world, 0, PEER, role="v", after=0.1)
+    assert [fault.root != 0 for fault in world.state.faults] == [False, True, False]
+
+
+def test_rules_choose_by_the_reason_that_was_found():
+    rules = [{"name": "oom", "onReasons": ["OOMKilled"], "action": "RestartJob"}]
+    world = held({"name": "w", "replicas": 2}, faultTolerance={"rules": rules})
+    ended(world, 1, replace(GONE, clues=(OOM,)), role="w")
+    assert dict(world.state.restarts) == {"Job": 1}

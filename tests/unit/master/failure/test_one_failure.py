@@ -1,0 +1,106 @@
+"""What is one failure: a node that goes is heard of in several ways, in any order, and a budget pays once."""
+
+from __future__ import annotations
+
+import pytest
+from master_kit import KILLED, World, error, job, nodes
+
+from dljob.master.state import events as ev
+from dljob.master.state import limits
+from dljob.master.state.state import Phase
+from dljob.master.state.views import Outcome, Reason
+
+PEER = error("DistBackendError", message="Connection closed by peer")
+ONCE = {"restartPolicy": {"maxRestarts": 1}}
+WORLD = {"name": "t", "type": "Elastic", "replicas": 2, **ONCE}
+ACTORS = {"name": "t", "replicas": 2, **ONCE}
+
+
+def made(role, count=4, **tolerance):
+    world = World(job(role, faultTolerance={"maxRestarts": 0, **tolerance}), views=nodes(count, cpus=1)).boot()
+    world.now += 100
+    return world
+
+
+def lose(world, unit):
+    world.lose_node(world.state.units[unit].node)
+    world.settle()
+
+
+@pytest.mark.parametrize("after", [0.0, limits.JOIN_S])
+@pytest.mark.parametrize("role", [WORLD, ACTORS])
+def test_a_process_that_dies_before_its_node_is_gone_is_the_same_failure(role, after):
+    world = made(role)
+    world.kill("t", 1)
+    world.deliver()
+    world.now += after
+    lose(world, "t/1")
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["t"]) == 1
+
+
+def test_a_peers_error_that_tells_of_a_node_before_it_is_gone_is_the_same_failure():
+    world = made({**WORLD, "replicas": 3}, 5)
+    world.end("t", 0, PEER)
+    world.deliver()
+    lose(world, "t/1")
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["t"]) == 1
+    lose(world, "t/2")
+    assert world.state.phase is Phase.FAILED, "that error was told to follow from the first node"
+
+
+def test_what_was_heard_longer_ago_or_is_of_another_node_is_another_failure():
+    for unit, after in (("t/1", limits.JOIN_S + 1), ("t/0", 1.0)):
+        world = made(WORLD)
+        world.kill("t", 1)
+        world.settle()
+        world.now += after
+        lose(world, unit)
+        assert world.state.phase is Phase.FAILED
+
+
+def test_an_error_of_another_role_is_another_failure():
+    both = ({**ACTORS, "name": "a"}, WORLD)
+    world = World(job(*both, faultTolerance={"maxRestarts": 0}), views=nodes(6, cpus=1)).boot()
+    world.now += 100
+    world.end("a", 0, PEER)
+    world.deliver()
+    lose(world, "t/1")
+    assert [len(world.state.marks[role]) for role in ("a", "t")] == [1, 1]
+
+
+def test_nodes_that_go_one_after_the_other_are_one_failure_of_those_who_ran_all_along():
+    world = made(ACTORS)
+    lose(world, "t/0")
+    world.now += 2
+    lose(world, "t/1")
+    assert world.state.phase is Phase.RUNNING
+    assert len(world.state.marks["t"]) == 1
+
+
+def test_a_node_that_goes_in_the_backoff_of_its_processes_does_not_cut_that_short():
+    world = made({**WORLD, "restartPolicy": {"maxRestarts": 9}}, backoff={"initialSeconds": 60})
+    world.kill("t", 0)
+    world.settle()
+    world.kill("t", 1)
+    world.settle()
+    (waiting,) = world.state.incidents.values()
+    world.now += 2
+    lose(world, "t/1")
+    assert {own.due for own in world.state.incidents.values()} == {waiting.due}
+    assert len(world.state.marks["t"]) == 2
+
+
+def test_a_node_that_is_taken_away_is_one_failure_also_where_that_was_not_announced_in_time():
+    world = made(WORLD)
+    taken = Outcome(ok=False, reason=Reason.PREEMPTED)
+    world.kill("t", 1, taken)
+    world.deliver()
+    host = world.state.job.roles["t"].host_of(1)
+    world.send(ev.HostLost(host, world.state.hosts[host].life, taken), after=1.0)
+    world.settle()
+    assert world.state.phase is Phase.RUNNING
+    world.kill("t", 1, KILLED)
+    world.settle()
+    assert world.state.phase is Phase.FAILED

@@ -1,0 +1,69 @@
+"""What the operator tells of a pod's end, in its words, names the first cause: before Ray's word of it, or after."""
+
+from __future__ import annotations
+
+import pytest
+from causes_kit import Story
+
+from dljob.master.state.limits import LEARN_S, NOTICE_S
+
+GONE = {"host": "w/0", "lost": {"reason": "Unknown", "detail": "The actor is dead because its node has died."}}
+OOM = "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled) (pod j-ed4f5-w0)"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (OOM, "OOMKilled"),
+        ("Evicted: The node was low on resource: memory. (pod j-ed4f5-w0)", "Preempted"),
+        ("EvictionByEvictionAPI: Eviction API: evicting (pod j-ed4f5-w0)", "Preempted"),
+        ("DeletionByTaintManager: Taint manager: deleting due to NoExecute taint (pod j-ed4f5-w0)", "Preempted"),
+        ("PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod", "Preempted"),
+        ("Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)", "Preempted"),
+        ("Deleted: somebody deleted it (pod j-ed4f5-w0)", "Preempted"),
+    ],
+)
+def test_the_words_of_kubernetes_name_the_cause(words: str, reason: str, first: bool):
+    told = {"after": 1.0, "learned_of_node_of": "w/0", "clues": [["pod", words]]}
+    timeline = [told, GONE] if first else [GONE, told]
+    story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
+    assert story.tell() == [{"first": "w/0", "reason": reason, "secondary": set()}]
+    (fault,) = [each for each in story.world.state.faults if not each.root]
+    assert fault.outcome is not None
+    assert [clue.text for clue in fault.outcome.clues] == [words]
+
+
+EVICTED = "EvictionByEvictionAPI: Eviction API: evicting (pod j-ed4f5-w0)"
+HOOK = "pod j-ed4f5-w0 is told to end"
+
+
+def told(source: str, words: str, after: float = 1.0) -> dict[str, object]:
+    return {"after": after, "learned_of_node_of": "w/0", "clues": [[source, words]]}
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        [told("notice", HOOK), told("pod", EVICTED), GONE],
+        [told("pod", EVICTED), told("notice", HOOK), GONE],
+        [told("notice", HOOK), GONE, told("pod", EVICTED)],
+        [told("pod", EVICTED), told("notice", HOOK), told("pod", EVICTED), GONE, told("pod", EVICTED)],
+    ],
+    ids=["the pod first", "Kubernetes first", "Kubernetes after the end", "again and again"],
+)
+def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(timeline: list[dict[str, object]]):
+    story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
+    assert story.tell() == [{"first": "w/0", "reason": "Preempted", "secondary": set()}]
+    (fault,) = [each for each in story.world.state.faults if not each.root]
+    assert fault.outcome is not None
+    assert sorted(clue.text for clue in fault.outcome.clues) == [EVICTED, HOOK]
+    assert EVICTED in fault.cause
+
+
+def test_what_was_announced_long_ago_is_not_said_beside_what_is_announced_now():
+    before = "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)"
+    timeline = [told("pod", before), told("notice", HOOK, after=NOTICE_S + LEARN_S)]
+    story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})
+    story.tell()
+    assert [clue.text for notice in story.world.state.notices.values() for clue in notice.clues] == [HOOK]

@@ -1,0 +1,219 @@
+"""Failures that repeat end the job; failures that somebody else caused, or that progress lies between, do not."""
+
+import dataclasses
+
+import pytest
+from master_kit import KILLED, World, error, host, job
+
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.state import Phase, RankPhase
+from dljob.master.state.views import Clue, NodeView, Outcome, Reason
+from dljob.plan.model import GRAIN
+from dljob.telemetry import reasons
+
+SECOND = "the same error at the same place twice, with no progress between"
+EXIT = Outcome(ok=False, reason=Reason.USER_ERROR, code=3, error_type="SystemExit", message="sys.exit(3) (in run)")
+SCRIPT_EXIT = Outcome(ok=False, reason=Reason.USER_ERROR, code=3, message="exited with code 3")
+SEGV = Outcome(ok=False, reason=Reason.USER_ERROR, code=139, message="ended by SIGSEGV")
+MEMORY = error("MemoryError", message="Unable to allocate 74.5 GiB (in run)", code=1)
+CUDA = error("RuntimeError", message="CUDA out of memory (in run)", code=1)
+IN_LOG = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message="exited with code 1", detail="MemoryError")
+SIGKILL = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
+SIGTERM = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="ended by SIGTERM")
+BY_KERNEL = dataclasses.replace(SIGKILL, clues=(Clue("kernel", "Out of memory: Killed process 7 (python)"),))
+
+
+def made(*roles, **tolerance):
+    return World(job(*(roles or ({"name": "w", "replicas": 2},)), faultTolerance=tolerance)).boot()
+
+
+def settled(world):
+    """Every restart is over, whatever backoff it waited for."""
+    world.settle()
+    while world.state.incidents and world.state.verdict is None:
+        world.tick()
+        world.settle()
+    return world
+
+
+def end(world, outcome, *, after=60.0, role="w", rank=0):
+    world.now += after
+    world.end(role, rank, outcome)
+    return settled(world)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "what"),
+    [
+        (EXIT, "the same exit code 3 twice"),
+        (SCRIPT_EXIT, "the same exit code 3 twice"),
+        (SEGV, "the same signal 11 twice"),
+        (MEMORY, SECOND),
+        (CUDA, SECOND),
+        (IN_LOG, "the same exit code 1 twice"),
+    ],
+)
+def test_the_second_same_end_ends_the_job(outcome, what):
+    world = end(made(), outcome)
+    assert world.state.phase is Phase.RUNNING
+    end(world, outcome)
+    assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.USER_ERROR_REPEATS)
+    assert what in world.state.verdict.message
+    assert "w/0: " in world.state.verdict.message
+
+
+@pytest.mark.parametrize("second", [SEGV, dataclasses.replace(EXIT, code=4), error(), CUDA])
+def test_another_end_is_no_repetition(second):
+    world = end(end(made(), EXIT), second)
+    assert world.state.phase is Phase.RUNNING
+
+
+def test_the_same_end_of_another_rank_is_no_repetition_but_of_a_world_it_is():
+    world = end(end(made(), EXIT), EXIT, rank=1)
+    assert world.state.phase is Phase.RUNNING
+    torch = {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
+    world = end(made(torch), SCRIPT_EXIT, role="t")
+    assert end(world, SCRIPT_EXIT, role="t", rank=1).state.verdict.reason == reasons.USER_ERROR_REPEATS
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(lambda w: dataclasses.replace(EXIT, step=5), id="its own step"),
+        pytest.param(lambda w: dataclasses.replace(EXIT, advanced=w.now + 30.0), id="a step of any role"),
+        pytest.param(lambda w: _saved(w) or EXIT, id="a checkpoint"),
+        pytest.param(lambda w: _much_later(w) or EXIT, id="an hour ready"),
+    ],
+)
+def test_progress_between_makes_it_a_failure_like_any_other(between):
+    world = end(made(), EXIT)
+    world.now += 1.0
+    world = end(world, between(world))
+    assert world.state.phase is Phase.RUNNING
+    assert end(world, EXIT, after=60.0).state.phase is Phase.FAILED
+
+
+def _saved(world):
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(RunId(1, 1), 3)))
+
+
+def _much_later(world):
+    world.now += 3600.0
+
+
+def test_a_step_that_was_told_before_the_first_end_is_no_progress():
+    world = made()
+    early = dataclasses.replace(EXIT, advanced=world.now + 5.0, step=4)
+    assert end(end(world, early), early).state.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize("reason", ["NodeLost", "NodeFrozen", "Preempted", "Network", "DeviceError"])
+def test_who_has_somebody_else_to_blame_goes_on(reason):
+    world = made()
+    for _ in range(4):
+        end(world, dataclasses.replace(SCRIPT_EXIT, reason=Reason(reason)), after=1.0)
+    assert world.state.verdict is None
+    end(end(world, EXIT), dataclasses.replace(SCRIPT_EXIT, reason=Reason(reason)))
+    assert end(world, EXIT).state.phase is Phase.RUNNING, "they are not in a row"
+
+
+@pytest.mark.parametrize("outcome", [SIGKILL, SIGTERM, BY_KERNEL, KILLED])
+def test_a_ready_rank_that_somebody_kills_goes_on(outcome):
+    world = made()
+    for _ in range(6):
+        end(world, outcome)
+    assert world.state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("outcome", [SIGKILL, SIGTERM, KILLED])
+def test_who_is_killed_before_it_was_ready_twice_ends_the_job(outcome):
+    world = made(backoff={"initialSeconds": 0})
+    world.kill("w", 0, outcome)  # it was ready
+    for _ in range(2):
+        assert world.state.verdict is None
+        while world.state.ranks["w", 0].phase is not RankPhase.STARTING:
+            world.deliver()
+        world.now += 40.0
+        world.kill("w", 0, outcome)
+        world.pending[:] = [event for event in world.pending if isinstance(event, ev.HostLost)]
+        world.deliver()
+    assert world.state.verdict.reason == reasons.USER_ERROR_REPEATS
+    assert "twice, with no progress between, both before it was ready" in world.state.verdict.message
+
+
+def test_a_host_that_is_lost_before_its_rank_began_is_no_life():
+    world = made(backoff={"initialSeconds": 0})
+    for life in (1, 2, 3):
+        world.send(ev.HostLost(host("w", 0), life, KILLED), after=1.0)
+        world.pending.clear()
+    assert world.state.errors["w", 0].short_lives == 1
+
+
+def test_an_end_that_is_told_when_the_rank_was_started_again_is_remembered_once():
+    torch = {"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2}
+    world = made(torch, backoff={"initialSeconds": 0})
+    peer = error("RuntimeError", message="Connection closed by peer [10.0.0.7]:1", code=1)
+    for _ in range(2):
+        assert world.state.verdict is None
+        before = world.state.ranks["t", 0].incarnation
+        end(world, peer, role="t", rank=1)
+        world.send(ev.RankEnded("t", 0, before, EXIT))
+    assert (world.state.verdict.reason, world.state.phase) == (reasons.USER_ERROR_REPEATS, Phase.STOPPING)
+
+
+@pytest.mark.parametrize("outcome", [SIGKILL, KILLED, BY_KERNEL])
+def test_three_short_lives_are_a_crash_loop_whoever_sent_the_signal(outcome):
+    world = made()
+    began = world.now
+    for _ in range(3):
+        assert world.state.verdict is None
+        end(world, outcome, after=0.5)
+    assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.CRASH_LOOP)
+    assert "3 lives in a row ended within 30 s of their start" in world.state.verdict.message
+    assert world.now - began < 60.0
+
+
+def test_short_lives_with_progress_or_a_long_one_between_are_no_crash_loop():
+    world = made()
+    for number in range(6):  # rollout/1 of a job whose trainer steps on
+        end(world, dataclasses.replace(SIGKILL, advanced=world.now + 4.0), after=5.0)
+        assert world.state.verdict is None, number
+    world = made()
+    for after in (5.0, 5.0, 31.0, 5.0, 5.0):
+        end(world, SIGKILL, after=after)
+    assert world.state.verdict is None
+
+
+def test_a_life_that_gets_more_memory_is_no_repetition():
+    role = {"name": "w", "resources": {"cpu": "1", "memory": "4Gi"}}
+    grows = {"restartPolicy": {"outOfMemory": {"maxMemory": "256Gi", "memoryFactor": "1.1"}}}
+    total = (("CPU", 64 * GRAIN), ("memory", 512 * 2**30 * GRAIN))
+    node = NodeView("n0", total, total, (("dljob.io/node-group", "any"),))
+    world = World(job({**role, **grows}), views=(node,)).boot()
+    for _ in range(4):
+        end(world, BY_KERNEL, after=1.0)
+    assert world.state.verdict is None
+    world = World(job(role), views=(node,)).boot()
+    for _ in range(3):
+        end(world, BY_KERNEL, after=1.0)
+    assert world.state.verdict.reason == reasons.CRASH_LOOP
+
+
+def test_a_rule_that_names_the_exit_code_goes_before_a_general_one_does_not():
+    named = {"rules": [{"name": "again", "onExitCodes": [3], "action": "RestartProcess"}]}
+    world = made(**named)
+    for _ in range(4):
+        end(world, EXIT)
+    assert world.state.verdict is None
+    general = {"rules": [{"name": "again", "action": "RestartProcess"}]}
+    assert end(end(made(**general), EXIT), EXIT).state.verdict.reason == reasons.USER_ERROR_REPEATS
+
+
+@pytest.mark.parametrize("named", ["Unknown", "Killed"])
+def test_a_rule_of_before_about_unknown_ends_is_about_killed_ones_too(named):
+    rules = {"rules": [{"name": "gone", "onReasons": [named], "action": "Fail"}]}
+    assert end(made(**rules), SIGKILL).state.verdict.reason == reasons.FAIL_RULE
+    other = {"rules": [{"name": "gone", "onReasons": ["Hang"], "action": "Fail"}]}
+    world = end(made(**other), SIGKILL)
+    assert (world.state.verdict, world.state.faults[-1].reason) == (None, "Killed")

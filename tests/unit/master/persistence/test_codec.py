@@ -1,0 +1,270 @@
+"""Events and states survive JSON exactly; journals fold to the state that wrote them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+from master_kit import UID, World, job, nodes
+
+from dljob.errors import JournalError
+from dljob.master.persistence import codec
+from dljob.master.persistence.changes import Written, changes
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import BudgetMark as Failure
+from dljob.master.state.state import JobState
+from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
+from dljob.master.transition import initial
+
+text = st.text(max_size=12)
+small = st.integers(0, 10**6)
+clues = st.lists(st.builds(Clue, text, text), max_size=2).map(tuple)
+outcomes = st.builds(
+    Outcome,
+    ok=st.booleans(),
+    reason=st.none() | st.sampled_from(Reason),
+    code=st.none() | small,
+    error_type=text,
+    frame=text,
+    message=text,
+    detail=text,
+    fatal=st.booleans(),
+    step=st.none() | small,
+    result=text,
+    clues=clues,
+)
+hosts = st.builds(HostId, text, st.integers(-1, 99))
+pairs = st.tuples(text, small)
+devices = st.lists(st.tuples(text, st.lists(text, max_size=3).map(tuple)), max_size=2).map(tuple)
+amounts = st.lists(pairs, max_size=3).map(tuple)
+views = st.builds(
+    NodeView,
+    id=text,
+    total=amounts,
+    free=amounts,
+    labels=st.lists(st.tuples(text, text)).map(tuple),
+    ip=text,
+    head=st.booleans(),
+)
+lives = st.builds(RunId, st.integers(1, 3), st.integers(1, 3))
+saved = st.builds(CheckpointId, lives, small)
+committed = st.builds(Committed, saved, st.floats(0, 2e9))
+EVENTS = st.one_of(
+    st.builds(ev.MasterStarted, small, text, text, st.booleans()),
+    st.builds(
+        ev.Carried,
+        small,
+        amounts,
+        amounts,
+        st.lists(st.tuples(text, st.lists(st.floats(0, 2e9), max_size=3).map(tuple))).map(tuple),
+        st.none() | small,
+        text,
+        st.lists(st.tuples(text, committed), max_size=2).map(tuple),
+    ),
+    st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
+    st.builds(
+        ev.ShardsTold,
+        st.sampled_from(["d", "e"]),
+        st.just(9),
+        st.just(2),
+        st.just(1),
+        st.just("w/1"),
+        st.just("w"),
+        st.integers(0, 4),
+        st.integers(0, 3),
+        lives,
+        st.booleans(),
+        st.lists(st.tuples(small, small, st.none() | small), max_size=2).map(tuple),
+        st.integers(0, 3),
+    ),
+    st.builds(
+        ev.CheckpointDecided,
+        st.sampled_from(["t", "w/1", "x"]),
+        lives,
+        st.none() | saved,
+        st.none() | small,
+        st.just(("x",)),
+    ),
+    st.builds(ev.NodeFrozen, text, st.floats(0, 1e6)),
+    st.builds(ev.NodeThawed, text),
+    st.builds(ev.CopiesSaved, text, text),
+    st.builds(ev.RelaunchTold, text, text),
+    st.builds(ev.GroupAsked, text, text, text, st.booleans()),
+    st.builds(ev.JournalReported, text, text),
+    st.builds(
+        ev.NodesSeen,
+        st.lists(views, max_size=3).map(tuple),
+        st.lists(st.tuples(text, st.floats(0, 1e9)), max_size=2).map(tuple),
+    ),
+    st.builds(ev.UnitReserved, text, small, text),
+    st.builds(ev.UnitRefused, text, small, text),
+    st.builds(ev.HostReady, hosts, small, text, small, text, devices, text, text),
+    st.builds(ev.HostLost, hosts, small, outcomes, st.none() | st.floats(0, 1e9)),
+    st.builds(ev.SpareReady, text, text, small, small, text, small, text),
+    st.builds(ev.SpareLost, text, text, small, small),
+    st.builds(ev.RankReady, text, small, small, small, st.none() | small),
+    st.builds(ev.Stepped, text, small, small, small),
+    st.builds(ev.RankEnded, text, small, small, outcomes),
+    st.builds(ev.CauseLearned, text, clues, small),
+    st.builds(ev.Commanded, text, text, text, text, small),
+    st.builds(ev.Tick),
+    st.builds(ev.Released),
+)
+
+
+@given(EVENTS)
+def test_an_event_is_the_same_after_json(event):
+    assert codec.decode_event(json.loads(json.dumps(codec.encode_event(event)))) == event
+
+
+@given(EVENTS)
+def test_any_event_at_any_time_gives_a_state_that_is_the_same_after_json(event):
+    world = WORLDS[0]
+    step = codec.transition(world.state, event, 2000.5)
+    data = json.loads(json.dumps(codec.encode_state(step.state)))
+    assert codec.decode_state(data, world.state.job) == step.state
+
+
+def a_busy_job():
+    made = job(
+        {"name": "t", "type": "Elastic", "replicas": 2, "minReplicas": 1, "comm": {"preCheck": True}},
+        {"name": "w", "driver": False, "replicas": 3},
+        faultTolerance={"spares": {"processesPerNode": 1}},
+    )
+    world = World(made, views=nodes(3, cpus=2)).boot()
+    world.now += 0.125
+    world.kill("w", 1)
+    world.settle()
+    world.now += 20
+    world.kill("w", 1)
+    world.end("t", 0, Outcome(ok=False, reason=Reason.USER_ERROR, error_type="E", frame="f", step=3))
+    world.settle()
+    world.send(ev.Commanded("c", "restart", "w/0"))
+    world.send(ev.CauseLearned("node/n0", (Clue("notice", "it is taken back"),)))
+    world.send(ev.Carried(1, restarts=(("Job", 2),)))
+    world.send(ev.CheckpointCommitted("t", CheckpointId(RunId(1, 1), 3)))
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), CheckpointId(RunId(1, 1), 3), 5))
+    for done in (), ((0, 2, 1),):
+        world.send(ev.ShardsTold("d", 9, 2, 1, "w/0", "w", 0, 1, RunId(1, 1), saves=True, done=done, want=2))
+    world.send(ev.GroupAsked("abc", "w/0", "it needs more than there is"))
+    world.freeze_node(world.state.units["w/1"].node)
+    world.settle()
+    return world
+
+
+WORLDS = [a_busy_job()]
+
+
+def test_a_busy_state_uses_every_table():
+    state = WORLDS[0].state
+    empty = {f.name for f in fields(JobState) if not getattr(state, f.name)}
+    assert empty == {"verdict", "ended_at", "result"}
+
+
+def test_a_journal_folds_to_the_state_that_wrote_it():
+    world = a_busy_job()
+    rebuilt = codec.replay(world.plan, world.spec, UID, world.journal, start=world.start)
+    assert rebuilt == world.state
+    assert rebuilt.wake == world.state.wake
+
+
+def test_a_snapshot_stands_for_what_was_before_it(monkeypatch):
+    monkeypatch.setattr(codec, "CHUNK", 500)
+    world = a_busy_job()
+    chunks = codec.snapshot_records(world.state, world.now)
+    assert len(chunks) > 3
+    assert all(len(chunk["d"]) <= 500 for chunk in chunks)
+    known = len(world.journal)
+    world.settle()
+    records = [*chunks, {"k": "note", "text": "of no concern here"}, *world.journal[known:]]
+    assert codec.replay(world.plan, world.spec, UID, json.loads(json.dumps(records)), start=0.0) == world.state
+
+
+def test_a_snapshot_that_was_cut_short_counts_for_nothing(monkeypatch):
+    monkeypatch.setattr(codec, "CHUNK", 500)
+    world = a_busy_job()
+    chunks = codec.snapshot_records(world.state, world.now)
+    whole = [*world.journal, *chunks[:-1], *chunks]
+    assert codec.replay(world.plan, world.spec, UID, whole, start=world.start) == world.state
+    cut = [*world.journal, *chunks[:-1]]
+    assert codec.replay(world.plan, world.spec, UID, cut, start=world.start) == world.state
+
+
+def test_another_version_of_a_snapshot_is_refused_with_both_named():
+    plan, spec = job({"name": "w"})
+    state = initial(plan, spec, UID, 0.0)
+    with pytest.raises(JournalError, match="version 7; this dljob reads version 1"):
+        codec.decode_state({**codec.encode_state(state), "v": 7}, state.job)
+
+
+def test_an_event_of_another_version_is_refused():
+    with pytest.raises(JournalError, match="unknown event 'Earthquake'"):
+        codec.decode_event({"t": "Earthquake"})
+
+
+def laid(before, after):
+    """A state as somebody reads it who knows the one before it, and what changed."""
+    written = Written(json.loads(json.dumps(codec.encode_state(before))))
+    written.lay(json.loads(json.dumps(changes(before, after))))
+    return codec.decode_state(written.data(), after.job)
+
+
+@given(EVENTS)
+def test_what_any_event_changes_makes_the_state_of_the_one_before(event):
+    state = WORLDS[0].state
+    after = codec.transition(state, event, 2000.5).state
+    assert laid(state, after) == after
+    assert laid(after, state) == state
+
+
+def test_changes_one_after_another_make_the_state_of_a_busy_job():
+    world = a_busy_job()
+    state = initial(world.plan, world.spec, UID, world.start)
+    written = Written(codec.encode_state(state))
+    for record in world.journal:
+        after = codec.transition(state, codec.decode_event(record["e"]), record["at"]).state
+        written.lay(json.loads(json.dumps(changes(state, after))))
+        state = after
+    read = codec.decode_state(json.loads(json.dumps(written.data())), state.job)
+    assert (read, read.wake) == (world.state, world.state.wake)
+    assert changes(state, state) is None
+
+
+def test_a_change_is_small_where_little_changes():
+    """A job of 100 ranks tells of the one that ended, and not of the others."""
+    world = World(job({"name": "w", "replicas": 100}, name="big"), views=nodes(4)).boot()
+    before = world.state
+    after = codec.transition(before, ev.RankEnded("w", 7, 1, Outcome(ok=True)), world.now).state
+    assert len(json.dumps(changes(before, after))) < 1500
+
+
+def test_items_in_the_middle_of_an_array_change_alone():
+    state = WORLDS[0].state
+    marks = {"w": tuple(Failure(float(at)) for at in range(9))}
+    before = evolve(state, marks=Map(marks))
+    after = evolve(state, marks=Map({"w": (*marks["w"][:4], Failure(44.0), *marks["w"][5:])}))
+    assert changes(before, after) == ["d", {"marks": ["m", [["w", ["s", 4, 4, [{"at": 44.0, "node": ""}]]]], []]}]
+    assert laid(before, after) == after
+
+
+NO_CHANGES = (
+    ["w", 1],
+    [],
+    ["d", {"marks": ["s", 1, 2, []]}],
+    ["d", 7],
+    ["m", [], []],
+    ["m", 7],
+    ["d", {"attempt": ["d", {"a": ["v", 1]}]}],
+)
+
+
+@pytest.mark.parametrize("change", [*({"search": one} for one in NO_CHANGES), {"hosts": ["m", [7], []]}])
+def test_a_change_that_is_none_is_refused(change):
+    with pytest.raises(JournalError, match="a change does not fit"):
+        Written(codec.encode_state(WORLDS[0].state)).lay(["d", change])

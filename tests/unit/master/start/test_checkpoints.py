@@ -1,0 +1,183 @@
+"""Checkpoints in the journal: what counts, what is refused, what was lost; handed on to the next attempt."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from master_kit import KILLED, UID, World, job
+
+from dljob.master.placement import previous_attempt as carrying
+from dljob.master.placement.previous_attempt import carried, carry
+from dljob.master.start import checkpoints
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence
+from dljob.master.status import brief
+from dljob.telemetry import reasons
+
+A, B, C = RunId(1, 1), RunId(1, 2), RunId(1, 3)
+MADE = job({"name": "t", "type": "Elastic", "replicas": 2}, {"name": "w", "driver": False, "replicas": 2})
+
+
+@pytest.fixture
+def world():
+    return World(MADE).boot()
+
+
+def steps(world, name="t"):
+    return [one.mark.step for one in world.state.saves.get(name, Saves()).committed]
+
+
+def shown(world):
+    progress = brief(world.state, world.now, {})["progress"]
+    return progress["lastCheckpointStep"], progress["lastCheckpointTime"]
+
+
+def test_the_last_two_count_and_the_last_is_shown(world):
+    assert shown(world) == (None, None)
+    for step in (1, 2, 2, 3):
+        world.send(ev.CheckpointCommitted("t", CheckpointId(A, step)), after=1)
+    assert steps(world) == [2, 3]
+    assert shown(world) == (3, "1970-01-01T00:16:44.000Z")
+
+
+def test_of_the_first_driver_role_if_it_saves_else_of_whoever_saved_last(world):
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 9)), after=1)
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 8)), after=1)
+    assert shown(world)[0] == 8
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 3)))
+    assert shown(world)[0] == 3
+    before = world.state
+    world.send(ev.CheckpointCommitted("x", CheckpointId(A, 3)))
+    world.send(ev.CheckpointDecided("x/0", B, None))
+    assert world.state == before
+
+
+def test_an_old_process_is_refused_what_its_successor_went_on_without(world):
+    for step in (1, 2, 3):
+        world.send(ev.CheckpointCommitted("t", CheckpointId(A, step)))
+    world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 2), 3))
+    assert steps(world) == [2]
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 4)))
+    assert steps(world) == [2]
+    assert [n.target for n in world.notes(reasons.CHECKPOINT_REFUSED)] == ["t"]
+    assert checkpoints.refused(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has gone on from step 2 of life 1.1"
+    world.send(ev.CheckpointCommitted("t", CheckpointId(B, 3)))
+    assert steps(world) == [2, 3]
+
+
+def test_the_first_word_on_a_life_counts_and_an_old_life_has_none(world):
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 1)))
+    world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 1)))
+    world.send(ev.CheckpointDecided("t", B, None))
+    assert world.state.saves["t"].decision(B) == RestoreDecision(B, CheckpointId(A, 1))
+    world.send(ev.CheckpointDecided("t", A, None))
+    assert world.state.saves["t"].decision(A) is None
+    assert checkpoints.superseded(world.state, "t", A) == "life 1.2 of t has begun"
+    assert checkpoints.superseded(world.state, "t", C) == ""
+    assert steps(world) == [1]
+
+
+def test_what_was_lost_is_told_with_the_fault(world):
+    world.send(ev.CheckpointDecided("t", A, None, None))
+    assert world.notes(reasons.CHECKPOINT_RESTORED) == []
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 40)))
+    world.kill("t", 1)
+    world.settle()
+    world.send(ev.MasterStarted(2))
+    world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 40), 47))
+    faults = {fault.target: fault.lost for fault in world.state.faults}
+    assert faults["master"] is None
+    assert brief(world.state, world.now, {})["recentFaults"][0]["lostSteps"] == 7
+    (note,) = world.notes(reasons.CHECKPOINT_RESTORED)
+    assert note.message == "life 1.2 goes on from step 40 of life 1.1; it had come to step 47, 7 of them lost"
+
+
+def test_of_ranks_that_save_alone_the_greatest_loss_is_told_and_nothing_is_claimed_without_a_fault(world):
+    world.send(ev.CheckpointDecided("w/0", B, None, 5))
+    assert [n.message for n in world.notes(reasons.CHECKPOINT_RESTORED)] == [
+        "life 1.2 begins anew: there is no checkpoint; it had come to step 5, 5 of them lost"
+    ]
+    assert world.state.faults == ()
+    world.end("w", 1, KILLED)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/1", B, None, 9))
+    world.send(ev.CheckpointDecided("w/0", C, None, 2))
+    world.send(ev.CheckpointDecided("w/1", C, None, None))
+    assert world.state.faults[-1].lost == 9
+
+
+lives = st.builds(RunId, st.just(1), st.integers(1, 4))
+marks = st.builds(CheckpointId, lives, st.integers(0, 4))
+happenings = st.lists(
+    st.builds(ev.CheckpointCommitted, st.just("t"), marks)
+    | st.builds(ev.CheckpointDecided, st.just("t"), lives, st.none() | marks),
+    max_size=12,
+)
+
+
+@given(happenings)
+def test_whatever_comes_in_whatever_order_nothing_void_is_taken_for_a_checkpoint(told):
+    world = World(MADE)
+    made = {}
+    for event in told:
+        world.send(event)
+        own = world.state.saves.get("t", Saves())
+        for decision in own.decisions:
+            assert made.setdefault(decision.life, decision.chosen) == decision.chosen
+        assert not any(fence(one.mark, own.decisions) for one in own.committed)
+        assert list(own.committed) == sorted(own.committed, key=lambda one: one.mark)
+        assert len(own.committed) <= checkpoints.KEPT
+        if isinstance(event, ev.CheckpointCommitted) and not checkpoints.refused(world.state, "t", event.mark):
+            assert own.last is not None
+            assert own.last.mark >= event.mark
+
+
+def test_the_last_checkpoint_is_handed_on(world):
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 40)))
+    told = carry(world.state)
+    assert told == {"v": 1, "checkpoints": {"t": [1, 1, 40, 1000.0]}}
+    text = json.dumps({"job": UID, "attempt": 1, "state": told})
+    nxt = World(job({"name": "t", "type": "Elastic", "replicas": 2}))
+    nxt.now = 999.0
+    nxt.send(ev.CheckpointCommitted("t", CheckpointId(RunId(2, 1), 41)))
+    nxt.send(carried(text, UID, 2))
+    assert nxt.state.saves["t"].committed == (
+        Committed(CheckpointId(A, 40), 999.0),
+        Committed(CheckpointId(RunId(2, 1), 41), 999.0),
+    )
+    assert shown(nxt)[0] == 41
+    strange = json.dumps({"job": UID, "attempt": 1, "state": {"v": 1, "checkpoints": {"x": [1, 1, 40, 1000.0]}}})
+    other = World(MADE)
+    other.send(carried(strange, UID, 2))
+    assert not other.state.saves
+    wrong = {"v": 1, "checkpoints": {"t": [1, 1, 40, float("inf")]}}
+    assert "not finite" in carried(json.dumps({"job": UID, "attempt": 1, "state": wrong}), UID, 2).why
+
+
+def test_of_many_worlds_the_newest_are_handed_on(world, monkeypatch):
+    monkeypatch.setattr(carrying, "WORLDS", 1)
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)), after=1)
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 2)), after=1)
+    assert list(carry(world.state)["checkpoints"]) == ["w/1"]
+
+
+def test_what_is_damaged_on_disk_is_told_with_the_decision(world):
+    world.send(ev.CheckpointDecided("t", B, None, 5, ("step 4 of life 1.1 is passed over: its manifest is damaged",)))
+    (damaged,) = world.notes(reasons.CHECKPOINT_DAMAGED)
+    assert (damaged.target, damaged.message) == ("t", "step 4 of life 1.1 is passed over: its manifest is damaged")
+    (restored,) = world.notes(reasons.CHECKPOINT_RESTORED)
+    assert restored.message.startswith("life 1.2 begins anew: no checkpoint can be read; it had come to step 5")
+
+
+def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
+    first, again = CheckpointId(A, 3), CheckpointId(A, 3, 7)
+    assert (str(first), str(again)) == ("step 3 of life 1.1", "step 3, revision 7 of life 1.1")
+    assert [CheckpointId.of(mark.json()) for mark in (first, again)] == [first, again]
+    world.send(ev.CheckpointCommitted("t", first))
+    world.send(ev.CheckpointCommitted("t", again))
+    assert [one.mark for one in world.state.saves["t"].committed] == [first, again]
+    world.send(ev.CheckpointDecided("t", B, first))
+    assert checkpoints.refused(world.state, "t", again) == "life 1.2 has gone on from step 3 of life 1.1"

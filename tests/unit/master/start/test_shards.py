@@ -1,0 +1,390 @@
+"""Data positions: every position once, whoever dies, as far as the checkpoints tell that are left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+from master_kit import KILLED, UID, World, job
+
+from dljob.master.persistence.changes import changes
+from dljob.master.placement.previous_attempt import carried, carry
+from dljob.master.start import shards
+from dljob.master.state import events as ev
+from dljob.master.state import shard_table
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.shard_table import Acked, ShardLeases, ShardTable
+from dljob.master.state.views import Outcome
+from dljob.telemetry import reasons
+
+A, B, C = RunId(1, 1), RunId(1, 2), RunId(1, 3)
+LONE = job({"name": "w", "replicas": 2})
+WORLD = job({"name": "t", "type": "Elastic", "replicas": 2})
+
+
+@pytest.fixture
+def world():
+    return World(LONE).boot()
+
+
+def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, **sizes):
+    spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, **sizes}
+    own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
+    name = role if role == "t" else f"{role}/{rank}"
+    event = ev.ShardsTold(
+        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, done=tuple(done), want=want
+    )
+    world.send(event)
+    return shards.runs_of(world.state, spec["name"], (role, rank), own)
+
+
+def feed(world) -> ShardTable:
+    return world.state.feeds["d"]
+
+
+def acked(world):
+    return [(one.start, one.end) for one in feed(world).acked]
+
+
+def test_shards_are_leased_in_order_and_end_with_the_epoch(world):
+    assert tell(world, 0, want=2, epochs=2) == ((0, 4), (4, 8))
+    assert tell(world, 0, want=2, epochs=2) == ((0, 4), (4, 8))
+    assert tell(world, 1, want=9, epochs=2) == ((8, 10), (10, 14), (14, 18), (18, 20))
+    assert not feed(world).todo
+    assert tell(world, 1, want=9, epochs=2, done=[(8, 10, None), (8, 10, None), (0, 4, None)]) == (
+        (10, 14), (14, 18), (18, 20),
+    )  # fmt: skip
+    assert not feed(world).over
+    tell(world, 0, want=0, epochs=2, done=[(0, 4, None), (4, 8, None)])
+    tell(world, 1, want=0, epochs=2, done=[(10, 14, None), (14, 18, None), (18, 20, None)])
+    assert feed(world).over
+    assert acked(world) == []
+
+
+def test_what_a_dead_process_held_is_leased_to_the_next_who_asks(world):
+    tell(world, 0, want=2)
+    world.kill("w", 0)
+    world.settle()
+    assert tell(world, 1, want=9) == ((0, 4), (4, 8), (8, 10))
+    assert tell(world, 0, want=9) == ()
+    assert tell(world, 0, want=9, incarnation=1, done=[(0, 4, None)]) == ()
+
+
+def test_of_a_process_that_saves_it_is_known_when_its_successor_goes_on(world):
+    tell(world, 0, want=2, saves=True)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, -1)])
+    world.kill("w", 0)
+    world.settle()
+    assert tell(world, 1, want=1) == ((8, 10),)
+    tell(world, 0, want=0, incarnation=1, done=[(4, 8, 3)])  # its saver tells it after its death
+    world.send(ev.CheckpointDecided("w/0", B, CheckpointId(A, 3)))
+    assert [n.message for n in world.notes(reasons.DATA_RETURNED)] == ["4 samples of d are handed out again"]
+    assert acked(world) == [(0, 4)]
+    assert tell(world, 0, want=9, life=B, saves=True) == ((4, 8),)
+
+
+def test_without_a_decision_the_first_question_of_the_next_process_says_the_same(world):
+    tell(world, 0, want=2, saves=True)
+    world.kill("w", 0)
+    world.settle()
+    assert feed(world).held["w", 0].runs == ((0, 4), (4, 8))
+    assert tell(world, 0, want=1, life=B) == ((0, 4),)
+    assert feed(world).todo == ((4, 10),)
+
+
+def test_a_rank_that_ends_for_good_gives_back_what_it_held(world):
+    tell(world, 0, want=2, saves=True)
+    world.end("w", 0, Outcome(ok=True))
+    world.settle()
+    assert feed(world).todo == ((0, 10),)
+    assert tell(world, 0, want=2) == ()
+
+
+def test_a_life_that_was_followed_gets_nothing(world):
+    world.send(ev.CheckpointDecided("w/0", B, None))
+    assert tell(world, 0, want=2, life=A) == ()
+    assert tell(world, 0, want=2, life=B) == ((0, 4), (4, 8))
+
+
+def test_what_is_in_the_oldest_checkpoint_is_forgotten_and_comes_back_only_if_none_is_left():
+    world = World(WORLD).boot()
+    one = {"role": "t", "saves": True}
+    tell(world, 0, want=1, **one)
+    tell(world, 1, want=1, **one)
+    tell(world, 0, want=0, done=[(0, 4, -1)], **one)
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 1)))
+    assert (acked(world), dict(feed(world).settled)) == ([], {"t": ((0, 4),)})
+    tell(world, 1, want=0, done=[(4, 8, 1)], **one)
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 2)))
+    assert acked(world) == [(4, 8)]
+    world.send(ev.CheckpointDecided("t", B, CheckpointId(A, 2)))
+    assert feed(world).todo == ((8, 10),)
+    world.send(ev.CheckpointDecided("t", C, None))
+    assert feed(world).todo == ((0, 10),)
+    assert not feed(world).settled
+
+
+def test_of_ranks_that_save_alone_what_is_settled_is_not_remembered(world):
+    tell(world, 0, want=1, saves=True)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, -1)])
+    world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 1)))
+    assert acked(world) == [(0, 4)]
+    world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)))
+    assert (acked(world), dict(feed(world).settled)) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"size": 11}, "it is 10 samples in shards of 4, 1 times, and not 11 samples in shards of 4, 1 times"),
+        ({"name": "e", "shard": 0}, "its size, shard size and epochs are whole numbers from 1"),
+        ({"rank": 7}, "there is no rank w/7"),
+        ({"name": "f"}, "there are 1 data sets already; all ranks that share one give it the same name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(world, monkeypatch, change, why):
+    tell(world, 0, want=1)
+    if change == {"name": "f"}:
+        monkeypatch.setattr(shards, "FEEDS", 1)
+    event = replace(world.told[-1], **change)
+    before = world.state
+    assert shards.refused(before, event) == why
+    world.send(event)
+    assert world.state == before
+
+
+def test_the_next_attempt_goes_on_from_there(world):
+    tell(world, 0, want=2, saves=True)
+    tell(world, 0, want=0, saves=True, done=[(0, 4, 5)])
+    told = carry(world.state)
+    assert told["data"] == {"d": [10, 4, 1, [[4, 10]], [["w/0", 1, 1, 5, 0, 4]]]}
+    text = json.dumps({"job": UID, "attempt": 1, "state": told})
+    after = World(LONE).boot()
+    after.send(carried(text, UID, 2))
+    assert feed(after).todo == ((4, 10),)
+    after.send(ev.CheckpointDecided("w/0", RunId(2, 1), CheckpointId(A, 5)))
+    assert feed(after).todo == ((0, 10),)
+    tell(after, 1, name="d", want=1, life=RunId(2, 1))
+    again = replace(after.state, carried=False)
+    assert shards.carry(again)["d"][3] == [[0, 10]]
+    late = World(LONE).boot()
+    tell(late, 0, want=1)
+    late.send(carried(text, UID, 2))
+    assert feed(late).todo == ((4, 10),)
+
+
+def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_had_in_them():
+    world, one = World(WORLD).boot(), {"role": "t", "saves": True}
+    tell(world, 0, want=1, **one)
+    tell(world, 0, want=0, done=[(0, 4, -1)], **one)
+    world.send(ev.CheckpointCommitted("t", CheckpointId(A, 1)))
+    text = json.dumps({"job": UID, "attempt": 1, "state": carry(world.state)})
+    for chosen, todo in ((None, ((0, 10),)), (CheckpointId(A, 1), ((4, 10),))):
+        after = World(WORLD).boot()
+        after.send(carried(text, UID, 2))
+        after.send(ev.CheckpointDecided("t", RunId(2, 1), chosen))
+        assert feed(after).todo == todo
+
+
+def test_what_was_handed_on_short_comes_back_once(monkeypatch):
+    """Joining neighbours took in what was not done: it is still to be done once."""
+    monkeypatch.setattr(shards, "ROWS", 1)
+    full = ShardTable(10, 1, 1, ((2, 3), (8, 10)), settled=Map({"t": ((0, 2), (3, 8))}))
+    told = json.loads(json.dumps({"d": shards._carry(full)}))
+    ((_, after),) = shards.carried(told)
+    again, count = shard_table.restored(after, "t", RunId(2, 1), None)
+    assert (again.todo, count) == (((0, 10),), 8)
+
+
+def test_what_is_long_is_handed_on_short_and_done_again(monkeypatch):
+    monkeypatch.setattr(shards, "ROWS", 2)
+    many = tuple(Acked("w/0", CheckpointId(A, n), n, n + 1) for n in (1, 3, 20, 30))
+    full = ShardTable(100, 1, 1, ((0, 1), (5, 10), (40, 50)), acked=many)
+    (_, _, _, todo, rows) = shards._carry(full)
+    assert todo == [[0, 10], [40, 50]]
+    assert [row[4:] for row in rows] == [[20, 21], [30, 31]]
+    inside = replace(full, acked=(*many, Acked("w/0", CheckpointId(A, 9), 4, 5)), todo=((0, 1), (5, 6), (50, 51)))
+    assert [row[4:] for row in shards._carry(inside)[4]] == [[30, 31]]
+
+
+# -- the law
+
+
+@st.composite
+def stories(draw):
+    return [
+        draw(
+            st.tuples(
+                st.sampled_from(["ask", "ask", "ask", "do", "do", "save", "commit", "die"]),
+                st.integers(0, 1),
+                st.integers(0, 3),
+            )
+        )
+        for _ in range(draw(st.integers(0, 40)))
+    ]
+
+
+class Trainers:
+    """Two ranks that save each by itself; what each has in its hands, its memory and its checkpoints."""
+
+    def __init__(self):
+        self.feed = shard_table.made(7, 2, 2)
+        self.life = [1, 1]
+        self.step = [-1, -1]
+        self.seen = [[], []]
+        """What the model of a rank has been trained on, in the lineage that it is in."""
+        self.saved = [{}, {}]
+        """(life, step) -> what the model had seen."""
+
+    def held(self, rank):
+        found = self.feed.held.get(("w", rank))
+        return found.runs if found else ()
+
+    def ask(self, rank, many):
+        who = self.feed.held.get(("w", rank)) or ShardLeases(
+            f"w/{rank}", self.life[rank], RunId(1, self.life[rank]), saves=True
+        )
+        self.feed = shard_table.take(self.feed, ("w", rank), who, many)
+
+    def do(self, rank, which):
+        runs = self.held(rank)
+        if runs:
+            run = runs[which % len(runs)]
+            self.seen[rank] = [*self.seen[rank], *range(*run)]
+            self.feed = shard_table.done(self.feed, ("w", rank), self.life[rank], run, self.step[rank])
+
+    def save(self, rank, _):
+        self.step[rank] += 1
+        self.saved[rank][self.life[rank], self.step[rank]] = self.seen[rank]
+
+    def commit(self, rank, _):
+        if self.saved[rank]:
+            self.saved[rank] = dict(sorted(self.saved[rank].items())[-2:])
+            oldest = CheckpointId(RunId(1, min(self.saved[rank])[0]), min(self.saved[rank])[1])
+            self.feed = shard_table.settled(self.feed, f"w/{rank}", oldest, remember=True)
+
+    def die(self, rank, which):
+        """Its next life goes on from any checkpoint that is left, or from none."""
+        left = [None, *sorted(self.saved[rank])]
+        chosen = left[-1 - which % len(left)]
+        self.life[rank] += 1
+        self.step[rank] = -1
+        self.seen[rank] = self.saved[rank][chosen] if chosen else []
+        self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if chosen and mark <= chosen}
+        mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])
+        self.feed, _ = shard_table.restored(self.feed, f"w/{rank}", RunId(1, self.life[rank]), mark)
+
+    def check(self):
+        todo = [p for run in self.feed.todo for p in range(*run)]
+        held = [p for rank in (0, 1) for run in self.held(rank) for p in range(*run)]
+        assert sorted([*todo, *held, *self.seen[0], *self.seen[1]]) == list(range(14))
+        assert list(self.feed.todo) == sorted(self.feed.todo)
+
+
+@pytest.mark.parametrize("rows", [0, shard_table.ROWS])
+@given(story=stories())
+def test_whoever_dies_and_goes_on_from_wherever_each_position_is_in_one_model_once(rows, story):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_table, "ROWS", rows)
+        live(story)
+
+
+def live(story):
+    them = Trainers()
+    for what, rank, how in story:
+        getattr(them, what)(rank, how)
+        them.check()
+    while not them.feed.over:
+        for rank in (0, 1):
+            them.ask(rank, 1)
+            them.do(rank, 0)
+    assert sorted(them.seen[0] + them.seen[1]) == list(range(14))
+
+
+def turns(feed, worlds, shards):
+    """Worlds that never save take turns, a shard each."""
+    for number in range(shards):
+        rank = number % worlds
+        who = feed.held.get(("w", rank)) or ShardLeases(f"w/{rank}", 1, A, saves=True)
+        feed = shard_table.take(feed, ("w", rank), who, 1)
+        (run,) = feed.held["w", rank].runs
+        feed = shard_table.done(feed, ("w", rank), 1, run, -1)
+    return feed
+
+
+def test_what_is_known_of_a_data_set_does_not_grow_with_it():
+    epochs, worlds = 3, 7
+    feed = turns(shard_table.made(1000, 1, epochs), worlds, 3000)
+    assert feed.over
+    assert sum(one.end - one.start for one in feed.acked) == 3000
+    assert len(feed.acked) < shard_table.ROWS + 2 * worlds * 10 * epochs
+    assert feed.acked[:1023] == turns(shard_table.made(1000, 1, epochs), worlds, 1023).acked
+
+
+def test_a_shard_that_is_done_changes_one_row_of_the_journal():
+    feed = turns(shard_table.made(1000, 1, 1), 7, 600)
+    after = shard_table.done(shard_table.take(feed, ("w", 0), feed.held["w", 0], 1), ("w", 0), 1, (600, 601), -1)
+    state = World(LONE).state
+    before, now = (replace(state, feeds=Map({"d": one})) for one in (feed, after))
+    assert len(json.dumps(changes(before, now))) < 1000
+
+
+def test_a_world_stays_in_a_stretch_of_its_own_and_in_its_epoch(monkeypatch):
+    monkeypatch.setattr(shard_table, "ROWS", 1)
+    first = turns(shard_table.made(100, 10, 2), 1, 1)
+    other = shard_table.take(first, ("w", 1), ShardLeases("w/1", 1, A, saves=True), 3)
+    assert other.held["w", 1].runs == ((50, 60), (60, 70), (70, 80))
+    assert shard_table.take(other, ("w", 0), other.held["w", 0], 2).held["w", 0].runs == ((10, 20), (20, 30))
+    rest = shard_table.take(other, ("w", 1), other.held["w", 1], 99)
+    assert rest.todo == ()
+    assert sorted(rest.held["w", 1].runs) == [(n, n + 10) for n in range(10, 200, 10)]
+    assert rest.held["w", 1].runs.index((190, 200)) > rest.held["w", 1].runs.index((10, 20))
+
+
+def test_rows_of_a_journal_of_before_were_in_no_order():
+    before = ShardTable(
+        10, 1, 1, ((5, 10),), acked=(Acked("w/0", CheckpointId(A, -1), 3, 5), Acked("w/1", CheckpointId(A, -1), 0, 3))
+    )
+    ((_, read),) = shards.carried(json.loads(json.dumps({"d": shards._carry(before)})))
+    feed = turns(read, 2, 5)
+    assert sorted(p for one in feed.acked for p in range(one.start, one.end)) == list(range(10))
+    again, count = shard_table.restored(feed, "w/1", B, None)
+    assert count == sum(one.end - one.start for one in feed.acked if one.world == "w/1")
+    assert not [one for one in again.acked if one.world == "w/1"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ask", "done", "kill", "master"]), st.integers(0, 1)), max_size=25))
+def test_in_a_whole_job_every_position_is_leased_once_until_it_is_done(story):
+    world = World(LONE).boot()
+    out = set()
+    for what, rank in story:
+        own = world.state.ranks["w", rank]
+        if what == "ask":
+            out |= set(tell(world, rank, want=1))
+        elif what == "done":
+            held = shards.runs_of(world.state, "d", ("w", rank), own.incarnation) if "d" in world.state.feeds else ()
+            tell(world, rank, want=0, done=[(*run, None) for run in held])
+        elif what == "kill" and own.phase.live:
+            world.kill("w", rank)
+            world.settle()
+        else:
+            world.send(ev.MasterStarted(world.state.epoch + 1))
+        if world.state.verdict is not None or "d" not in world.state.feeds:
+            continue
+        now = feed(world)
+        pieces = [*now.todo, *(run for held in now.held.values() for run in held.runs)]
+        spots = [p for run in pieces for p in range(*run)]
+        assert len(spots) == len(set(spots))
+
+
+def test_a_holder_that_is_not_there_has_nothing_to_give_back():
+    one = shard_table.made(4, 2, 1)
+    assert shard_table.returned(one, ("w", 0)) is one
+    assert shard_table.take(replace(one, todo=()), ("w", 0), ShardLeases("w/0", 1, A, saves=False), 2).held == Map(
+        {("w", 0): ShardLeases("w/0", 1, A, saves=False)}
+    )
+    assert KILLED.ok is False

@@ -1,0 +1,406 @@
+"""Where the time of each rank goes: from which event to which, to the microsecond."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_kit import check_ledger
+from master_kit import KILLED, UID, World, job, nodes
+
+from dljob.master.ledger.rules import account_of, micros
+from dljob.master.ledger.view import permille, shown
+from dljob.master.persistence.codec import decode_state, encode_state, replay
+from dljob.master.state import events as ev
+from dljob.master.state import ledger
+from dljob.master.state.ledger import WINDOW_US, Account, Ledger, Move, booked, goodput, opened, owed, totals
+from dljob.master.state.views import HostId, Outcome, Reason
+from dljob.master.status import status
+
+SECOND = 10**6
+
+
+def spent(world, role="w"):
+    """Account -> seconds of a role until now."""
+    return {a.value: t / SECOND for a, t in totals(world.state.ledger, role, micros(world.state, world.now)).items()}
+
+
+def counters(world, role="w"):
+    """What the metrics show."""
+    at = micros(world.state, world.now)
+    lacking = owed(world.state.ledger, role, at)
+    return {account: total + lacking.get(account, 0) for account, total in totals(world.state.ledger, role, at).items()}
+
+
+def pending(world, kind):
+    """The answer of a kind that has not arrived yet."""
+    return next(event for event in world.pending if isinstance(event, kind))
+
+
+def deliver(world, kind, after=0.0):
+    """Let the first answer of a kind arrive."""
+    event = pending(world, kind)
+    world.pending.remove(event)
+    world.send(event, after=after)
+
+
+def ready_with_goal(world, goal, after=0.0):
+    """The rank is ready, and told steps before."""
+    event = pending(world, ev.RankReady)
+    world.pending.remove(event)
+    world.send(ev.RankReady(event.role, event.rank, event.incarnation, event.pid, goal), after=after)
+
+
+def test_a_job_queues_is_scheduled_begins_and_works_and_then_nothing_counts_any_more():
+    world = World(job({"name": "w"}), views=nodes(1))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.seen()), after=3)
+    deliver(world, ev.UnitReserved, after=0.5)
+    deliver(world, ev.HostReady, after=2)
+    deliver(world, ev.RankReady, after=1)
+    world.end("w", 0)
+    deliver(world, ev.RankEnded, after=10)
+    deliver(world, ev.Released, after=0.25)
+    world.now += 1000
+    assert spent(world)["productive"] == 10
+    seen = shown(world.state, world.now)
+    assert seen["accounts"] == {"queue": 3, "schedule": 0.5, "init": 3, "productive": 10, "idle": 0.25}
+    assert seen["roles"] == [{"name": "w", "accounts": seen["accounts"]}]
+    assert (seen["seconds"], seen["processes"], seen["goodput"]) == (16.75, 1, 0.597)
+    assert status(world.state, world.now, {})["ledger"] == seen
+    assert status(world.state, world.now, {})["progress"]["goodputPermille"] == 597
+
+
+def test_before_any_time_has_passed_there_is_no_goodput():
+    world = World(job({"name": "w"}))
+    assert shown(world.state, world.now) == {
+        "seconds": 0.0,
+        "processes": 1,
+        "goodput": None,
+        "recentGoodput": None,
+        "accounts": {},
+        "roles": [{"name": "w", "accounts": {}}],
+    }
+    assert permille(world.state, world.now) is None
+
+
+def test_a_death_is_booked_from_the_last_sign_of_life_and_its_steps_until_they_are_made_again():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    world.kill("w", 1)
+    lost = world.pending.pop()
+    world.now += 10
+    before = counters(world)
+    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 0.5))
+    assert counters(world) == before | {Account.DETECT: SECOND // 2}
+    assert shown(world.state, world.now)["roles"][0]["owed"] == {"productive": 0.5}
+    deliver(world, ev.HostReady, after=2)
+    ready_with_goal(world, 17, after=1)
+    world.send(ev.Stepped("w", 1, 2, 12), after=4)
+    world.send(ev.Stepped("w", 1, 2, 13), after=1)
+    world.send(ev.Stepped("w", 1, 2, 17), after=2)
+    world.now += 1
+    assert spent(world) == {
+        "productive": 21 + 9.5 + 1,
+        "detect": 0.5,
+        "replace": 2,
+        "init": 1 + 4,
+        "recompute": 3,
+    }
+    assert "owed" not in shown(world.state, world.now)["roles"][0]
+
+
+def test_a_rank_that_goes_on_after_its_last_step_repeats_nothing():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    deliver(world, ev.HostLost, after=1)
+    deliver(world, ev.HostReady)
+    ready_with_goal(world, 17)
+    world.send(ev.Stepped("w", 0, 2, 18), after=4)
+    world.now += 1
+    assert spent(world) == {"productive": 2, "init": 4}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [ev.Stepped("w", 0, 1, 20), ev.Stepped("w", 7, 1, 20), ev.Stepped("x", 0, 1, 20), ev.Stepped("w", 0, 2, 20)],
+    ids=["an older process", "no such rank", "no such role", "not ready yet"],
+)
+def test_steps_of_somebody_else_end_no_repetition(event):
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    deliver(world, ev.HostLost)
+    deliver(world, ev.HostReady)
+    if event.incarnation == 1:
+        ready_with_goal(world, 17)
+    before = world.state
+    world.send(event)
+    assert world.state is before
+
+
+def test_a_step_of_a_rank_that_is_being_stopped_again_ends_no_repetition():
+    made = job({"name": "t", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2, "entrypoint": {"module": "m"}})
+    world = World(made, views=nodes(1)).boot()
+    world.end("t", 0, KILLED)
+    world.settle()
+    if world.state.incidents:
+        world.tick()
+        world.settle()
+    state = world.state
+    key = ("t", 1)
+    first = state.ranks[key].incarnation
+    world.end("t", 0, KILLED)
+    world.deliver()
+    assert world.state.ranks[key].phase.value == "Stopping"
+    before = world.state
+    world.send(ev.Stepped("t", 1, first, 99))
+    assert world.state is before
+
+
+def test_a_sign_from_before_the_account_began_takes_no_more_than_there_is():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    lost = world.pending.pop()
+    world.now += 2
+    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 900))
+    assert spent(world) == {"detect": 2}
+
+
+def test_a_sign_from_the_future_takes_nothing():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    lost = world.pending.pop()
+    world.now += 2
+    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now + 900))
+    assert spent(world) == {"productive": 2}
+
+
+def test_a_backoff_is_a_decision_that_takes_its_time():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.kill("w", 0)
+    world.settle()
+    world.kill("w", 0)
+    world.settle()
+    begin = world.now
+    assert account_of(world.state, ("w", 0)) is Account.DECIDE
+    world.tick()
+    assert account_of(world.state, ("w", 0)) is Account.REPLACE
+    assert spent(world) == {"decide": world.now - begin}
+
+
+def test_ranks_of_a_world_wait_for_each_other():
+    made = job({"name": "t", "type": "Elastic", "replicas": 2})
+    world = World(made, views=nodes(1))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.seen()))
+    while any(isinstance(event, ev.UnitReserved) for event in world.pending):
+        deliver(world, ev.UnitReserved)
+    hosts = [event for event in world.pending if isinstance(event, ev.HostReady) and event.host.index >= 0]
+    for event in hosts:
+        world.pending.remove(event)
+        world.send(event, after=1)
+    deliver(world, ev.HostReady, after=1)  # the store
+    deliver(world, ev.RankReady, after=2)
+    deliver(world, ev.RankReady, after=5)
+    world.now += 1
+    # One host came at 1 s, the other at 2, the store at 3; one rank at 5, the other at 10.
+    assert spent(world, "t") == {"init": 3 + 2 + 7, "rendezvous": 2 + 1 + 5, "productive": 2}
+
+
+def test_a_role_waits_for_another():
+    made = job(
+        {"name": "prep", "driver": False},
+        {"name": "late", "driver": False, "dependsOn": [{"role": "prep", "condition": "Complete"}]},
+        {"name": "main", "dependsOn": [{"role": "prep"}]},
+    )
+    world = World(made, views=nodes(1))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.seen()))
+    while any(isinstance(event, ev.UnitReserved) for event in world.pending):
+        deliver(world, ev.UnitReserved)
+    for event in [event for event in world.pending if isinstance(event, ev.HostReady)]:
+        world.pending.remove(event)
+        world.send(event, after=1)
+    assert account_of(world.state, ("main", 0)) is Account.WAIT
+    deliver(world, ev.RankReady, after=3)
+    assert account_of(world.state, ("main", 0)) is Account.INIT
+    assert account_of(world.state, ("late", 0)) is Account.WAIT
+    world.end("prep", 0)
+    deliver(world, ev.RankEnded, after=4)
+    assert account_of(world.state, ("prep", 0)) is Account.IDLE
+    assert spent(world, "late") == {"wait": world.now - world.start}
+
+
+def test_a_world_that_may_start_no_longer_waits_for_another_role_but_for_itself():
+    made = job(
+        {"name": "prep", "driver": False},
+        {"name": "t", "type": "Elastic", "replicas": 2, "dependsOn": [{"role": "prep"}]},
+    )
+    world = World(made, views=nodes(1))
+    world.send(ev.MasterStarted(1))
+    world.send(ev.NodesSeen(world.seen()))
+    while any(isinstance(event, ev.UnitReserved) for event in world.pending):
+        deliver(world, ev.UnitReserved)
+    for event in [
+        e for e in world.pending if isinstance(e, ev.HostReady) and e.host in (HostId("prep", 0), HostId("t", 0))
+    ]:
+        world.pending.remove(event)
+        world.send(event)
+    assert account_of(world.state, ("t", 0)) is Account.WAIT
+    deliver(world, ev.RankReady, after=3)
+    assert world.state.ledger.clocks["t", 0][0] is Account.RENDEZVOUS
+    assert spent(world, "t") == {"wait": 3, "init": 3}
+
+
+def test_a_lost_node_is_booked_from_when_it_was_last_heard_and_its_units_look_for_a_place():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
+    gone = world.state.units["w/1"].node
+    world.lose_node(gone)
+    world.pending.clear()
+    world.send(ev.NodesSeen(world.seen(), silent=((gone, world.now + 3),)), after=5)
+    assert account_of(world.state, ("w", 1)) is Account.SCHEDULE
+    world.now += 2
+    assert spent(world) == {"productive": 7 + 3, "detect": 2, "schedule": 2}
+
+
+def test_a_host_that_nobody_knows_of_is_nobodys_loss():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    before = world.state
+    for host in (HostId("w", 7), HostId("another", 0)):
+        world.send(ev.HostLost(host, 1, Outcome(ok=False, reason=Reason.NODE_LOST), seen=world.now - 3))
+    assert (world.state.phase, world.state.ranks, world.state.faults) == (before.phase, before.ranks, ())
+
+
+def test_a_frozen_node_was_silent_for_as_long_as_is_said():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
+    frozen = world.state.units["w/1"].node
+    world.send(ev.NodeFrozen(frozen, 4.0), after=5)
+    assert spent(world) == {"productive": 6, "detect": 4}
+
+
+def test_process_spares_come_on_top_of_the_ranks_time():
+    made = job({"name": "w"}, faultTolerance={"spares": {"processesPerNode": 1}})
+    world = World(made, views=nodes(1)).boot()
+    world.now += 10
+    assert spent(world) == {"productive": 10, "spare": 10}
+    assert shown(world.state, world.now)["goodput"] == 1
+    world.kill("w", 0)
+    world.settle()
+    world.now += 1
+    assert spent(world) == {"productive": 11, "spare": 11}, "the one that was taken made place for the next"
+
+
+def test_no_booking_goes_back_in_time():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    world.now += 10
+    world.kill("w", 0)
+    world.settle()
+    world.now -= 5
+    world.kill("w", 0)
+    world.settle()
+    check_ledger(world.state, world.now)
+    assert spent(world)["productive"] == 10
+
+
+def test_a_job_that_ends_is_idle_until_it_is_gone():
+    world = World(job({"name": "w", "replicas": 2}), views=nodes(1)).boot()
+    world.send(ev.Commanded("s", "stop"), after=1)
+    assert account_of(world.state, ("w", 0)) is Account.IDLE
+    world.now += 4
+    assert spent(world) == {"productive": 2, "idle": 8}
+
+
+def test_a_state_of_a_version_without_ledger_is_on_the_books_from_its_next_change():
+    world = World(job({"name": "w"}), views=nodes(1)).boot()
+    data = {key: value for key, value in json.loads(json.dumps(encode_state(world.state))).items() if key != "ledger"}
+    world.state = decode_state(data, world.state.job)
+    assert world.state.ledger == Ledger()
+    world.hold = True
+    world.kill("w", 0)
+    deliver(world, ev.HostLost, after=100)
+    world.now += 2
+    assert spent(world) == {"replace": 2}
+
+
+def test_a_replayed_journal_leads_to_the_same_ledger():
+    world = World(job({"name": "w", "replicas": 3}), views=nodes(1)).boot()
+    for rank in (0, 2, 1):
+        world.now += 7.123456
+        world.kill("w", rank)
+        world.settle()
+    world.crash_master()
+    rebuilt = replay(world.plan, world.spec, UID, json.loads(json.dumps(world.journal)), start=world.start)
+    assert rebuilt.ledger == world.state.ledger
+
+
+# -- the arithmetic alone
+
+ROLES = {"a": 3, "b": 1}
+KEYS = [(role, rank) for role, count in ROLES.items() for rank in range(count)]
+STEPS = st.lists(
+    st.tuples(
+        st.integers(-(10**7), 10**9),
+        st.lists(
+            st.builds(
+                Move,
+                st.sampled_from(KEYS),
+                st.sampled_from([a for a in Account if a is not Account.SPARE]),
+                st.none() | st.integers(-(10**6), 10**10),
+            ),
+            max_size=4,
+            unique_by=lambda move: move.key,
+        ),
+        st.dictionaries(st.sampled_from(sorted(ROLES)), st.integers(0, 2)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_whatever_is_booked_the_sums_are_the_time_and_no_counter_falls(steps):
+    own, now, spares, last = opened(ROLES), 0, dict.fromkeys(ROLES, 0), {}
+    spared = dict.fromkeys(ROLES, 0)
+    for pause, moves, come in steps:
+        at = max(own.at, now + pause)
+        for role in ROLES:
+            spared[role] += spares[role] * (at - own.at)
+            spares[role] += come.get(role, 0)
+        for when in (now + pause, None):
+            if when is None:
+                own = booked(own, moves, come, now + pause)
+            for role, count in ROLES.items():
+                sums = totals(own, role, at)
+                assert all(total > 0 for total in sums.values())
+                assert sums.pop(Account.SPARE, 0) == spared[role]
+                assert sum(sums.values()) == count * at
+                lacking = owed(own, role, at)
+                for account in Account:
+                    value = sums.get(account, 0) + lacking.get(account, 0)
+                    assert value >= last.get((role, account), 0) or account is Account.SPARE
+                    last[role, account] = value
+        now = now + pause
+        share = goodput(own, 4, at)
+        if at:
+            assert share.overall == sum(totals(own, role, at).get(Account.PRODUCTIVE, 0) for role in ROLES) / (4 * at)
+            assert 0 <= share.recent <= 1
+        assert len(own.marks) <= WINDOW_US // ledger.GRAIN_US + 2
+
+
+def test_recent_goodput_forgets_what_is_longer_ago():
+    own = opened({"a": 1})
+    own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 1000 * SECOND)
+    assert goodput(own, 1, 1300 * SECOND).recent == 0.5
+    assert goodput(own, 1, 2000 * SECOND) == ledger.Goodput(0.5, 1.0)
+    own = booked(own, [Move(("a", 0), Account.REPLACE)], {}, 2000 * SECOND)
+    assert goodput(own, 1, 2150 * SECOND).recent == 0.75
+    for at in range(2150, 2650, 10):
+        own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, at * SECOND)
+        own = booked(own, [Move(("a", 0), Account.REPLACE)], {}, (at + 5) * SECOND)
+    # Half of 500 s of the last 600; the beginning of the window is known to half a minute.
+    assert goodput(own, 1, 2700 * SECOND).recent == pytest.approx(250 / 600, abs=30 / 600)
+    assert goodput(own, 1, 9000 * SECOND).recent == 0
+
+
+def test_without_ranks_there_is_no_goodput():
+    assert goodput(opened({}), 0, SECOND) == ledger.Goodput(None, None)

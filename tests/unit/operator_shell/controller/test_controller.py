@@ -1,0 +1,570 @@
+"""Passes: their order, their failures, and a whole life of a job that is cut off at each call in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster
+from shell_kit import JOB, UID, Shell, cluster_of, dljob, run_head, shell
+from stub_head import StubHead
+
+from dljob.kube.api import ApiError
+from dljob.reconcile.state.model import (
+    Annotate,
+    Command,
+    Create,
+    Event,
+    Observed,
+    ReconcileResult,
+    Settings,
+    Submit,
+    Trouble,
+)
+from dljob.reconcile.state.names import cluster_name, job_uid
+from dljob_operator.controller import controller, poller
+from dljob_operator.controller.execute import ActionExecutor
+from dljob_operator.controller.turns import Turns
+from dljob_operator.watch.workqueue import Key
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAUSE", "FIRST_BACKOFF", "STARTING_BACKOFF"):
+        monkeypatch.setattr(poller, name, 0.005)
+
+
+def deciding(
+    *outcomes: ReconcileResult,
+) -> tuple[Callable[[Observed, Settings, float], ReconcileResult], list[Observed]]:
+    """A `reconcile` that says these things in turn, and then nothing; and what it saw."""
+    seen: list[Observed] = []
+
+    def decide(observed: Observed, settings: Settings, now: float) -> ReconcileResult:
+        seen.append(observed)
+        return outcomes[len(seen) - 1] if len(seen) <= len(outcomes) else ReconcileResult("rest")
+
+    return decide, seen
+
+
+def config_map(name: str) -> Create:
+    return Create("ConfigMap", {"metadata": {"name": name}})
+
+
+async def test_events_come_before_actions_before_the_status() -> None:
+    event = Event("Normal", "Made", "it is made")
+    decide, _ = deciding(ReconcileResult("go", (config_map("a"), config_map("b")), (event,), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        assert await it.settle() == 2
+        assert [path.split("/")[-1] for _, path in it.fake.writes] == ["events", "configmaps", "configmaps", "status"]
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_the_log_says_why_and_what_was_done(caplog: pytest.LogCaptureFixture) -> None:
+    decide, _ = deciding(ReconcileResult("go", (config_map("a"), config_map("b"))), ReconcileResult("rest"))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "configmaps", 403, times=1, message="quota")
+        it.sync()
+        with caplog.at_level(logging.INFO, "dljob_operator.controller"):
+            await it.controller.step(JOB)
+            await it.controller.step(JOB)
+    done = [f"{JOB}: CreateConfigMap failed (1 in a row): quota", f"{JOB}: rest"]
+    assert [record.getMessage() for record in caplog.records] == [f"{JOB}: go", *done]
+    assert caplog.records[0].__dict__["fields"] == {"dljob": str(JOB)}
+
+
+async def test_each_action_that_was_done_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    decide, _ = deciding(ReconcileResult("go", (config_map("a"),)))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        with caplog.at_level(logging.INFO, "dljob_operator.controller"):
+            await it.controller.step(JOB)
+    assert [record.getMessage() for record in caplog.records] == [f"{JOB}: go", f"{JOB}: CreateConfigMap is done"]
+    assert caplog.records[1].__dict__["fields"] == {"dljob": str(JOB), "action": "CreateConfigMap"}
+
+
+async def test_after_a_failed_action_the_rest_waits_and_the_failure_is_observed() -> None:
+    both = (config_map("a"), config_map("b"))
+    decide, seen = deciding(
+        ReconcileResult("go", both, (), {"phase": "Pending"}), ReconcileResult("go", both), ReconcileResult("go", both)
+    )
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "configmaps", 403, times=2, message="quota")
+        it.sync()
+        for _ in range(3):
+            await it.controller.step(JOB)
+        assert seen[0].troubles == ()
+        (first,), (second,) = seen[1].troubles, seen[2].troubles
+        assert first == Trouble("CreateConfigMap", 403, "quota", 1, since=first.since)
+        assert second == Trouble("CreateConfigMap", 403, "quota", 2, since=first.since)
+        assert first.since > 0
+        assert it.memory().troubles == {}
+        assert it.fake.names("configmaps") == ["a", "b"]
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_troubles_do_not_outlive_their_attempt() -> None:
+    decide, seen = deciding(ReconcileResult("go", (config_map("a"),)), ReconcileResult("next", (), (), {"attempt": 2}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "configmaps", 403)
+        it.sync()
+        for _ in range(3):
+            await it.controller.step(JOB)
+        assert [len(observed.troubles) for observed in seen] == [0, 1, 0]
+
+
+async def test_a_stale_status_is_decided_again() -> None:
+    decide, seen = deciding(ReconcileResult("go", (), (), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        it.fake.put("dljobs", {**dljob(), "metadata": {**it.fake.one("dljobs", "hello")["metadata"]}, "spec": {"x": 1}})
+        key = it.queue.take()
+        assert key == JOB
+        await it.controller.step(JOB)
+        it.queue.done(JOB)
+        assert it.status() == {}
+        assert it.queue.take() == JOB
+        await it.controller.step(JOB)
+        assert seen[1].job["spec"] == {"x": 1}
+
+
+async def test_what_was_decided_from_an_old_view_is_decided_again_and_is_no_trouble() -> None:
+    name = cluster_name("hello", UID, 1)
+    decide, seen = deciding(ReconcileResult("go", (Create("RayCluster", {"metadata": {"name": name}}),)))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
+        it.sync()
+        it.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}, "status": {"attempt": 2}})
+        await it.controller.step(JOB)
+        await it.controller.step(JOB)
+        assert [(observed.job.get("status"), observed.troubles) for observed in seen] == [
+            (None, ()),
+            ({"attempt": 2}, ()),
+        ]
+        assert it.fake.names("rayclusters") == []
+
+
+async def test_a_job_that_is_gone_is_forgotten() -> None:
+    decide, seen = deciding(ReconcileResult("go", (), (), {"phase": "Pending"}, requeue=3600))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        it.fake.take("dljobs", "hello")
+        await it.settle()
+        assert len(seen) == 2
+        assert it.queue._due == {}
+        assert it.controller._said == {}
+        assert it.observer._memories == {}
+
+
+async def test_a_status_that_cannot_be_written_for_other_reasons_is_an_error() -> None:
+    decide, _ = deciding(ReconcileResult("go", (), (), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("PATCH", "status", 422, message="status.phase: unsupported value")
+        it.sync()
+        with pytest.raises(ApiError, match="unsupported value"):
+            await it.controller.step(JOB)
+
+
+async def test_a_decision_that_never_rests_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "RESTLESS", 3)
+    outcome = ReconcileResult("again", (Annotate("DLJob", "hello", {"a": "b"}),))
+    decide, seen = deciding(*[outcome] * 100)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 4
+
+
+async def test_a_long_piece_of_work_is_no_loop_while_less_of_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "RESTLESS", 3)
+
+    def piece(left: int) -> ReconcileResult:
+        return ReconcileResult("more", (Annotate("DLJob", "hello", {"a": str(left)}),), requeue=0.0, left=left)
+
+    decide, seen = deciding(*(piece(left) for left in range(30, -1, -1)))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 32
+    decide, seen = deciding(*[piece(30)] * 100)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 4
+
+
+async def test_a_pass_that_failed_is_slow_to_come_again_even_when_it_was_in_a_hurry() -> None:
+    decide, seen = deciding(
+        *[ReconcileResult("more", (Annotate("DLJob", "hello", {"a": "b"}),), requeue=0.0, left=5)] * 9
+    )
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("PATCH", "dljobs/hello", 403, times=9)
+        await it.settle()
+        assert len(seen) == 1
+
+
+async def test_a_server_that_drops_what_is_written_is_not_written_to_again_at_once() -> None:
+    """As with the CRD of an older version, which lacks a field of the status."""
+    decide, seen = deciding(*[ReconcileResult("go", status={"phase": "Pending", "carried": {"attempt": 1}})] * 9)
+    async with shell(decide=decide) as it:
+        it.fake.pruned = ("carried",)
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        assert len(seen) == 2
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_a_ray_cluster_that_no_watch_knows_is_looked_for_before_it_counts_as_gone() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        run_head(it.fake, it.head)
+        await it.settle()
+        assert it.status()["rayCluster"]["uid"]
+        name = cluster_of(it.fake)
+        it.cache.clusters.entries.clear()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 1
+        assert it.cache.clusters.get(Key("default", name)) is not None
+        it.fake.take("rayclusters", name)
+        it.cache.clusters.entries.clear()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 2
+
+
+async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_before_the_next_begins() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        run_head(it.fake, it.head)
+        await it.settle()
+        name = cluster_of(it.fake)
+        pod = it.fake.one("pods", f"{name}-head-x")
+        it.fake.take("rayclusters", name)
+        it.fake.put("pods", pod)  # the garbage collector takes its time
+        it.sync()
+        await it.controller.step(JOB)
+        assert it.status()["attempt"] == 2
+        it.cache.pods.entries.clear()
+        it.cache._pods_of.clear()
+        await it.controller.step(JOB)
+        assert it.fake.names("rayclusters") == []
+        it.fake.take("pods", f"{name}-head-x")
+        await it.settle()
+        assert it.fake.names("rayclusters") == [cluster_of(it.fake, attempt=2)]
+
+
+async def test_who_keeps_a_job_that_is_over_keeps_it_before_that_is_heard() -> None:
+    async with shell() as it:
+        over = {"completionTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Complete", "status": "True"}]}
+        job = it.fake.put("dljobs", {**dljob(ttlSecondsAfterFinished=2), "status": over})
+        await it.controller.step(JOB)
+        it.sync()
+        it.fake.put("dljobs", {**job, "spec": dljob()["spec"]})
+        assert await it.controller.step(JOB) == "error"
+        assert it.memory().troubles == {}
+        await it.controller.step(JOB)
+        assert it.fake.names("dljobs") == ["hello"]
+        it.fake.put("dljobs", job)
+        await it.settle()
+        assert it.fake.names("dljobs") == []
+
+
+async def test_an_event_that_the_server_dropped_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = Event("Warning", "Odd", "strange")
+    decide, _ = deciding(*[ReconcileResult("go", (), (event,))] * 4)
+    monkeypatch.setattr("dljob_operator.controller.events.COUNT_SECONDS", 0.0)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        await it.controller.step(JOB)
+        (name,) = it.fake.names("events")
+        it.fake.take("events", name)
+        it.fake.fail("POST", "events", 500)
+        for _ in range(3):
+            await it.controller.step(JOB)
+        (again,) = it.fake.names("events")
+        assert again != name
+        assert it.fake.one("events", again)["series"]["count"] == 2
+
+
+async def test_equal_events_are_one_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dljob_operator.controller import events
+
+    event = Event("Warning", "Odd", "strange")
+    decide, _ = deciding(*[ReconcileResult("go", (), (event,))] * 3)
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        await it.controller.step(JOB)
+        await it.controller.step(JOB)
+        assert it.fake.writes == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
+        monkeypatch.setattr(events, "COUNT_SECONDS", 0.0)
+        await it.controller.step(JOB)
+        (name,) = it.fake.names("events")
+        made = it.fake.one("events", name)
+        assert made["series"]["count"] == 3
+        assert (made["type"], made["reason"], made["note"], made["action"]) == (
+            "Warning",
+            "Odd",
+            "strange",
+            "Reconcile",
+        )
+        assert made["regarding"]["name"] == "hello"
+        assert made["reportingController"] == "dljob.io/operator"
+
+
+async def test_an_event_that_cannot_be_told_holds_nothing_up() -> None:
+    decide, _ = deciding(ReconcileResult("go", (), (Event("Normal", "Made", ""),), {"phase": "Pending"}))
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.fake.fail("POST", "events", 403)
+        await it.settle()
+        assert it.status() == {"phase": "Pending"}
+
+
+async def test_workers_survive_what_a_pass_raises() -> None:
+    passes: list[str] = []
+    twice = asyncio.Event()
+
+    def decide(observed: Observed, settings: Settings, now: float) -> ReconcileResult:
+        passes.append(observed.job["metadata"]["name"])
+        if len(passes) == 1:
+            raise ValueError("a bug")
+        twice.set()
+        return ReconcileResult("rest")
+
+    async with shell(decide=decide) as it:
+        it.fake.put("dljobs", dljob())
+        it.sync()
+        workers = asyncio.create_task(it.controller.run(it.turns))
+        await asyncio.wait_for(twice.wait(), 5)
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+        assert it.controller.since == {}
+
+
+async def test_a_silent_head_keeps_no_other_job_waiting() -> None:
+    """More jobs than there are turns ask heads that take the question and say nothing; another job's news counts."""
+    order = Command("stop/1", "c", "10.0.0.1", "stop", "job", "somebody")
+    asked, decided = asyncio.Semaphore(0), asyncio.Event()
+
+    def decide(observed: Observed, settings: Settings, now: float) -> ReconcileResult:
+        if observed.job["metadata"]["name"] == "good":
+            decided.set()
+            return ReconcileResult("news")
+        return ReconcileResult("order", (order,))
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.release()
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with silent, shell(decide=decide, head_url=lambda _host, _port: address) as it:
+        for number in range(5):
+            it.fake.put("dljobs", dljob(f"bad{number}"))
+        it.sync()
+        passes = asyncio.create_task(it.controller.run(it.turns))
+        async with asyncio.timeout(3):
+            for _ in range(5):
+                await asked.acquire()
+            it.fake.put("dljobs", dljob("good"))
+            it.sync()
+            await decided.wait()
+        assert {key.name for key in it.queue.busy} >= {f"bad{number}" for number in range(5)}
+        passes.cancel()
+        await asyncio.gather(passes, return_exceptions=True)
+        assert (it.queue.busy, it.controller.since) == (frozenset(), {})
+
+
+async def test_passes_that_are_cancelled_before_they_began_leave_their_keys() -> None:
+    """The queue outlives this time of leading: whoever leads next takes the same keys."""
+    async with shell(decide=lambda *_: ReconcileResult("rest")) as it:
+        turns, taken = Turns(1), asyncio.Queue[float]()
+        it.queue.waited = taken.put_nowait
+        for name in ("a", "b"):
+            it.queue.add(Key("default", name))
+        await turns.take()
+        passes = asyncio.create_task(it.controller.run(turns))
+        await asyncio.wait_for(taken.get(), 5)
+        passes.cancel()
+        await asyncio.gather(passes, return_exceptions=True)
+        assert it.queue.busy == frozenset()
+        turns.give()
+        passes = asyncio.create_task(it.controller.run(turns))
+        await asyncio.wait_for(taken.get(), 5)
+        passes.cancel()
+        await asyncio.gather(passes, return_exceptions=True)
+        assert it.queue.busy == frozenset()
+
+
+# -- the whole way, with the real `reconcile`
+
+
+async def life(it: Shell) -> None:
+    """From apply to the end, with what others do in between: KubeRay, the kubelet, Ray, PrimeMaster."""
+    fake, head = it.fake, it.head
+    if not fake.names("dljobs"):
+        fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
+    await it.settle()
+    uid = job_uid(UID)
+    if not fake.names("rayclusters") and not it.status().get("completionTime"):
+        raise AssertionError("no RayCluster was made")
+    if "pods" not in {plural for plural, _, _ in fake.objects} and fake.names("rayclusters"):
+        run_head(fake, head)
+    await it.settle()
+    if uid not in head.snapshots:
+        head.tails = {"worker/0": "bye\n"}
+        role = {"name": "worker", "desired": 2, "ready": 2, "running": 2, "succeeded": 0, "failed": 0, "restarts": 0}
+        head.say(uid, phase="Running", epoch=1, roles=[role], placement={"units": 1, "ready": 1, "pending": 0})
+    await heard(it, "Running", "Succeeded")
+    head.say(uid, phase="Succeeded", reason="Completed", message="all drivers ended well")
+    await heard(it, "Succeeded")
+
+
+async def heard(it: Shell, *phases: str) -> None:
+    """Passes until the status is in one of the phases, as news comes from the head."""
+    async with asyncio.timeout(20):
+        while True:
+            await it.settle()
+            if it.status().get("phase") in phases:
+                return
+            await asyncio.sleep(0.02)
+
+
+def digest(fake: FakeCluster, head: StubHead) -> dict[str, Any]:
+    """What must be the same whatever happened on the way."""
+    status = fake.one("dljobs", "hello")["status"]
+    kept = {kind: fake.names(kind) for kind in ("rayclusters", "secrets", "configmaps")}
+    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+    submitted = [posted["submission_id"] for posted in head.posted]
+    return {**kept, "phase": status["phase"], "attempt": status["attempt"], "posted": submitted, "says": conditions}
+
+
+async def test_a_job_from_apply_to_its_end() -> None:
+    async with shell() as it:
+        await life(it)
+        await it.settle()
+        found = digest(it.fake, it.head)
+        assert (found["phase"], found["attempt"]) == ("Succeeded", 1)
+        assert len(found["posted"]) == 1
+        assert found["rayclusters"] == []
+        assert "hello-logs" in found["configmaps"]
+        assert it.fake.one("configmaps", "hello-logs")["data"] == {"worker-0.log": "bye\n"}
+        writes = len(it.fake.writes)
+        it.queue.add(JOB)
+        await it.settle()
+        assert len(it.fake.writes) == writes  # at rest nothing is written
+
+
+async def test_children_are_as_the_job_needs_them() -> None:
+    async with shell() as it:
+        it.fake.put("dljobs", dljob())
+        await it.settle()
+        name = cluster_of(it.fake)
+        assert it.fake.names("rayclusters") == [name]
+        assert it.fake.names("secrets") == [f"{name}-token"]
+        assert f"{name}-spec" in it.fake.names("configmaps")
+        uid = it.fake.one("dljobs", "hello")["metadata"]["uid"]
+        spec = it.fake.one("configmaps", f"{name}-spec")["metadata"]
+        owners = {
+            ("rayclusters", name): uid,
+            ("configmaps", f"{name}-spec"): uid,
+            ("secrets", f"{name}-token"): spec["uid"],
+        }
+        for (kind, child), owner in owners.items():
+            meta = it.fake.one(kind, child)["metadata"]
+            assert meta["ownerReferences"][0]["uid"] == owner
+            assert meta["labels"]["dljob.io/uid"] == uid
+        posts = [path.rsplit("/", 1)[1] for method, path in it.fake.writes if method == "POST" and "events" not in path]
+        assert posts == ["configmaps", "secrets", "rayclusters"]
+
+
+@pytest.mark.slow
+@pytest.mark.live
+async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
+    """The operator dies right before or right after each of its writes; its next life must finish the job the same."""
+    async with shell() as it:
+        await life(it)
+        await it.settle()
+        expected = digest(it.fake, it.head)
+    for number in count():
+        for after in (False, True):
+            fake, head = FakeCluster(), StubHead()
+            try:
+                await cut_short(fake, head, number, after=after)
+            except Crash:
+                pass
+            else:  # it has made fewer writes than that: how many of one status there are is up to the clock
+                assert number >= 8
+                return
+            async with shell(fake, head) as second:
+                await life(second)
+                await second.settle()
+            assert digest(fake, head) == expected, (number, after)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+async def cut_short(fake: FakeCluster, head: StubHead, number: int, *, after: bool) -> None:
+    """A life of the operator that ends right before or after a write."""
+    async with shell(fake, head) as it:
+        call = it.kube.call
+        made = 0
+
+        async def fatal(method: str, path: str, *arguments: Any, **options: Any) -> Any:
+            nonlocal made
+            if method == "GET":
+                return await call(method, path, *arguments, **options)
+            made += 1
+            if made == number + 1 and not after:
+                raise Crash
+            answer = await call(method, path, *arguments, **options)
+            if made == number + 1:
+                raise Crash
+            return answer
+
+        it.kube.call = fatal  # type: ignore[method-assign]
+        await life(it)
+        await it.settle()
+
+
+async def test_a_crash_right_after_the_submission_submits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, head = FakeCluster(), StubHead()
+    perform = ActionExecutor.perform
+
+    async def fatal(self: ActionExecutor, key: Any, memory: Any, action: Any) -> None:
+        await perform(self, key, memory, action)
+        if isinstance(action, Submit):
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ActionExecutor, "perform", fatal)
+        with pytest.raises(Crash):
+            await whole_life(fake, head)
+    assert len(head.posted) == 1
+    await whole_life(fake, head)
+    assert len(head.posted) == 1
+    assert fake.one("dljobs", "hello")["status"]["phase"] == "Succeeded"
+
+
+async def whole_life(fake: FakeCluster, head: StubHead) -> None:
+    async with shell(fake, head) as it:
+        await life(it)

@@ -1,0 +1,82 @@
+"""Kubernetes nodes are looked at live, only where a pod does not go, and not again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shell_kit import shell
+
+from dljob.reconcile.policies.machines import FORCE_SECONDS
+from dljob.reconcile.state.model import Pod
+from dljob_operator.controller import machines
+from dljob_operator.controller.machines import Machines
+
+NOW = 1_800_000_000.0
+
+
+def pod(name: str = "p", *, ends: float | None = NOW - FORCE_SECONDS, node: str = "n1") -> Pod:
+    return Pod(name, name, False, "g", "Running", False, node=node, leaving=ends is not None, ends=ends)
+
+
+def node(**conditions: str) -> dict[str, Any]:
+    said = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    return {"metadata": {"name": "n1"}, "status": {"conditions": said}}
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        (node(Ready="True"), "Ready"),
+        (node(Ready="False"), "NotReady"),
+        (node(Ready="Unknown", DiskPressure="True"), "NotReady"),
+        (node(), "NotReady"),
+        (None, "Gone"),
+    ],
+)
+async def test_what_a_node_says(body: dict[str, Any] | None, state: str) -> None:
+    async with shell() as it:
+        if body:
+            it.fake.put("nodes", body, "")
+        (seen,) = await Machines(it.kube, lambda: NOW).told([pod()])
+        assert seen.machine == state
+
+
+async def test_nodes_of_pods_that_have_time_are_not_looked_at() -> None:
+    async with shell() as it:
+        pods = [pod(ends=None), pod(ends=NOW), pod(node="")]
+        assert await Machines(it.kube, lambda: NOW).told(pods) == tuple(pods)
+        assert it.fake.calls == []
+
+
+async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shell() as it:
+        it.fake.put("nodes", node(Ready="True"), "")
+        known = Machines(it.kube, lambda: NOW)
+        await known.told([pod("a"), pod("b")])
+        await known.told([pod("a")])
+        assert len(it.fake.calls) == 1
+        monkeypatch.setattr(machines, "KEEP_SECONDS", -1.0)
+        known = Machines(it.kube, lambda: NOW)
+        await known.told([pod("a")])
+        await known.told([pod("a")])
+        assert len(it.fake.calls) == 3
+
+
+async def test_who_may_not_look_knows_nothing_and_does_not_ask_again() -> None:
+    async with shell() as it:
+        it.fake.fail("GET", "nodes", 403, times=9)
+        known = Machines(it.kube, lambda: NOW)
+        for _ in range(2):
+            (seen,) = await known.told([pod()])
+            assert seen.machine == "Unknown"
+        assert len(it.fake.calls) == 1
+
+
+async def test_an_api_server_that_does_not_answer_says_nothing() -> None:
+    async with shell() as it:
+        it.fake.fail("GET", "nodes", 400)
+        (seen,) = await Machines(it.kube, lambda: NOW).told([pod()])
+        assert seen.machine == ""

@@ -1,0 +1,242 @@
+"""The Lease at work, on an API server in memory and a clock that the tests turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster, client_of
+
+from dljob.kube.api import Kube
+from dljob.reconcile.leadership.lease import Candidate, LeaseTiming
+from dljob_operator.leader import lease as lease_module
+from dljob_operator.leader.lease import Election, NotLeadingError
+
+FAST = LeaseTiming(duration=1, retry=0.2)
+"""A Lease lasts whole seconds."""
+
+
+@dataclass
+class Replica:
+    """One candidate, and whether it acts."""
+
+    name: str
+    kube: Kube
+    pace: LeaseTiming = FAST
+    acts: bool = False
+    terms: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.election = Election(self.kube, Candidate(self.name, "dljob", "default", self.pace))
+
+    async def work(self) -> None:
+        self.acts, self.terms = True, self.terms + 1
+        self.news.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.acts = False
+            self.news.set()
+
+    def start(self) -> Replica:
+        self.task = asyncio.create_task(self.election.run(self.work))
+        return self
+
+    async def until(self, *, acts: bool) -> None:
+        async with asyncio.timeout(10):
+            while self.acts != acts:
+                self.news.clear()
+                await self.news.wait()
+
+    async def end(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Place:
+    """An API server with one Lease, and candidates for it."""
+
+    def __init__(self) -> None:
+        self.fake = FakeCluster()
+        self.replicas: list[Replica] = []
+        self.server: Any = None
+
+    def replica(self, name: str, pace: LeaseTiming = FAST) -> Replica:
+        made = Replica(name, client_of(self.server), pace)
+        self.replicas.append(made)
+        return made.start()
+
+    @property
+    def holder(self) -> str:
+        return self.fake.one("leases", "dljob")["spec"]["holderIdentity"]
+
+    def hold(self, holder: str) -> None:
+        """Write the Lease by hand."""
+        old = self.fake.one("leases", "dljob")
+        self.fake.put("leases", {**old, "spec": {**old["spec"], "holderIdentity": holder}})
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    made = Place()
+    made.server = await made.fake.serve()
+    yield made
+    for replica in made.replicas:
+        await replica.end()
+        await replica.kube.close()
+    await made.server.close()
+
+
+async def test_one_of_two_acts_and_the_other_takes_over_when_it_is_given_up(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    b = place.replica("b")
+    await asyncio.sleep(0.2)
+    assert (a.acts, b.acts, place.holder) == (True, False, "a")
+    a.election.fence("POST")
+    b.election.fence("GET")
+    with pytest.raises(NotLeadingError):
+        b.election.fence("PATCH")
+    await a.end()
+    assert not a.acts
+    await a.election.release()
+    await b.until(acts=True)
+    assert place.holder == "b"
+    await a.election.release()  # once more: it is another's now
+    assert place.holder == "b"
+
+
+async def test_a_holder_that_is_gone_is_waited_for_as_long_as_its_lease_lasts(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    b = place.replica("b")
+    await a.end()  # and does not give it up
+    await b.until(acts=True)
+    assert place.fake.one("leases", "dljob")["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_holder_that_cannot_renew_stops_in_time_and_leads_again_when_it_can(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    place.fake.fail("*", "leases", 503, times=10**6)
+    await a.until(acts=False)
+    with pytest.raises(NotLeadingError):
+        a.election.fence("DELETE")
+    assert a.task is not None
+    assert not a.task.done(), "an API server that is away ends no process"
+    place.fake.faults.clear()
+    await a.until(acts=True)
+    assert a.terms == 2
+    assert place.fake.one("leases", "dljob")["spec"]["leaseTransitions"] == 0
+
+
+async def test_an_api_server_that_does_not_answer_is_not_waited_for_longer_than_the_lease_lasts(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(a.kube, "replace", never)
+    await a.until(acts=False)
+
+
+async def test_one_lost_answer_costs_nothing(place: Place) -> None:
+    a = place.replica("a", LeaseTiming(duration=60, retry=0.2))  # so that a busy machine loses it nothing either
+    await a.until(acts=True)
+    place.fake.fail("PUT", "leases", 500, times=1, after=True)  # the next renewal has an old version then
+    version = place.fake.version
+    async with asyncio.timeout(10):
+        while place.fake.version < version + 4:  # noqa: ASYNC110 - an API server tells nobody
+            await asyncio.sleep(0.01)
+    assert (a.acts, a.terms) == (True, 1)
+
+
+async def test_a_lease_that_is_stolen_is_not_fought_for(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    place.hold("thief")
+    await a.until(acts=False)
+    assert place.holder == "thief"
+    await a.until(acts=True)  # the thief renews nothing
+    assert place.fake.one("leases", "dljob")["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_lease_that_is_deleted_is_made_again(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    place.fake.take("leases", "dljob")
+    async with asyncio.timeout(10):
+        while not place.fake.names("leases"):  # noqa: ASYNC110 - an API server tells nobody
+            await asyncio.sleep(0.01)
+    await a.until(acts=True)
+    assert place.holder == "a"
+
+
+async def test_refused_renewals_do_not_become_a_storm(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    place.fake.fail("PUT", "leases", 409, times=10**6)
+    place.fake.calls.clear()
+    await asyncio.sleep(0.3)
+    assert len(place.fake.calls) < 30
+
+
+async def test_who_was_stopped_longer_than_the_lease_lasts_writes_nothing_when_it_wakes(place: Place) -> None:
+    """As after SIGSTOP: every clock has gone on, and nothing of the loop has run."""
+    a = place.replica("a")
+    await a.until(acts=True)
+    a.election._clock = lambda: lease_module.clock() + 100.0
+    with pytest.raises(NotLeadingError):
+        a.election.fence("PATCH")
+
+
+async def test_work_that_ends_or_fails_by_itself_is_told(place: Place) -> None:
+    async def breaks() -> None:
+        raise ZeroDivisionError
+
+    async def ends() -> None: ...
+
+    for work, error in ((breaks, ZeroDivisionError), (ends, RuntimeError)):
+        election = Election(client_of(place.server), Candidate("a", "dljob", "default", FAST))
+        with pytest.raises(error):
+            await asyncio.wait_for(election.run(work), 10)
+        await election.release()
+        await election._kube.close()
+
+
+async def test_work_that_does_not_end_takes_the_process_with_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "END_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    election = Election(client_of(place.server), Candidate("a", "dljob", "default", FAST))
+    running = asyncio.create_task(election.run(stubborn))
+    async with asyncio.timeout(10):
+        while not place.fake.names("leases"):  # noqa: ASYNC110 - an API server tells nobody
+            await asyncio.sleep(0.01)
+    place.hold("thief")
+    with pytest.raises(RuntimeError, match="did not end within"):
+        await asyncio.wait_for(running, 10)
+    over.set()
+    await election._kube.close()
+
+
+def test_each_process_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "dljob-0")
+    first, second = lease_module.own_identity(), lease_module.own_identity()
+    assert first.startswith("dljob-0_")
+    assert first != second

@@ -1,0 +1,187 @@
+"""Two releases of the operator on an API server in memory: one acts, the other stands by and says for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster, client_of
+from prometheus_client import generate_latest
+from test_lease import FAST, Replica
+
+from dljob.reconcile.leadership.lease import Candidate
+from dljob.reconcile.leadership.releases import Installation
+from dljob.reconcile.state.names import MANAGER
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.leader.lease import Election, clock
+from dljob_operator.leader.releases import Releases
+
+
+class One(Replica):
+    """A replica of a release, in a namespace of its own."""
+
+    def __init__(self, server: Any, space: str, version: str, serves: tuple[str, ...]) -> None:
+        self.space, self.version, self.serves = space, version, serves
+        super().__init__(space, client_of(server))
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.version)
+        release = Installation(self.space, "dljob", version=self.version, serves=self.serves)
+        self.others = Releases(self.kube, release, FAST, self.metrics.other_release, clock=clock)
+        candidate = Candidate(f"{self.name}-{id(self)}", "dljob", self.space, FAST, notes=release.notes())
+        self.election = Election(self.kube, candidate, others=self.others)
+
+    @property
+    def shown(self) -> list[str]:
+        lines = generate_latest(self.metrics.registry).decode().splitlines()
+        return [line for line in lines if line.startswith("dljob_operator_other_release{")]
+
+    async def idles(self) -> None:
+        """Wait until it stands by."""
+        async with asyncio.timeout(10):
+            while not self.others.stands_by or self.others.stands_by != self.election._candidate.stands_by:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not self.acts
+
+
+class Place:
+    """An API server, and releases on it."""
+
+    def __init__(self) -> None:
+        self.fake = FakeCluster()
+        self.ones: list[One] = []
+        self.server: Any = None
+
+    def release(self, space: str, version: str = "0.1.0", serves: tuple[str, ...] = ()) -> One:
+        made = One(self.server, space, version, serves)
+        self.ones.append(made)
+        made.start()
+        return made
+
+    def notes(self, space: str) -> dict[str, str]:
+        return self.fake.one("leases", "dljob", space)["metadata"]["annotations"]
+
+    def lease(self, space: str, name: str = "dljob", **meta: Any) -> None:
+        """The Lease of somebody who renews it no more."""
+        spec = {"holderIdentity": "p", "leaseDurationSeconds": 60}
+        self.fake.put("leases", {"metadata": {"name": name, **meta}, "spec": spec}, space)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    made = Place()
+    made.server = await made.fake.serve()
+    yield made
+    for one in made.ones:
+        await one.end()
+        await one.kube.close()
+    await made.server.close()
+
+
+async def test_the_second_release_says_whose_the_jobs_are_and_takes_over_when_the_first_is_gone(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = place.release("a")
+    await first.until(acts=True)
+    second = place.release("b", "0.2.0")
+    await second.idles()
+    words = "the release dljob in namespace a (version 0.1.0) acts on the DLJobs of all namespaces"
+    assert second.others.stands_by == words
+    assert place.notes("b")["dljob.io/stands-by-for"] == words
+    assert (place.notes("a")["dljob.io/acts"], place.notes("b")["dljob.io/acts"]) == ("true", "false")
+    assert second.shown == ['dljob_operator_other_release{effect="StandsBy",other="a/dljob"} 1.0']
+    told = [record for record in caplog.records if "standing by" in record.message]
+    assert len(told) == 1, "once, and not at each look"
+    assert "this is the release dljob in namespace b (version 0.2.0)" in told[0].message
+    await first.end()
+    await first.election.release()
+    await second.until(acts=True)
+    assert (second.shown, second.others.stands_by) == ([], "")
+    assert "dljob.io/stands-by-for" not in place.notes("b")
+
+
+async def test_a_replica_of_the_release_that_acts_comes_before_another_release(place: Place) -> None:
+    first = place.release("a")
+    await first.until(acts=True)
+    replica, other = place.release("a"), place.release("b")
+    await other.idles()
+    await first.end()
+    await first.election.release()
+    await replica.until(acts=True)
+    assert not other.terms
+
+
+async def test_who_comes_back_finds_another_acting(place: Place) -> None:
+    first = place.release("a")
+    await first.until(acts=True)
+    second = place.release("b")
+    await second.idles()
+    await first.end()
+    await first.election.release()
+    await second.until(acts=True)
+    again = place.release("a")
+    await again.idles()
+    assert place.notes("a")["dljob.io/acts"] == "false", "what its Lease said before is taken back"
+    assert second.acts
+
+
+async def test_releases_that_begin_at_once(place: Place) -> None:
+    both = [place.release("a"), place.release("b")]
+    async with asyncio.timeout(10):
+        while not any(one.acts for one in both) or not any(one.others.stands_by for one in both):
+            await asyncio.sleep(0.01)
+            assert not all(one.acts for one in both)
+
+
+async def test_releases_of_disjoint_namespaces_both_act(place: Place) -> None:
+    a, b = place.release("a", serves=("x",)), place.release("b", serves=("y",))
+    await a.until(acts=True)
+    await b.until(acts=True)
+    asked = {path for method, path in place.fake.calls if method == "GET" and path.endswith("/leases")}
+    assert asked == {f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases" for name in "abxy"}
+
+
+async def test_a_release_of_before_is_stood_by_for(place: Place) -> None:
+    place.lease("kube-node-lease", "n1", managedFields=[{"manager": MANAGER}])
+    place.lease("old", "their-own", managedFields=[{"manager": MANAGER}])
+    one = place.release("b")
+    await one.idles()
+    assert "the release their-own in namespace old (of a version whose Lease does not tell" in one.others.stands_by
+    place.fake.take("leases", "their-own", "old")
+    assert not one.acts
+
+
+async def test_one_that_begins_to_act_beside_one_that_acts_is_told(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = place.release("a")
+    await one.until(acts=True)
+    place.lease("old", managedFields=[{"manager": MANAGER}])
+    async with asyncio.timeout(10):
+        while not one.others.acts_too:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert one.acts, "who acts goes on: nobody who may write a Lease stops it"
+    assert one.shown == ['dljob_operator_other_release{effect="BothAct",other="old/dljob"} 1.0']
+    assert "two releases act: the release dljob in namespace old" in caplog.text
+
+
+async def test_who_may_not_list_leases_acts_and_says_so_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    place.fake.fail("GET", "/leases$", 403, times=10**6, message="leases is forbidden")
+    one = place.release("b")
+    await one.until(acts=True)
+    looked = len(place.fake.calls)
+    async with asyncio.timeout(10):
+        while sum(path.endswith("/v1/leases") for _, path in place.fake.calls[looked:]) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert caplog.text.count("other releases of the operator cannot be seen") == 1
+
+
+async def test_nothing_acts_before_the_other_releases_have_been_looked_for(place: Place) -> None:
+    place.fake.fail("GET", "/leases$", 503, times=3)
+    one = place.release("b")
+    await one.until(acts=True)
+    assert [fault.times for fault in place.fake.faults] == [0]

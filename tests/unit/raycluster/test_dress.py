@@ -1,0 +1,279 @@
+"""The RayCluster as KubeRay 1.6.2 reads it."""
+
+from __future__ import annotations
+
+import pytest
+from kuberay_fields import unknown
+from plan_kit import job, machines, ray_cluster, role
+
+from dljob.plan.plan import plan
+from dljob.raycluster import pods
+from dljob.raycluster.render import RenderOptions, effective, render_raycluster
+from dljob.spec.model import DLJobManifest
+
+OWNER = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "job", "uid": "u", "controller": True}
+DRESS = RenderOptions(
+    name="job-1a2b3",
+    namespace="research",
+    owner=OWNER,
+    labels={"dljob.io/name": "job", "dljob.io/uid": "u"},
+    annotations={"dljob.io/placement-plan-hash": "0"},
+    token_secret="job-1a2b3-token",
+    spec_map="job-1a2b3-spec",
+    init_image="example/dljob:1",
+)
+MANY = [
+    machines("g", 2, "16", 8, memory="64Gi", sharedMemory="8Gi", labels={"rack": "r1"}),
+    {"name": "n", "cpu": "500m", "accelerator": {"type": "NPU", "count": 8}},
+]
+
+
+def full(*roles, dress=DRESS, **spec):
+    manifest = effective(job(*roles, **spec), "example/runtime:{rayVersion}", "2.60.0")
+    return render_raycluster(plan(manifest), manifest, dress)
+
+
+def cluster(*roles, **spec):
+    return ray_cluster(job(*roles, **spec))
+
+
+def workers(*roles, **spec):
+    return cluster(*roles, **spec)["spec"]["workerGroupSpecs"]
+
+
+def head_of(made):
+    return made["spec"]["headGroupSpec"]["template"]["spec"]
+
+
+def env(container):
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_kuberay_1_6_2_knows_every_field():
+    made = full(role("a", nodeGroup="g", gpu=1), nodeGroups=MANY)
+    assert list(unknown(made)) == []
+    made["spec"]["headGroupSpec"]["priority"] = 1
+    made["spec"]["workerGroupSpecs"][0]["rayStartParams"]["block"] = True
+    assert list(unknown(made)) == ["GROUP.priority", "GROUP.rayStartParams.block: True is no text"]
+
+
+def test_the_dress_is_on_the_cluster_and_its_labels_on_each_pod():
+    made = full(role("a"), nodeGroups=MANY)
+    assert made["metadata"] == {
+        "name": "job-1a2b3",
+        "namespace": "research",
+        "ownerReferences": [OWNER],
+        "annotations": {"dljob.io/placement-plan-hash": "0"},
+        "labels": DRESS.labels,
+    }
+    assert made["spec"]["authOptions"] == {"mode": "token", "secretName": "job-1a2b3-token"}
+    assert made["spec"]["upgradeStrategy"] == {"type": "None"}
+    groups = [made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]]
+    assert all(DRESS.labels.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
+
+
+def test_the_head_carries_prime_master_and_no_ranks():
+    made = full(role("a"), head={"cpu": "2", "memory": "8Gi"}, master={"cpu": "250m", "memory": "512Mi"})
+    assert made["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    (container,) = head_of(made)["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "2250m", "memory": "8704Mi"},
+        "limits": {"memory": "8704Mi"},
+    }
+    assert {(port["name"], port["containerPort"]) for port in container["ports"]} == {
+        *pods.RAY_PORTS,
+        ("dljob", 8266),
+    }
+    assert {"name": "dljob-spec", "configMap": {"name": "job-1a2b3-spec"}} in head_of(made)["volumes"]
+    assert {"name": "dljob-spec", "mountPath": "/etc/dljob/spec", "readOnly": True} in container["volumeMounts"]
+
+
+def test_every_pod_has_dljob_and_no_right_in_kubernetes():
+    made = full(role("a"), nodeGroups=MANY)
+    specs = [head_of(made), *(group["template"]["spec"] for group in made["spec"]["workerGroupSpecs"])]
+    for pod in specs:
+        (container,), (init,) = pod["containers"], pod["initContainers"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+        assert {"name": "dljob", "emptyDir": {}} in pod["volumes"]
+        assert (init["name"], init["image"]) == ("dljob-init", "example/dljob:1")
+        assert init["command"] == ["python", "-m", "dljob.runtime.unpack"]
+        assert init["volumeMounts"] == [{"name": "dljob", "mountPath": "/dljob"}]
+        assert {"name": "dljob", "mountPath": "/dljob"} in container["volumeMounts"]
+        assert env(container) == {
+            "DLJOB_HOME": "/dljob/home",
+            "POD_NAME": None,
+            "PYTHONPATH": "/dljob/lib",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        }
+        for one in (container, init):
+            assert one["securityContext"]["allowPrivilegeEscalation"] is False
+            assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert "initContainers" not in head_of(full(role("a"), dress=RenderOptions("job")))
+
+
+def test_ascend_devices_belong_to_a_user_of_their_own():
+    gpu, npu = full(role("a", nodeGroup="g", gpu=1), nodeGroups=MANY)["spec"]["workerGroupSpecs"]
+    capabilities = [
+        group["template"]["spec"]["containers"][0]["securityContext"]["capabilities"] for group in (gpu, npu)
+    ]
+    assert capabilities == [{"drop": ["ALL"]}, {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]}]
+
+
+def test_probes_are_short_where_ray_has_the_page_they_ask():
+    made = full(role("a"))
+    (head,), (worker,) = (
+        head_of(made)["containers"],
+        made["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"],
+    )
+    assert head["readinessProbe"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
+    assert (head["readinessProbe"]["periodSeconds"], worker["readinessProbe"]["periodSeconds"]) == (1, 5)
+    assert head["livenessProbe"]["failureThreshold"] * head["livenessProbe"]["periodSeconds"] == 120
+    assert "readinessProbe" in head_of(full(role("a"), rayVersion="2.53.0"))["containers"][0]
+    old = head_of(full(role("a"), rayVersion="2.52.1"))["containers"][0]
+    assert "readinessProbe" not in old
+    assert "livenessProbe" not in old
+
+
+def test_a_worker_group_per_node_group():
+    group, other = workers(
+        role("a", nodeGroup="g", gpu=1),
+        nodeGroups=[
+            machines("g", 2, "16", 8, memory="64Gi", sharedMemory="8Gi", labels={"rack": "r1"}),
+            machines("h", 1, "500m"),
+        ],
+    )
+    assert (group["groupName"], group["replicas"], group["minReplicas"], group["maxReplicas"]) == ("g", 2, 2, 2)
+    assert group["labels"] == {"dljob.io/node-group": "g", "rack": "r1"}
+    assert group["labels"].items() <= group["template"]["metadata"]["labels"].items()
+    pod = group["template"]["spec"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+    assert container["resources"]["limits"] == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "8"}
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert "resources" not in group
+    assert other["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "500m"}
+    # Ray counts whole CPUs, and KubeRay rounds up: the label says how many the plan counts.
+    assert other["labels"] == {"dljob.io/node-group": "h", "dljob.io/cpu": "500m"}
+    assert [volume["name"] for volume in other["template"]["spec"]["volumes"]] == ["dljob"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "kubernetes", "told"),
+    [
+        ({"type": "GPU"}, "nvidia.com/gpu", None),
+        ({"type": "GPU", "resourceName": "nvidia.com/mig-1g.5gb"}, "nvidia.com/mig-1g.5gb", None),
+        ({"type": "GPU", "resourceName": "example.com/dcu"}, "example.com/dcu", {"GPU": "8"}),
+        ({"type": "TPU"}, "google.com/tpu", None),
+        ({"type": "TPU", "resourceName": "example.com/tpu"}, "example.com/tpu", {"TPU": "8"}),
+        ({"type": "Neuron"}, "aws.amazon.com/neuroncore", None),
+        ({"type": "NPU"}, "huawei.com/Ascend910", {"NPU": "8"}),
+        ({"type": "NPU", "resourceName": "huawei.com/Ascend310"}, "huawei.com/Ascend310", {"NPU": "8"}),
+        ({"type": "HPU"}, "habana.ai/gaudi", {"HPU": "8"}),
+        (
+            {"type": "Custom", "resourceName": "example.com/fpga", "rayResource": "FPGA"},
+            "example.com/fpga",
+            {"FPGA": "8"},
+        ),
+    ],
+)
+def test_ray_is_told_what_kuberay_would_not_tell_it(accelerator, kubernetes, told):
+    (group,) = workers(role("a"), nodeGroups=[{"name": "g", "cpu": "8", "accelerator": {**accelerator, "count": 8}}])
+    assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "8", kubernetes: "8"}
+    assert group.get("resources") == told
+    assert group["rayStartParams"] == {}
+
+
+def test_derived_machines_of_two_kinds_of_device_and_a_resource_of_the_users():
+    device = {"custom": {"NPU": "1", "slots": "2"}}
+    (group,) = workers(role("a", gpu=1, resources=device))
+    assert group["groupName"] == "gpu1-npu1"
+    assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "1",
+        "nvidia.com/gpu": "1",
+        "huawei.com/Ascend910": "1",
+    }
+    assert group["resources"] == {"NPU": "1", "slots": "2"}
+
+
+def test_the_operators_image_and_version_fill_what_the_spec_leaves_out():
+    made = full(role("a"))
+    assert made["spec"]["rayVersion"] == "2.60.0"
+    assert head_of(made)["containers"][0]["image"] == "example/runtime:2.60.0"
+    named = full(role("a"), image="example/x:1", rayVersion="2.61.0")
+    assert named["spec"]["rayVersion"] == "2.61.0"
+    assert head_of(named)["containers"][0]["image"] == "example/x:1"
+    own = full(role("a"), rayVersion="2.61.0")
+    assert head_of(own)["containers"][0]["image"] == "example/runtime:2.61.0"
+
+
+def test_without_an_operator_it_has_the_jobs_own_name():
+    made = cluster(role("a"))
+    assert made["metadata"]["labels"]["dljob.io/name"] == made["metadata"]["name"] == "job"
+    assert made["spec"]["authOptions"] == {"mode": "token"}
+    version = made["spec"]["rayVersion"]
+    assert head_of(made)["containers"][0]["image"] == f"rayproject/ray:{version}-py311"
+    assert "namespace" not in made["metadata"]
+    data = job(role("a")).model_dump()
+    data["metadata"]["namespace"] = "research"
+    assert ray_cluster(DLJobManifest.model_validate(data))["metadata"]["namespace"] == "research"
+
+
+def test_labels_of_queues_are_passed_on_and_no_others():
+    labels = {"volcano.sh/queue-name": "v", "app.kubernetes.io/managed-by": "me"}
+    data = job(role("a"), scheduling={"queueName": "gold", "labels": labels}).model_dump()
+    own = {
+        "volcano.sh/queue-name": "overridden",
+        "kueue.x-k8s.io/queue-name": "overridden",
+        "kueue.x-k8s.io/priority-class": "high",
+        "yunikorn.apache.org/queue": "y",
+        "kai.scheduler/queue": "k",
+        "ray.io/gang-scheduling-enabled": "true",
+        "ray.io/cluster": "not-mine",
+        "app.kubernetes.io/instance": "argo",
+    }
+    data["metadata"]["labels"] = own
+    labels = ray_cluster(DLJobManifest.model_validate(data))["metadata"]["labels"]
+    assert labels == {
+        **{name: value for name, value in own.items() if name not in ("ray.io/cluster", "app.kubernetes.io/instance")},
+        "kueue.x-k8s.io/queue-name": "gold",
+        "volcano.sh/queue-name": "v",
+        "app.kubernetes.io/managed-by": "dljob",
+        "dljob.io/name": "job",
+    }
+
+
+def test_images_environment_and_claims():
+    made = full(
+        role("a"),
+        imagePullPolicy="Never",
+        imagePullSecrets=[{"name": "pull"}],
+        envFrom=[{"prefix": "P_", "secretRef": {"name": "s", "optional": True}}, {"configMapRef": {"name": "c"}}],
+        checkpoint={"path": "/ckpt", "claimName": "ckpt"},
+        master={"journal": {"path": "/journal", "claimName": "journal"}},
+    )
+    head, worker = head_of(made), made["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    for pod in (head, worker):
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert {one["imagePullPolicy"] for one in (*pod["containers"], *pod["initContainers"])} == {"Never"}
+        (container,) = pod["containers"]
+        assert container["envFrom"] == [
+            {"prefix": "P_", "secretRef": {"name": "s", "optional": True}},
+            {"configMapRef": {"name": "c"}},
+        ]
+        assert env(container)["DLJOB_CHECKPOINT"] == "/ckpt"
+        assert {"name": "dljob-checkpoint", "mountPath": "/ckpt"} in container["volumeMounts"]
+        claim = {"name": "dljob-checkpoint", "persistentVolumeClaim": {"claimName": "ckpt"}}
+        assert claim in pod["volumes"]
+    assert {"name": "dljob-journal", "mountPath": "/journal"} in head["containers"][0]["volumeMounts"]
+    assert all(volume["name"] != "dljob-journal" for volume in worker["volumes"])
+    assert list(unknown(made)) == []
+    only_path = full(role("a"), checkpoint={"path": "/ckpt"})
+    assert env(head_of(only_path)["containers"][0])["DLJOB_CHECKPOINT"] == "/ckpt"
+    assert [volume["name"] for volume in head_of(only_path)["volumes"]] == ["dljob", "dljob-spec"]
+
+
+def test_what_is_only_in_the_pods_changes_no_digest():
+    assert plan(job(role("a"))).digest == plan(job(role("a"), image="example/x:1")).digest
+    assert ray_cluster(job(role("a"))) != ray_cluster(job(role("a"), image="example/x:1"))

@@ -1,0 +1,82 @@
+"""Who reaches whom, by the rules of a NetworkPolicy: what one selects is closed but for what it lets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reconcile_kit import UID, World, dljob
+
+from dljob.reconcile.state import names
+from dljob.reconcile.state.model import Create
+
+CLUSTER = names.cluster_name("hello", UID, 1)
+
+
+def policy() -> dict[str, Any]:
+    (made,) = (action.body for action in World(dljob(networkPolicy={"enabled": True})).look().actions if is_one(action))
+    return dict(made)
+
+
+def is_one(action: object) -> bool:
+    return isinstance(action, Create) and action.kind == "NetworkPolicy"
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    assert selector.keys() == {"matchLabels"}
+    return selector["matchLabels"].items() <= labels.items()
+
+
+def reached(rules: dict[str, Any], to: dict[str, str], port: int, source: dict[str, str] | None) -> bool:
+    """Whether a connection gets through; `source`: the labels of a pod of the namespace, None: from elsewhere."""
+    if not selects(rules["podSelector"], to):
+        return True
+    for rule in rules["ingress"]:
+        here = "from" not in rule or any(source is not None and selects(f["podSelector"], source) for f in rule["from"])
+        if here and ("ports" not in rule or any((p["port"], p["protocol"]) == (port, "TCP") for p in rule["ports"])):
+            return True
+    return False
+
+
+OURS = {"ray.io/cluster": CLUSTER, "dljob.io/name": "hello"}
+OTHER = {"ray.io/cluster": "other", "dljob.io/name": "other"}
+
+
+@pytest.mark.parametrize(
+    ("to", "port", "source", "passes"),
+    [
+        (OURS, 6379, OURS, True),  # a worker to the GCS
+        (OURS, 43211, OURS, True),  # a rank to another
+        (OURS, 6379, OTHER, False),
+        (OURS, 10001, None, False),  # Ray's client would run anything
+        (OURS, 43211, None, False),
+        (OURS, 8265, None, True),  # the operator submits
+        (OURS, 8266, None, True),  # and asks the gateway; so does `dljob logs`, through the API server
+        (OURS, 8080, None, True),  # Prometheus
+        (OTHER, 6379, None, True),  # others are not our matter
+    ],
+)
+def test_who_reaches_whom(to: dict[str, str], port: int, source: dict[str, str] | None, passes: bool) -> None:
+    assert reached(policy()["spec"], to, port, source) == passes
+
+
+def test_it_is_the_jobs_and_is_there_before_the_pods() -> None:
+    made = policy()
+    assert made["metadata"]["name"] == f"{CLUSTER}-network"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == UID
+    kinds = [
+        action.kind
+        for action in World(dljob(networkPolicy={"enabled": True})).look().actions
+        if isinstance(action, Create)
+    ]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "RayCluster"]
+    assert made["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_there_is_none_unless_it_is_wanted() -> None:
+    assert not any(is_one(action) for action in World().look().actions)
+
+
+def test_its_pods_are_those_of_the_raycluster() -> None:
+    """KubeRay puts this label on each pod of a RayCluster, and no template may say otherwise."""
+    assert policy()["spec"]["podSelector"] == {"matchLabels": {"ray.io/cluster": CLUSTER}}

@@ -1,0 +1,228 @@
+"""Which of several releases acts: what Leases tell, who is gone, who stands by for whom, and beginning at once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from dljob.reconcile.leadership.lease import Candidate
+from dljob.reconcile.leadership.releases import Installation, Sightings, acts_too, release_of, stands_by_for
+from dljob.reconcile.state.names import MANAGER
+
+A = Installation("a", "dljob", "2026-01-01T00:00:00Z", "0.1.0", acts=True)
+B = Installation("b", "other", "2026-02-01T00:00:00Z", "0.2.0")
+
+
+def lease(release: Installation, *, holder: str = "p", **meta: Any) -> dict[str, Any]:
+    notes = {**release.notes(), "dljob.io/acts": "true" if release.acts else "false"}
+    told = {"namespace": release.namespace, "name": release.name, "creationTimestamp": release.created}
+    return {
+        "metadata": {**told, "annotations": notes, **meta},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 8, "renewTime": "1"},
+    }
+
+
+@pytest.mark.parametrize("release", [A, B, replace(B, serves=("x", "y"))])
+def test_a_lease_tells_of_its_release(release: Installation) -> None:
+    assert release_of(lease(release)) == release
+
+
+def test_a_lease_of_before_is_known_by_who_wrote_it_and_serves_who_knows_what() -> None:
+    old = lease(A, annotations={}, managedFields=[{"manager": MANAGER, "operation": "Update"}])
+    assert release_of(old) == replace(A, version="")
+    assert "does not tell what it serves" in str(release_of(old))
+    kubelet = lease(A, annotations={}, managedFields=[{"manager": "kubelet"}])
+    assert release_of(kubelet) is None
+
+
+def test_what_somebody_else_writes_into_a_lease_is_no_line_of_our_log() -> None:
+    hostile = release_of(lease(replace(A, version="1\nERROR all is lost" + "x" * 100)))
+    assert hostile is not None
+    assert hostile.version.startswith("1?ERROR")
+    assert len(hostile.version) <= 63
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "both"),
+    [
+        ((), (), "the DLJobs of all namespaces"),
+        (("x",), (), "the DLJobs of x"),
+        ((), ("x", "y"), "the DLJobs of x, y"),
+        (("x", "y"), ("y", "z"), "the DLJobs of y"),
+        (("x",), ("y",), ""),
+    ],
+)
+def test_who_acts_where_this_release_serves_is_stood_by_for(
+    ours: tuple[str, ...], theirs: tuple[str, ...], both: str
+) -> None:
+    found = stands_by_for(replace(B, serves=ours), [replace(A, serves=theirs)])
+    if not both:
+        assert found is None
+        return
+    assert found is not None
+    assert found[1] == f"the release dljob in namespace a (version 0.1.0) acts on {both}"
+
+
+def test_who_acts_goes_on_though_who_comes_is_older() -> None:
+    assert stands_by_for(replace(A, acts=False), [replace(B, acts=True)]) is not None
+    assert acts_too(replace(B, acts=True), [replace(A, acts=False)]) is None
+
+
+def test_where_nobody_acts_the_oldest_does() -> None:
+    idle = replace(A, acts=False)
+    found = stands_by_for(B, [idle])
+    assert found is not None
+    assert "is older and about to act on" in found[1]
+    assert stands_by_for(idle, [B]) is None
+    same = replace(B, created=A.created)
+    assert stands_by_for(same, [idle]) is not None, "of one second: by namespace and name"
+
+
+def test_who_itself_stands_by_is_not_waited_for() -> None:
+    acts, between, last = (
+        replace(A, serves=("x",)),
+        replace(A, name="between", serves=("x", "y"), acts=False),
+        replace(B, serves=("y",)),
+    )
+    assert stands_by_for(last, [acts, between]) is None
+    assert stands_by_for(last, [between]) is not None
+
+
+def test_who_acts_beside_one_that_acts_is_told() -> None:
+    found = acts_too(replace(B, serves=("x",), acts=True), [replace(A, serves=("y",)), A])
+    assert found is not None
+    assert found[1] == "the release dljob in namespace a (version 0.1.0) acts on the DLJobs of x too"
+
+
+def test_a_release_is_gone_when_its_lease_has_not_changed_for_long() -> None:
+    known = Sightings(4.0).saw([lease(A), lease(A, namespace="c", annotations={})], 100.0)
+    assert known.alive(111.9) == (A,)
+    assert known.alive(112.0) == ()
+    unchanged = known.saw([lease(A, labels={"l": "1"})], 105.0)
+    assert unchanged.alive(112.0) == ()
+    renewed = lease(A)
+    renewed["spec"]["renewTime"] = "2"
+    assert known.saw([renewed], 105.0).alive(116.9) == (A,)
+
+
+def test_a_lease_that_is_deleted_lasts_as_long_as_if_it_were_there() -> None:
+    known = Sightings(4.0).saw([lease(A)], 100.0).saw([], 105.0)
+    assert known.alive(111.0) == (A,)
+    assert known.saw([], 113.0).seen == {}
+
+
+def test_a_lease_that_is_given_up_is_left_to_the_replicas_of_its_release() -> None:
+    given_up = lease(A, holder="")
+    given_up["spec"]["leaseDurationSeconds"] = 1
+    known = Sightings(4.0).saw([lease(A)], 100.0).saw([given_up], 101.0)
+    assert known.alive(105.9) == (A,)
+    assert known.alive(106.0) == ()
+
+
+def test_the_oldest_comes_first() -> None:
+    assert Sightings(4.0).saw([lease(B), lease(A)], 0.0).alive(1.0) == (A, B)
+
+
+def test_a_candidate_tells_of_its_release_in_each_write() -> None:
+    made = Candidate("p", "other", "b", notes=B.notes())
+    first = made.next(0.0, 0.0).write
+    assert first is not None
+    assert first["metadata"]["labels"] == {"app.kubernetes.io/name": "dljob-operator"}
+    assert first["metadata"]["annotations"] == {"dljob.io/operator-version": "0.2.0", "dljob.io/serves": "*"}
+    held = made.wrote(first, 0.0)
+    assert not held.acts
+    acting = held.wrote(held.claim(0.0, stands_by=""), 1.0)
+    assert acting.acts
+    again = acting.next(2.0, 0.0).write
+    assert again is not None
+    assert again["metadata"]["annotations"]["dljob.io/acts"] == "true", "a renewal keeps it, and so does a replica"
+    waits = acting.wrote(acting.claim(0.0, stands_by="the release x"), 3.0)
+    assert (waits.acts, waits.stands_by) == (False, "the release x")
+    assert waits.wrote(waits.claim(0.0, stands_by=""), 4.0).stands_by == ""
+
+
+# -- beginning at once
+
+
+class World:
+    """Leases of releases, and who acts."""
+
+    def __init__(self, releases: list[Installation]) -> None:
+        self.leases = {release.name: release for release in releases}
+        self.there = dict.fromkeys(self.leases, False)
+        self.acting: set[str] = set()
+        self.lives = {name: self.life(name) for name in self.leases}
+
+    def others(self, name: str) -> list[Installation]:
+        found = [one for key, one in self.leases.items() if key != name and self.there[key]]
+        return sorted(found, key=lambda one: one.age)
+
+    def life(self, name: str) -> Generator[str]:
+        """As `Election._look_around`; whatever happens between two calls of the API server happens at a yield."""
+        self.there[name] = True
+        while True:
+            yield "rests"
+            ours = self.leases[name]
+            why = stands_by_for(ours, self.others(name))
+            if not why and not ours.acts:
+                yield "writes"
+                self.leases[name] = replace(ours, acts=True)
+                yield "looks again"
+                why = stands_by_for(self.leases[name], self.others(name))
+            if why:
+                yield "writes"
+                self.leases[name] = replace(ours, acts=False)
+            else:
+                self.acting.add(name)
+                return
+
+    def step(self, name: str) -> str:
+        return next(self.lives[name], "rests")
+
+    def look(self, name: str) -> None:
+        """One whole look around: it takes milliseconds, and seconds lie between two."""
+        while self.step(name) != "rests":
+            pass
+
+    def go(self, name: str) -> None:
+        """It ends, and is begun anew with the Lease that it had."""
+        self.acting.discard(name)
+        self.there[name] = False
+        self.lives[name] = self.life(name)
+
+
+SERVED = st.sampled_from([(), ("x",), ("y",), ("x", "y")])
+
+
+@given(
+    st.lists(SERVED, min_size=2, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 15)), max_size=60),
+)
+def test_two_releases_that_begin_at_once_never_act_on_one_namespace_and_each_namespace_is_served(
+    serves: list[tuple[str, ...]], moves: list[tuple[int, int]]
+) -> None:
+    names = "abc"[: len(serves)]
+    world = World([Installation("n", name, name, "1", where) for name, where in zip(names, serves, strict=True)])
+    for which, what in moves:
+        name = names[which % len(names)]
+        world.go(name) if what == 0 else world.step(name)
+        _nobody_beside_another(world)
+    for _ in range(4 * len(names)):
+        for name in names:
+            world.look(name)
+        _nobody_beside_another(world)
+    event(f"{len(world.acting)} of {len(names)} act")
+    idle = [one for name, one in world.leases.items() if name not in world.acting]
+    for one in idle:
+        assert any(world.leases[name].overlaps(one) for name in world.acting), f"{one} stands by for nobody"
+
+
+def _nobody_beside_another(world: World) -> None:
+    acting = [world.leases[name] for name in sorted(world.acting)]
+    for index, one in enumerate(acting):
+        assert not any(one.overlaps(other) for other in acting[index + 1 :]), world.acting

@@ -1,0 +1,476 @@
+"""A world in memory for the tests of `reconcile`: an API server, KubeRay, Ray's Job API and a PrimeMaster.
+
+world = World()                      # a DLJob was applied
+world.settle()                       # passes until nothing is to be done
+world.head_ready().settle()          # the world moves on
+world.master("Running").settle()
+assert world.phase == "Running"
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reconcile_samples import NOW, SETTINGS, UID, dljob, merged, snapshot, spec
+
+from dljob.raycluster.pods import CARRIED_KEY, SPEC_KEY
+from dljob.reconcile.children.patches import operations
+from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state import names
+from dljob.reconcile.state.context import stamp
+from dljob.reconcile.state.model import (
+    Action,
+    Annotate,
+    Command,
+    Create,
+    CreateToken,
+    Delete,
+    Event,
+    Finalize,
+    MasterView,
+    Object,
+    Observed,
+    PatchCluster,
+    Pod,
+    RayJobView,
+    ReconcileResult,
+    SaveLogs,
+    Settings,
+    Submit,
+    Trouble,
+    Watch,
+)
+from dljob.spec.status import TERMINAL
+from dljob.testing.kubernetes.api_server import Agenda, ApiServer
+from dljob.testing.world.fault_schedule import chance
+from dljob_operator.watch.cache import cluster_digest
+
+__all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot", "spec"]
+
+IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
+MANY = ("cause", "Pod", "ConfigMap", "Secret")
+"""Kinds of commands and deletions of which a pass may have many."""
+
+
+class CrashError(Exception):
+    """The operator dies."""
+
+
+@dataclass
+class World:
+    """Everything outside the operator, and what it did there."""
+
+    job: dict[str, Any] | None = field(default_factory=dljob)
+    settings: Settings = SETTINGS
+    now: float = NOW
+    clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    maps: dict[str, Any] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Name -> the ConfigMap that owns it."""
+    pods: dict[str, list[Pod]] = field(default_factory=dict)
+    ray: dict[str, str] = field(default_factory=dict)
+    """Submission -> status, of the living head."""
+    masters: set[str] = field(default_factory=set)
+    """Submissions whose PrimeMaster lives; it does not need its launcher any more."""
+    session: str = "session-1"
+    view: MasterView | None = None
+    said: RayJobView | None = None
+    troubles: tuple[Trouble, ...] = ()
+    kuberay: str = ""
+    objection: tuple[str, str] = ("", "")
+    sent: tuple[str, ...] = ()
+    events: list[Event] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    """Every call that changed something, in words."""
+    submissions: list[tuple[str, str]] = field(default_factory=list)
+    """(id, session of Ray that took it)."""
+    posted: dict[str, Submit] = field(default_factory=dict)
+    """What Ray took, by id."""
+    commands: list[Command] = field(default_factory=list)
+    watch: Watch | None = None
+    outcome: ReconcileResult | None = None
+    counted: int = 0
+    """Restarts that the living PrimeMaster counts, with those that it was handed."""
+    worn: int = 0
+    """Restarts in the life of the job."""
+    handed: list[tuple[int, int]] = field(default_factory=list)
+    """Restarts that each PrimeMaster was handed, and those that the status told."""
+    fuse: int | None = None
+    """Calls until the operator crashes; None: it does not."""
+
+    # -- what the operator sees
+
+    def observed(self) -> Observed:
+        assert self.job is not None
+        status = self.job.get("status", {})
+        attempt = status.get("attempt", 1)
+        named = self.job["spec"].get("rayClusterRef") or status.get("rayCluster", {})
+        own = names.cluster_name(self.job["metadata"]["name"], UID, attempt)
+        name = named.get("name") or own
+        if "rayClusterRef" not in self.job["spec"] and name not in self.clusters and not self.pods.get(name):
+            name = own  # as the shell does: nothing of the last attempt's is left to look at
+        cluster = copy.deepcopy(self.clusters.get(name))
+        return Observed(
+            job=copy.deepcopy(self.job),
+            cluster=cluster and cluster_digest(cluster),  # what the operator's cache keeps of it, and no more
+            pods=tuple(self.pods.get(name, ())),
+            master=self.view,
+            ray_job=self.said,
+            troubles=self.troubles,
+            logs_saved=names.logs_map(self.job["metadata"]["name"]) in self.maps,
+            objection=self.objection,
+            kuberay=self.kuberay,  # type: ignore[arg-type]
+            commands=self.sent,
+        )
+
+    def look(self) -> ReconcileResult:
+        return reconcile(self.observed(), self.settings, self.now)
+
+    # -- what the operator does
+
+    def step(self) -> ReconcileResult:
+        """One pass."""
+        outcome = self.look()
+        self.outcome = outcome
+        json.dumps(outcome.status)
+        once = [a for a in outcome.actions if isinstance(a, IRREVERSIBLE) and getattr(a, "kind", "") not in MANY]
+        assert len(once) <= 1, outcome
+        if outcome.written_first:
+            self._write(outcome.status)
+        for action in outcome.actions:
+            self._burn()
+            self.execute(action)
+        self.events += outcome.events
+        if not outcome.written_first:
+            self._write(outcome.status)
+        self._poll(outcome.watch)
+        return outcome
+
+    def _write(self, status: Object | None) -> None:
+        if status is None:
+            return
+        self._burn()
+        assert self.job is not None
+        self.job["status"] = json.loads(json.dumps(status))
+        self.log.append(f"status {status['phase']}/{status['reason']}")
+
+    def settle(self, passes: int = 50) -> World:
+        """Passes until nothing is to be done."""
+        for _ in range(passes):
+            if self.job is None:
+                return self
+            outcome = self.step()
+            if not outcome.actions and outcome.status is None:
+                return self
+        raise AssertionError(f"no rest after {passes} passes: {self.log[-6:]}")
+
+    def _burn(self) -> None:
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise CrashError
+
+    def execute(self, action: Action) -> None:
+        """What an API call does to the world."""
+        match action:
+            case CreateToken():
+                assert action.owner in self.maps
+                self.secrets.setdefault(action.name, action.owner)
+            case Create(kind="ConfigMap" | "NetworkPolicy"):
+                self.maps.setdefault(action.body["metadata"]["name"], action.body)
+            case Create():
+                self._create(action.body)
+            case Delete():
+                self._delete(action)
+            case PatchCluster():
+                self._patch(action)
+            case Annotate():
+                self._annotate(action)
+            case Finalize():
+                assert self.job is not None
+                self.job["metadata"]["finalizers"] = [names.FINALIZER] if action.on else []
+                self.job = None if not action.on and "deletionTimestamp" in self.job["metadata"] else self.job
+            case Submit() | Command() | SaveLogs():
+                self._order(action)
+        if not isinstance(action, Delete) or action.kind != "Pod":
+            self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+
+    def _order(self, action: Submit | Command | SaveLogs) -> None:
+        """What reaches the head."""
+        assert action.cluster in self.clusters
+        match action:
+            case Submit():
+                pods = {pod.name: pod.container for pod in self.pods[action.cluster] if pod.head}
+                assert not action.head[1] or pods[action.head[0]] == action.head[1], "a head that restarted"
+                if action.session and action.session != self.session:
+                    return  # the shell asks the head first
+                if action.id not in self.ray:
+                    self.submissions.append((action.id, self.session))
+                    self.posted[action.id] = self._as_made(action)
+                    self.ray[action.id] = "RUNNING"
+                    if {action.id.rpartition("-r")[0]} & self.masters:
+                        self.masters.add(action.id)
+                        return
+                    self.counted = _handed({**self.maps, **action.packages}, action)
+                    self.handed.append((self.counted, self.status.get("restarts", {}).get("process", 0)))
+            case Command():
+                self.commands.append(action)
+                self.sent += (action.id,)
+            case SaveLogs():
+                self.maps[action.name] = {}
+
+    def _as_made(self, action: Submit) -> Submit:
+        """What is posted, as the operator does it: the attempt's ConfigMap goes before the DLJob."""
+        if not action.spec_map:
+            return action
+        spec = json.loads(self.maps[action.spec_map]["data"][SPEC_KEY])["spec"]
+        return replace(action, runtime_env=spec.get("runtimeEnv", {}))
+
+    def _delete(self, action: Delete) -> None:
+        if action.kind == "DLJob":
+            self.job = None
+        elif action.kind == "Pod":
+            self._delete_pod(action)
+        elif action.kind == "ConfigMap":
+            self.maps.pop(action.name, None)
+            self.secrets = {name: owner for name, owner in self.secrets.items() if owner != action.name}
+        else:
+            assert action.kind == "RayCluster"
+            assert self.clusters[action.name]["metadata"]["uid"] == action.uid
+            self.delete_cluster(action.name)
+
+    def _delete_pod(self, action: Delete) -> None:
+        """It leaves, and goes at once when nobody is waited for, or none is there to wait for."""
+        pods = self.pods[self.name]
+        (pod,) = (pod for pod in pods if (pod.name, pod.uid) == (action.name, action.uid))
+        grace = " ".join([action.name, *([str(action.grace)] if action.grace is not None else [])])
+        self.log.append(f"Delete Pod {grace}")
+        left = replace(pod, leaving=True, ready=False, ends=self.now + (action.grace or 30))
+        gone = action.grace == 0 or not pod.node
+        self.pods[self.name] = [*(left if each is pod else each for each in pods if each is not pod or not gone)]
+
+    def _create(self, body: Any) -> None:
+        name = body["metadata"]["name"]
+        if name not in self.clusters:
+            made = copy.deepcopy(body)
+            at = stamp(self.now)
+            made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1, "creationTimestamp": at}
+            made["status"] = {"observedGeneration": 1}  # KubeRay has seen it
+            self.clusters[name] = made
+            self.pods[name] = []
+
+    def _patch(self, action: PatchCluster) -> None:
+        found = self.clusters[action.name]
+        found["metadata"].setdefault("resourceVersion", "1")
+        server = ApiServer(Agenda(self.now, chance("patch")))
+        server.objects["RayCluster", action.name] = found
+        self.clusters[action.name] = server.json_patch("RayCluster", action.name, operations(found, action))
+
+    def _annotate(self, action: Annotate) -> None:
+        if action.kind == "Pod":
+            for name, pods in self.pods.items():
+                self.pods[name] = [
+                    replace(pod, annotations=merged(pod.annotations, action.annotations))
+                    if pod.name == action.name
+                    else pod
+                    for pod in pods
+                ]
+            return
+        assert self.job is not None
+        target = self.job if action.kind == "DLJob" else self.clusters[action.name]
+        target["metadata"]["annotations"] = merged(target["metadata"].get("annotations", {}), action.annotations)
+
+    def _poll(self, watch: Watch | None) -> None:
+        """What the shell's poller would have heard."""
+        if watch != self.watch:
+            self.view = self.said = None
+        self.watch = watch
+        if watch is not None:
+            known = self.ray.get(watch.submission, "MISSING")
+            if self.said is None or self.said.status in ("", "MISSING"):
+                spec = self.posted[watch.submission].metadata[names.SPEC_HASH] if known != "MISSING" else ""
+                self.said = RayJobView(watch.submission, known, session=self.session, spec=spec)
+
+    # -- what happens in the world
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """The newest RayCluster."""
+        return list(self.clusters.values())[-1]
+
+    @property
+    def name(self) -> str:
+        return self.cluster["metadata"]["name"]
+
+    def head_ready(self, uid: str = "pod-1") -> World:
+        """KubeRay made the head, and it is ready."""
+        head = Pod(f"{self.name}-head", uid, True, "headgroup", "Running", True, ip="10.0.0.1", node="node-a")
+        head = replace(head, container=f"containerd://{uid}-{self.session}")
+        self.pods[self.name] = [head]
+        return self.condition("HeadPodReady", "True")
+
+    def workers_ready(self, ready: int = 1, desired: int = 1) -> World:
+        head = self.pods[self.name][0]
+        workers = [
+            Pod(f"{self.name}-w{at}", f"worker-{at}", False, "cpu1", "Running" if at < ready else "Pending", at < ready)
+            for at in range(desired)
+        ]
+        self.pods[self.name] = [head, *workers]
+        self.cluster["status"] |= {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready}
+        return self
+
+    def condition(self, kind: str, status: str = "True", **more: Any) -> World:
+        """KubeRay says something of the RayCluster."""
+        made = self.cluster["status"] = {
+            "desiredWorkerReplicas": 1,
+            "readyWorkerReplicas": 0,
+            **self.cluster.get("status", {}),
+        }
+        kept = [one for one in made.get("conditions", []) if one["type"] != kind]
+        made["conditions"] = [*kept, {"type": kind, "status": status, **more}]
+        made["head"] = {"podIP": "10.0.0.1", "podName": f"{self.name}-head", "serviceName": f"{self.name}-head-svc"}
+        return self
+
+    def delete_cluster(self, name: str = "") -> World:
+        """The RayCluster goes, with its pods and what Ray knew."""
+        name = name or self.name
+        del self.clusters[name]
+        self.pods.pop(name, None)
+        self.new_session()
+        return self
+
+    def new_session(self) -> World:
+        """The head's process is another one: what Ray knew is gone."""
+        self.ray.clear()
+        self.masters.clear()
+        self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
+        for name, pods in self.pods.items():
+            self.pods[name] = [replace(pod, container=f"{pod.container}+") if pod.head else pod for pod in pods]
+        if self.said is not None:
+            self.said = replace(self.said, status="MISSING", session=self.session)
+        if self.view is not None:
+            self.silent(0.0)
+        return self
+
+    def kept_head(self, uid: str = "") -> World:
+        """The head's process is another one, maybe in another pod, and has what Ray knew; what ran there is gone."""
+        self.ray = {id_: "FAILED" if status == "RUNNING" else status for id_, status in self.ray.items()}
+        self.masters |= {id_ for id_ in self.posted if id_.rpartition("-r")[0] in self.masters}
+        head, *others = self.pods[self.name]
+        new = replace(head, uid=uid, name=f"{self.name}-{uid}") if uid else head
+        self.pods[self.name] = [replace(new, container=f"{head.container}+"), *others]
+        if self.said is not None:
+            self.said = replace(self.said, status=self.ray.get(self.said.id, "MISSING"))
+        return self.silent(0.0) if self.view is not None else self
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what Ray knows outlives its head."""
+        return self.has_head and names.SURVIVES in self.cluster["metadata"].get("annotations", {})
+
+    @property
+    def has_head(self) -> bool:
+        return bool(self.clusters) and bool(self.pods[self.name])
+
+    @property
+    def lives(self) -> bool:
+        """Whether a PrimeMaster of the attempt that is watched runs."""
+        running = {id_ for id_, status in self.ray.items() if status == "RUNNING"}
+        return self.watch is not None and self.watch.submission in self.masters | running
+
+    def calm(self, end: str = "Succeeded", rounds: int = 12) -> World:
+        """Nothing bad happens any more: the job comes to its end."""
+        for _ in range(rounds):
+            self.settle()
+            if self.job is None or self.phase in TERMINAL:
+                return self
+            if self.clusters and not self.has_head:
+                self.head_ready(f"pod-{len(self.log)}")
+            elif self.clusters:
+                self.workers_ready()
+            if self.lives:
+                self.master("Running").settle().master(end)
+            self.later(30)
+        raise AssertionError(f"no end: {self.status['phase']}/{self.status['reason']}: {self.log[-8:]}")
+
+    def master(self, phase: str = "Running", **more: Any) -> World:
+        """PrimeMaster says something."""
+        told = {"restarts": {"process": self.counted}, "carry": {"v": 1, "count": self.counted}} if self.counted else {}
+        self.view = MasterView(snapshot(phase, **{**told, **more}))
+        if self.watch is not None:
+            self.masters.add(self.watch.submission)
+        return self
+
+    def wear(self) -> World:
+        """PrimeMaster restarts a process."""
+        self.worn += 1
+        self.counted += 1
+        return self.master("Running")
+
+    def silent(self, seconds: float, error: str = "connection refused") -> World:
+        """PrimeMaster does not answer for so long."""
+        self.view = replace(self.view or MasterView({}), age=seconds, error=error)
+        return self
+
+    def launcher(self, status: str, **more: Any) -> World:
+        """Ray says something of the submission."""
+        self.ray[self.watch.submission] = status
+        self.said = RayJobView(self.watch.submission, status, session=self.session, **more)
+        return self
+
+    def edit(self, **spec: Any) -> World:
+        """Somebody changes the DLJob."""
+        assert self.job is not None
+        self.job["spec"] |= spec
+        self.job["metadata"]["generation"] += 1
+        return self
+
+    def later(self, seconds: float) -> World:
+        self.now += seconds
+        if self.view is not None and self.view.error:
+            self.view = replace(self.view, age=self.view.age + seconds)
+        return self
+
+    def restarted(self) -> World:
+        """The operator died and came back: what it held in memory is gone."""
+        self.view = self.said = self.watch = self.fuse = None
+        self.sent = ()
+        return self
+
+    def running(self) -> World:
+        self.settle().head_ready().settle()
+        return self.workers_ready().master("Running").settle()
+
+    # -- what the status says
+
+    @property
+    def status(self) -> dict[str, Any]:
+        assert self.job is not None
+        return self.job["status"]
+
+    @property
+    def phase(self) -> str:
+        return self.status["phase"]
+
+    def cond(self, kind: str) -> tuple[str, str]:
+        """(status, reason)."""
+        found = next(one for one in self.status["conditions"] if one["type"] == kind)
+        return found["status"], found["reason"]
+
+    def message(self, kind: str) -> str:
+        return next(one for one in self.status["conditions"] if one["type"] == kind)["message"]
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.events]
+
+
+def _handed(files: dict[str, Any], action: Submit) -> int:
+    """What the last attempt counted, as the launcher finds it."""
+    if "--carried" not in action.argv:
+        return 0
+    where = action.argv[action.argv.index("--carried") + 1]
+    text = files.get(where.removeprefix("gcs://")) or files[names.spec_map(action.cluster)]["data"][CARRIED_KEY]
+    return json.loads(text)["state"].get("count", 0)

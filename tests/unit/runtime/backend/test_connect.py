@@ -1,0 +1,52 @@
+"""What this process's Ray job tells Ray's workers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from dljob.cli import main
+from dljob.errors import UnreachableError
+from dljob.runtime.backend import connect
+
+
+@pytest.mark.parametrize(("given", "path"), [(Path("/code"), ["/code"]), (None, [])])
+def test_rays_workers_import_from_the_folder_of_code(monkeypatch: Any, given: Path | None, path: list[str]) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(connect, "_knock", lambda _: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **more: seen.update(more))
+    assert connect.connect("127.0.0.1:6379", given) == "127.0.0.1:6379"
+    assert seen["job_config"]._py_driver_sys_path == path
+
+
+def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = threading.Event()
+    monkeypatch.setattr(connect, "_knock", lambda _: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: hang.wait())
+    monkeypatch.setattr(connect, "LEAST_S", 0.01)
+    with pytest.raises(UnreachableError, match=r"cannot be joined as a Ray within 0.0 s: ray.init hangs"):
+        connect.connect("127.0.0.1:6379", within_s=0.01)
+    assert main._joining()
+    hang.set()
+    for thread in threading.enumerate():
+        if thread.name == connect.JOINING:
+            thread.join()
+    assert not main._joining()
+
+
+def test_what_ray_says_against_it_is_raised_where_the_ray_was_to_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("no such token: authentication failed")
+
+    monkeypatch.setattr(connect, "_knock", lambda _: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(UnreachableError, match=r"refuses us: no such token") as error:
+        connect.connect("127.0.0.1:6379", within_s=10)
+    assert "RAY_AUTH_TOKEN_PATH" in error.value.hint

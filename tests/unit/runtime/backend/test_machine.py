@@ -1,0 +1,188 @@
+"""What an embedded Ray asks of the machine, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray._private import accelerators
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+
+from dljob.errors import PlacementError, UnreachableError, UsageError
+from dljob.plan.model import GRAIN, MachineGroup
+from dljob.runtime.backend import machine
+from dljob.runtime.backend.embedded import EmbeddedRay
+from dljob.runtime.backend.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
+from dljob.runtime.process import environment
+
+
+def group(name: str = "g", replicas: int = 1, **resources: float) -> MachineGroup:
+    amounts = tuple(sorted((k, int(v * GRAIN)) for k, v in resources.items()))
+    return MachineGroup(name, replicas, amounts, (("dljob.io/node-group", name),))
+
+
+def test_one_raylet_per_planned_node() -> None:
+    nodes = lay_out([group("a", 2, CPU=4, memory=2**30), group("b", 1, CPU=0.5)], {}, {})
+    assert [n.name for n in nodes] == ["a-0", "a-1", "b-0"]
+    assert nodes[0] == EmbeddedNode("a-0", {"CPU": 4.0, "memory": float(2**30)}, {"dljob.io/node-group": "a"}, {})
+    assert nodes[2].resources == {"CPU": 0.5}
+
+
+def test_eight_raylets_are_taken_and_nine_are_not() -> None:
+    assert len(lay_out([group("a", 3, CPU=1), group("b", 5, CPU=1)], {}, {})) == 8
+    with pytest.raises(PlacementError, match=r"the plan has 9 nodes; an embedded Ray starts at most 8"):
+        lay_out([group("a", 4, CPU=1), group("b", 5, CPU=1)], {}, {})
+
+
+def test_real_devices_are_dealt_out_and_never_twice() -> None:
+    here = {"GPU": ("0", "1", "2", "3"), "NPU": ("0",)}
+    a, b, c = lay_out([group("a", 2, GPU=1, CPU=1), group("b", 1, GPU=2, NPU=1)], {}, here)
+    assert a.visible == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert b.visible == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert c.visible == {"CUDA_VISIBLE_DEVICES": "2,3", "ASCEND_RT_VISIBLE_DEVICES": "0"}
+    with pytest.raises(PlacementError, match=r"5 GPU in all, this machine has 4: 1 are missing"):
+        lay_out([group("a", 5, GPU=1)], {}, here)
+
+
+def test_devices_that_are_not_here_can_be_pretended() -> None:
+    nodes = lay_out([group("a", 2, NPU=8), group("b", 1, Custom=3)], {"NPU": 8, "Custom": 4}, {"NPU": ("0",)})
+    assert [n.resources for n in nodes] == [{"NPU": 8.0}, {"NPU": 8.0}, {"Custom": 4.0}]
+    assert all(not n.visible for n in nodes)
+    with pytest.raises(PlacementError, match="has 8 NPU, --pretend declares 4 per raylet\n  --pretend NPU=8"):
+        lay_out([group("a", 1, NPU=8)], {"NPU": 4}, {})
+
+
+@pytest.mark.parametrize("said", ["", "0"])
+def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler's shell may well have `CUDA_VISIBLE_DEVICES=`; Ray itself says here what it makes of it."""
+    kinds = {"GPU": "CUDA_VISIBLE_DEVICES", "NPU": "ASCEND_RT_VISIBLE_DEVICES"}
+    for variable in kinds.values():
+        monkeypatch.setenv(variable, said)
+    nodes = lay_out([group("a", 2, GPU=8, NPU=8, Custom=1), group("b")], {"GPU": 8, "NPU": 8, "Custom": 1}, {})
+    assert [sorted(node.pretended) for node in nodes] == [sorted(kinds.values())] * 2 + [[]]
+    here = EmbeddedRay(nodes)
+    here.token_file = tmp_path / "token"
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    here._set_env()
+    spec = ResourceAndLabelSpec(1, 8, 2**30, 2**27, {"NPU": 8}, {})
+    assert spec.resolve(is_head=False, node_ip_address="127.0.0.1").num_gpus == 8
+    here._restore()
+    assert [os.environ[variable] for variable in kinds.values()] == [said, said]
+
+
+@pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])
+def test_pretensions_that_are_none(value: str) -> None:
+    with pytest.raises(UsageError, match=r"--pretend .*: not a device and a number"):
+        parse_pretend([value])
+
+
+def test_pretensions() -> None:
+    assert parse_pretend(["NPU=8", "GPU=1"]) == {"NPU": 8, "GPU": 1}
+    assert parse_pretend([]) == {}
+
+
+def test_cpus_may_be_shared_and_it_is_said() -> None:
+    nodes = lay_out([group("a", 2, CPU=4)], {}, {})
+    assert oversubscribed(nodes, 2) == "8 CPUs are planned, this machine has 2: ranks share them"
+    assert oversubscribed(nodes, 8) == ""
+
+
+def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "davinci0", "davinci_manager"):
+        (tmp_path / name).touch()
+    for variable in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    found = machine.devices_here(tmp_path)
+    assert found == {"GPU": ("0", "1"), "NPU": ("0",), "TPU": (), "HPU": ()}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
+    assert machine.devices_here(tmp_path) == {"GPU": ("1",), "NPU": (), "TPU": (), "HPU": ()}
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"), [("-1", ()), ("NoDevFiles", ()), ("", ()), ("1,-1,0", ("1",)), ("GPU-8f,0", ("GPU-8f", "0"))]
+)
+def test_devices_after_one_that_cannot_be_are_hidden(
+    said: str, ids: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert machine.devices_here(tmp_path)["GPU"] == ids
+
+
+@pytest.mark.parametrize("driver", ["dxg", "kfd", "dri/renderD128"])
+def test_gpus_without_files_of_nvidias_are_counted_by_ray(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray hides from ranks that take none must be there to be taken."""
+    amd = accelerators.AMDGPUAcceleratorManager
+    monkeypatch.setattr(amd, "get_current_node_num_accelerators", staticmethod(lambda: 2))
+    monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", lambda _kind: amd)
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    environment.variable_of.cache_clear()
+    try:
+        assert machine.devices_here(tmp_path)["GPU"] == (), "no driver, no question"
+        (tmp_path / driver).parent.mkdir(exist_ok=True)
+        (tmp_path / driver).touch()
+        assert machine.devices_here(tmp_path)["GPU"] == ("0", "1")
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+        here = machine.devices_here(tmp_path)
+        assert here["GPU"] == ("1",)
+        assert lay_out([group(GPU=1)], {}, here)[0].visible == {"HIP_VISIBLE_DEVICES": "1"}
+    finally:
+        environment.variable_of.cache_clear()
+
+
+def test_shared_memory_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, 64 * 2**20))
+    with pytest.raises(UnreachableError, match=r"needs 240 MiB for 3 object stores, 64 MiB are free\n.*--shm-size"):
+        machine.check_shared_memory(2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, 240 * 2**20))
+    machine.check_shared_memory(2)
+
+
+def test_shared_memory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="cannot be used: No such file"):
+        machine.check_shared_memory(1, tmp_path / "none")
+
+
+def test_the_scratch_folder_is_private_and_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 100)))
+    folder = machine.scratch_folder()
+    try:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert len(str(folder / "plasma-8")) <= machine.SOCKET_PATH_MAX
+        assert folder.parent == Path("/tmp")
+    finally:
+        folder.rmdir()
+
+
+def test_a_disk_without_room_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = namedtuple("usage", "free")
+    full = {str(tmp_path)}
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda at: usage(2**20 if str(at) in full else 2**40))
+    folder = machine.scratch_folder()
+    folder.rmdir()
+    assert folder.parent == Path("/tmp")
+    full.add("/tmp")
+    with pytest.raises(UnreachableError, match=r"/tmp: 1 MiB are free, 64 are needed\n.*TMPDIR"):
+        machine.scratch_folder()
+
+
+def test_no_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(UnreachableError, match=r"no folder for Ray's files: .*: Permission denied\n.*TMPDIR"):
+        machine.scratch_folder()

@@ -1,0 +1,56 @@
+"""What a rank that is a Ray driver finds, and how what it made is spoken of."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from dljob.master.state.views import AskedGroup
+from dljob.plan.model import GRAIN
+from dljob.runtime.backend import ray_drivers
+from dljob.runtime.backend.ray_drivers import OWNER, Left
+from dljob.runtime.process.messages import JobInfo
+
+JOB = JobInfo("ab" * 16, "j", "/tmp", "dljob", "m", 30.0, 0.2, "", (("d", 11),), attempt=2)
+
+
+def test_a_life_has_its_owner_and_the_rank_what_all_of_its_lives_begin_with() -> None:
+    mine = ray_drivers.owner(JOB, "d", 1, 3)
+    assert mine == f"{JOB.uid}/d/1/2.3"
+    assert mine.startswith(ray_drivers.owner(JOB, "d", 1))
+    assert not ray_drivers.owner(JOB, "d", 10, 3).startswith(ray_drivers.owner(JOB, "d", 1))
+
+
+def test_the_environment_is_what_ray_reads() -> None:
+    found = ray_drivers.environment(JOB, "10.0.0.1:6379", "me")
+    assert found["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert found["RAY_NAMESPACE"] == "j-abababab"
+    assert json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"]) == {"metadata": {OWNER: "me"}}
+
+
+def test_variables_that_hide_every_device_are_not_passed_on() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": "0,1", "OTHER": ""}
+    assert ray_drivers.hidden(environ) == ("CUDA_VISIBLE_DEVICES",)
+
+
+def test_what_is_left_is_named() -> None:
+    assert not Left()
+    left = Left((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
+    assert left.words() == "actor worker, actor a2, placement group pool, the driver of Ray job 04000000"
+
+
+def actor(name: str, **wants: float) -> SimpleNamespace:
+    return SimpleNamespace(name=name, class_name="Engine", required_resources=wants)
+
+
+def test_actors_that_raylets_have_no_room_for_are_told_together_where_they_take_the_same() -> None:
+    two, one = (("NPU", 2 * GRAIN),), (("CPU", GRAIN),)
+    rows = [actor("b", NPU=2.0), actor("a", NPU=2.0), actor("", CPU=1.0), actor("started", NPU=1.0)]
+    waiting = ray_drivers.alike([("d/0", row) for row in rows], frozenset((two, one)))
+    assert waiting == (
+        AskedGroup(f"d/0 {one}", "Engine", "d/0", "PACK", (one,), "actor"),
+        AskedGroup(f"d/0 {two}", "a and 1 more", "d/0", "PACK", (two, two), "actor"),
+    )
+    plain = ray_drivers.alike([("d/0", actor("plain"))], frozenset((one,)))
+    assert [group.bundles for group in plain] == [(one,)]
+    assert ray_drivers.alike([("d/0", actor("x", **{"NPU": 2.0, "node:1.2.3.4": 0.001}))], frozenset((two,)))

@@ -1,0 +1,42 @@
+"""What Ray raises of a call is told as one of the two errors that callers know: none of its own gets through."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import exceptions as rx
+
+from dljob.runtime.backend.interface import ActorLostError, ActorRef
+from dljob.runtime.backend.ray_backend import RayBackend
+
+
+class Broken:
+    """A handle whose calls raise."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.hello = SimpleNamespace(remote=self._call)
+
+    async def _call(self) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "certain"),
+    [
+        (rx.OutOfMemoryError("killed by the memory monitor"), True),
+        (rx.ActorPlacementGroupRemoved(), True),
+        (rx.ActorUnschedulableError("no node has the label"), True),
+        (rx.RuntimeEnvSetupError("no such variable"), True),
+        (rx.RaySystemError(OSError("the connection is closed")), False),
+        (rx.LocalRayletDiedError(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_error_of_rays_is_an_actor_that_is_lost(error: Exception, certain: bool) -> None:
+    with pytest.raises(ActorLostError) as lost:
+        await RayBackend().call(ActorRef("w/0/1", Broken(error)), "hello")
+    assert (lost.value.certain, lost.value.node_lost) == (certain, False)
+    assert str(lost.value)

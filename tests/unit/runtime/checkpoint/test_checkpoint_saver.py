@@ -1,0 +1,436 @@
+"""Saving through shared memory: what a rank copied is there after its death, bit for bit, from memory and from disk."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_kit import Rank, a_saver, client, place
+
+from dljob.errors import CheckpointError, UsageError
+from dljob.runtime.checkpoint import Checkpoints, disk
+from dljob.runtime.checkpoint import saver as saver_module
+from dljob.runtime.checkpoint.book import FileBook
+from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.pack import pack
+from dljob.runtime.checkpoint.slot import check_room
+from dljob.runtime.checkpoint.wire import Wire
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def state(step: int) -> dict[str, Any]:
+    made = torch.Generator().manual_seed(step)
+    return {
+        "model": {"w": torch.randn(64, 33, generator=made), "b": torch.randn(7, generator=made).to(torch.bfloat16)},
+        "lr": [0.1 * step, {"name": "x" * step}],
+        "rng": made.get_state(),
+    }
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def saves_and_stays(*steps: int, persist: bool = True) -> Any:
+    def body(mine: Any, tell: Any) -> None:
+        for step in steps:
+            mine.save(step, state(step), persist=persist)
+        tell("saved")
+        signal.pause()
+
+    return body
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_disk(tmp_path: Path, persist: bool):
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path), saves_and_stays(1, 2, 3, persist=persist))
+        assert rank.heard() == "saved"
+        rank.kill()
+        log: list[str] = []
+        again = client(place(saver, tmp_path, number=2, incarnation=2), log)
+        step, found = again.load() or (None, None)
+        assert (step, same(found, state(3))) == (3, True)
+        assert "from memory" in log[-1]
+        assert saver.flush(20) == ""
+        again.close()
+    with a_saver() as (other, _):
+        log = []
+        third = client(place(other, tmp_path, number=3, incarnation=3), log)
+        step, found = third.load() or (None, None)
+        assert (step, same(found, state(3))) == (3, True)
+        assert "from disk" in log[-1]
+        third.close()
+
+
+def test_what_a_rank_left_is_flushed_though_its_death_is_not_heard_of_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, heard = Wire.readable_from, threading.Event()
+
+    def late(wire: Wire, process: int) -> bool:
+        said = real(wire, process)
+        if select.select([process], [], [], 0)[0]:
+            assert heard.wait(60)
+        return said
+
+    monkeypatch.setattr(Wire, "readable_from", late)
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path), saves_and_stays(1, 2, 3, persist=False))
+        assert rank.heard() == "saved"
+        rank.kill()
+        assert saver.flush(20) == ""
+        assert [mark.step for mark in Folder(tmp_path).marks()][-1:] == [3]
+        heard.set()
+
+
+def test_without_save_on_exit_memory_alone_is_lost_with_its_rank(tmp_path: Path):
+    def body(mine: Any, tell: Any) -> None:
+        mine.save(1, state(1), persist=True)
+        mine.save(2, state(2), persist=False)
+        tell("saved")
+        signal.pause()
+
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path, save_on_exit=False), body)
+        assert rank.heard() == "saved"
+        rank.kill()
+        assert saver.flush(20) == ""
+    with a_saver() as (other, _):
+        again = client(place(other, tmp_path, number=2))
+        assert (again.load() or (None,))[0] == 1
+        again.close()
+
+
+def test_a_copy_that_its_rank_did_not_finish_is_passed_over(tmp_path: Path):
+    def body(mine: Any, tell: Any) -> None:
+        mine.save(1, state(1), persist=False)
+        mine.save(2, state(2), persist=False)
+        slot = max(mine._slots, key=lambda s: s.head.order)
+        slot.begin()  # as the next save would, before it copies
+        slot.map[5000:6000] = bytes(1000)
+        tell("torn")
+        signal.pause()
+
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path), body)
+        assert rank.heard() == "torn"
+        rank.kill()
+        again = client(place(saver, tmp_path, number=2))
+        step, found = again.load() or (None, None)
+        assert (step, same(found, state(1))) == (1, True)
+        again.close()
+
+
+def test_lives_that_load_and_crash_leave_one_decision(tmp_path: Path):
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path), saves_and_stays(1, persist=True))
+        assert rank.heard() == "saved"
+        rank.kill()
+        for number in range(2, 5):
+            again = client(place(saver, tmp_path, number=number, incarnation=number, grace_s=0.0))
+            assert again.load() is not None
+            again.close()
+    assert [path.name for path in tmp_path.glob("restore-*.json")] == ["restore-1-4.json"]
+
+
+def test_a_world_counts_only_when_all_its_parts_are_there(tmp_path: Path):
+    """Two ranks: one is killed a step behind the other; both go on from the step that both have."""
+    with a_saver() as (saver, told):
+        ahead = Rank(place(saver, tmp_path, rank=0, world=2), saves_and_stays(1, 2, 3))
+        behind = Rank(place(saver, tmp_path, rank=1, world=2), saves_and_stays(1, 2))
+        for rank in (ahead, behind):
+            assert rank.heard() == "saved"
+            rank.kill()
+        steps = []
+        for number in range(2):
+            again = client(place(saver, tmp_path, rank=number, world=2, number=2))
+            step, found = again.load() or (None, None)
+            assert same(found, state(2))
+            steps.append(step)
+            again.close()
+        assert steps == [2, 2]
+        assert any("step 2 is saved: 2 x" in text for text in told.of("Saved"))
+        assert not any("step 3 " in text for text in told.of("Saved"))
+
+
+@pytest.mark.parametrize("harm", ["corrupt", "torn", "gone"])
+def test_a_damaged_checkpoint_is_skipped_with_a_word(tmp_path: Path, harm: str):
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        for step in (1, 2):
+            mine.save(step, state(step), persist=True)
+            mine.wait(20)
+        mine.close()
+    part = next(tmp_path.glob("step-000000000002.*")) / "rank-00000.part"
+    if harm == "gone":
+        part.unlink()
+    elif harm == "torn":
+        with part.open("r+b") as file:
+            file.truncate(part.stat().st_size // 2)
+    else:
+        with part.open("r+b") as file:
+            file.seek(part.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 1]))
+    log: list[str] = []
+    with a_saver() as (other, _):
+        again = client(place(other, tmp_path, number=2), log)
+        step, found = again.load() or (None, None)
+        assert (step, same(found, state(1))) == (1, True)
+        again.close()
+    words = {"corrupt": "is corrupt: CRC-32", "torn": "is torn", "gone": "cannot be read"}
+    assert f"step 2 of life 1.1 was passed over: rank-00000.part {words[harm]}" in log[0]
+
+
+def test_a_process_of_the_past_saves_in_vain(tmp_path: Path):
+    """A frozen rank that thaws after another life has gone on from before it."""
+    with a_saver() as (saver, _), a_saver() as (elsewhere, told):
+        old = client(place(elsewhere, tmp_path))
+        old.save(1, state(1), persist=True)
+        old.wait(20)
+        new = client(place(saver, tmp_path, number=2))
+        assert (new.load() or (None,))[0] == 1
+        old.save(5, state(5), persist=True)
+        with pytest.raises(CheckpointError, match=r"life 1\.2 has gone on from step 1 of life 1\.1"):
+            old.wait(20)
+        assert told.of("Fenced")
+        third = client(place(saver, tmp_path, number=3))
+        assert (third.load() or (None,))[0] == 1
+        for one in (old, new, third):
+            one.close()
+
+
+def test_a_rank_that_failed_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = threading.Event()
+    write = Folder.write_part
+
+    def slow(self: Folder, *what: Any) -> int:
+        assert disk.wait(20)
+        return write(self, *what)
+
+    monkeypatch.setattr(Folder, "write_part", slow)
+    with a_saver() as (saver, told):
+        failed, well = Checkpoints(), Checkpoints()
+        for rank, one in enumerate((failed, well)):
+            one._client = client(place(saver, tmp_path / str(rank), grace_s=20.0))  # type: ignore[reportPrivateUsage]
+            one.save(1, state(1))
+        failed.close(wait=False)
+        assert told.words == [], "and the disk has nothing yet"
+        disk.set()
+        well.close()
+        assert saver.flush(20) == ""
+        assert len(told.of("Saved")) == 2
+
+
+def test_other_nodes_are_asked_when_an_earlier_life_may_have_saved_there(tmp_path: Path):
+    asked: list[int] = []
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
+        for life, times in ((1, 0), (2, 1)):
+            mine = client(place(saver, tmp_path, number=life))
+            assert mine.load() is None
+            mine.close()
+            assert len(asked) == times
+        mine = client(place(saver, tmp_path, attempt=2))
+        assert mine.load() is None
+        mine.close()
+    assert len(asked) == 2
+
+
+def test_memory_that_nobody_came_for_is_given_back_when_another_rank_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with a_saver() as (saver, _):
+        gone = client(place(saver, tmp_path / "gone", name="gone/0"))
+        gone.save(1, state(1), persist=True)
+        gone.close()
+        assert saver.flush(20) == ""
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: not any(h.alive for hs in saver._holdings.values() for h in hs), 10)
+        assert copies("gone/0") > 0
+        monkeypatch.setattr(saver_module, "KEPT_S", -1.0)
+        again = client(place(saver, tmp_path / "gone", name="gone/0", incarnation=2))
+        assert again.latest() == 1
+        assert copies("gone/0") > 0, "its own next process comes for it"
+        other = client(place(saver, tmp_path / "other"))
+        assert other.latest() is None
+        assert copies("gone/0") == 0
+        again.close()
+        other.close()
+
+
+def copies(name: str) -> int:
+    """How many descriptors of a rank's memory this process has."""
+    targets = (str(link.readlink()) for link in list(Path("/proc/self/fd").iterdir()) if link.is_symlink())
+    return sum(f"dljob-checkpoint-{name}" in target for target in targets)
+
+
+def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        for step in range(1, 6):
+            mine.save(step, state(step), persist=True)
+        mine.wait(20)
+        assert mine.latest() == 5
+        mine.close()
+    assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-000000000004.1-1", "step-000000000005.1-1"]
+
+
+def test_a_disk_that_says_no_is_said_and_tried_again(tmp_path: Path):
+    folder = tmp_path / "ckpt"
+    folder.write_text("a file where the folder should be")
+    with a_saver() as (saver, _):
+        mine = client(place(saver, folder))
+        mine.save(1, state(1), persist=True)
+        with pytest.raises(CheckpointError, match=r"step 1 is not saved: .*ckpt"):
+            mine.wait(20)
+        folder.unlink()
+        mine.wait(20)
+        assert mine.latest() == 1
+        mine.close()
+
+
+def test_no_room_in_memory_is_said_before_it_is_taken(tmp_path: Path):
+    (tmp_path / "memory.max").write_text(str(300 << 20))
+    (tmp_path / "memory.current").write_text(str(200 << 20))
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 0\n")
+    check_room("trainer/0", 40 << 20, cgroups=tmp_path)
+    with pytest.raises(UsageError, match=r"trainer/0: a checkpoint of 60 MiB needs 120 MiB .* 100 MiB are left"):
+        check_room("trainer/0", 60 << 20, cgroups=tmp_path)
+
+
+def test_what_cannot_be_saved_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"state\['model'\]\['hooks'\]\[1\] cannot be saved"):
+        pack({"model": {"w": torch.ones(1), "hooks": [1, lambda: 0]}})
+
+
+def test_what_is_filled_keeps_its_tensors(tmp_path: Path):
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        tied = torch.arange(6.0)
+        saved = {
+            "a": tied,
+            "again": tied,
+            "t": torch.ones(3, 2).t(),
+            "none": torch.empty(0),
+            "n": 4,
+            "b": bytearray(b"x"),
+        }
+        mine.save(1, saved, persist=True)
+        mine.wait(20)
+        into = {"a": torch.zeros(6), "t": torch.zeros(2, 3), "n": 0}
+        step, found = mine.load(into) or (None, {})
+        assert step == 1
+        assert found["a"] is into["a"]
+        assert torch.equal(into["a"], tied)
+        assert torch.equal(into["t"], torch.ones(2, 3))
+        assert (found["n"], found["b"], found["none"].numel()) == (4, b"x", 0)
+        plain = (mine.load() or (None, {}))[1]
+        assert plain["a"] is plain["again"]
+        with pytest.raises(CheckpointError, match=r"state\['a'\]: \(6,\) was saved, \(5,\) is to be filled"):
+            mine.load({"a": torch.zeros(5)})
+        mine.close()
+
+
+def test_a_disk_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Parts whose names are FIFOs that nobody reads: opening them never returns."""
+    monkeypatch.setattr(disk, "temporary", lambda path: path.with_name(f".{path.name}.temp"))
+    fifos = [tmp_path / f"step-{step:012d}.1-1" / ".rank-00000.part.temp" for step in (1, 2)]
+    for fifo in fifos:
+        fifo.parent.mkdir()
+        os.mkfifo(fifo)
+    log: list[str] = []
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path, grace_s=0.2), log)
+        for step in (1, 2, 3):
+            mine.save(step, state(step), persist=True)
+        assert log == [f"checkpoint: {tmp_path} has taken nothing for 0.2 s; steps stay in memory"]
+        ends = [os.open(fifo, os.O_RDONLY | os.O_NONBLOCK) for fifo in fifos]
+        for end in ends:
+            os.close(end)
+        with suppress(CheckpointError):  # what waited for the disk hears that it broke
+            mine.wait(20)
+        mine.wait(20)
+        assert mine.latest() == 3
+        mine.close()
+
+
+def test_a_process_that_lives_on_in_another_life_restores_what_it_had_in_memory(tmp_path: Path):
+    with a_saver() as (saver, _):
+        where = [place(saver, tmp_path), place(saver, tmp_path, number=2, incarnation=2)]
+        mine = client(where[0])
+        mine._ask = lambda: asdict(where[0])
+        mine.save(7, state(7), persist=False)
+        assert (mine.saved, mine.renewed().life) == (7, where[0].life)
+        del where[0]
+        step, found = mine.load() or (0, None)
+        assert (step, mine.saved) == (7, -1)
+        assert same(found, state(7))
+        mine.save(8, state(8), persist=True)
+        mine.wait(20)
+        assert next(str(f.mark) for f in Folder(tmp_path).found() if not f.bad) == "step 8 of life 1.2"
+        mine.close()
+
+
+def test_all_ranks_of_a_life_have_the_other_nodes_asked_once(tmp_path: Path):
+    asked: list[int] = []
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
+        first = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
+        for mine in first:
+            mine.save(4, state(4), persist=True)
+        for mine in first:
+            mine.close()
+        asked.clear()
+    with a_saver(lambda _: asked.append(1)) as (saver, _):
+        for rank in (0, 1):
+            mine = client(place(saver, tmp_path, rank=rank, world=2, number=2))
+            assert (mine.load() or (0,))[0] == 4
+            mine.close()
+    assert asked == [1]
+
+
+def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path: Path):
+    """Both writers see that all is there, and both write it."""
+    both = threading.Barrier(2)
+
+    class Slow(FileBook):
+        def commit(self, place: Any, mark: Any) -> str | None:
+            both.wait(60)
+            return super().commit(place, mark)
+
+    with a_saver(book=Slow()) as (saver, told):
+        ranks = [client(place(saver, tmp_path, rank=rank, world=2)) for rank in (0, 1)]
+        entered = threading.Barrier(2)
+        commit = Folder.commit
+
+        def together(self: Folder, *given: Any) -> str:
+            entered.wait(60)
+            return commit(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Folder, "commit", together)
+            for mine in ranks:
+                mine.save(1, state(1), persist=True)
+            for mine in ranks:
+                mine.wait(60)
+        for mine in ranks:
+            mine.close()
+    assert told.of("Failed") == []
+    assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [1]

@@ -1,0 +1,163 @@
+"""A command's end of the control socket: every way in which nobody answers ends in a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from socket_kit import UID, Master, serving
+
+from dljob.errors import DeadlineError, UnreachableError
+from dljob.master.state.views import Clue
+from dljob.runtime.control_socket import client
+from dljob.runtime.control_socket.client import LocalConnection, SocketLine
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REACH_S", 0.02)
+
+
+def connection(folder: Path, gone: Callable[[], str] = lambda: "") -> LocalConnection:
+    return LocalConnection("ppo", UID, folder, SocketLine(folder), gone=gone)
+
+
+@contextmanager
+def holder(folder: Path, says: bytes | None) -> Iterator[None]:
+    """A process that holds the socket of the job, and is no PrimeMaster: it says this, or nothing."""
+    path = folder / "control.sock"
+    (folder / "job.json").write_text(json.dumps({"socket": str(path)}))
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(str(path))
+        line.listen()
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            try:
+                while True:
+                    taken.append(line.accept()[0])
+                    if says is not None:
+                        taken[-1].sendall(says)
+                        taken[-1].shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        line.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for each in taken:
+            each.close()
+
+
+def test_questions_and_orders(tmp_path: Path) -> None:
+    master = Master()
+    with serving(tmp_path, master=master):
+        own = connection(tmp_path)
+        assert own.status()["phase"] == "Running"
+        own.command("scale", "actor=2", by="pid 1")
+        own.learned("actor/0", 1, Clue("kernel", "Out of memory"))
+        assert master.asked == [("scale", "actor=2"), ("actor/0", 1, "kernel", "Out of memory")]
+        assert own.notes()[0]["message"] == "scale"
+        assert own.stacks("actor/0") == {"actor/0": "File x, line 1"}
+        assert own.pids() == {"master": 1}
+        assert own.final() is None
+        with pytest.raises(DeadlineError):
+            own.wait(0.001)
+
+
+def test_an_ended_job_is_answered_for_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    (tmp_path / "status.json").write_text(json.dumps({"name": "ppo", "phase": "Failed"}))
+    (tmp_path / "events.jsonl").write_text(json.dumps({"seq": 1}) + "\n")
+    own = connection(tmp_path)
+    assert own.wait()["phase"] == "Failed"
+    assert own.status()["phase"] == "Failed"
+    assert own.notes() == [{"seq": 1}]
+    own.command("stop")
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({}, "has not opened its control socket yet"),
+        ({"socket_trouble": "the disk is full"}, "the disk is full"),
+        ({"socket": "/nowhere/x.sock"}, "nobody answers at /nowhere/x.sock: No such file or directory"),
+        ({"socket": "/" + "x" * 200}, "path too long"),
+    ],
+)
+def test_a_socket_that_is_not_there(entry: dict[str, str], why: str, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(entry))
+    with pytest.raises(UnreachableError, match=why):
+        connection(tmp_path).pids()
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_job_json_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("[")
+    with pytest.raises(UnreachableError, match="cannot be read"):
+        connection(tmp_path).pids()
+
+
+def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REACH_S", 1000)
+    (tmp_path / "job.json").write_text("{}")
+    with pytest.raises(UnreachableError, match="its runner"):
+        connection(tmp_path, gone=lambda: "its runner ended").pids()
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (None, "does not answer"),
+        (b"", "the connection was closed"),
+        (b"220 mail\n", "does not answer as PrimeMaster does"),
+        (b'{"error": "UnreachableError", "message": "this is the socket of job b"}\n', "this is the socket of job b"),
+    ],
+)
+def test_a_socket_that_another_process_holds(says: bytes | None, why: str, tmp_path: Path) -> None:
+    with holder(tmp_path, says), pytest.raises(UnreachableError, match=why):
+        connection(tmp_path).pids()
+
+
+def test_a_socket_that_another_user_holds_gets_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "peer", lambda _: (99, os.getuid() + 4711))
+    with holder(tmp_path, b""), pytest.raises(UnreachableError, match="held by process 99 of user") as error:
+        connection(tmp_path).pids()
+    assert "remove" in error.value.hint
+
+
+class Fading:
+    """Answers once, then never again."""
+
+    def __init__(self) -> None:
+        self.patience: list[float] = []
+
+    def ask(self, request: bytes, seconds: float) -> bytes:
+        self.patience.append(seconds)
+        if len(self.patience) > 1:
+            raise client.NoAnswerError("nobody is there")
+        return b'{"answer": {"worker/0": 4711}}\n'
+
+
+def test_one_that_has_reached_the_job_waits_longer_for_a_primemaster_that_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "REACH_S", 1000.0)
+    monkeypatch.setattr(client, "AWAY_S", 0.02)
+    line = Fading()
+    job = LocalConnection("ppo", UID, tmp_path, line, gone=lambda: "")
+    assert job.pids() == {"worker/0": 4711}
+    with pytest.raises(UnreachableError, match="nobody is there"):
+        job.pids()
+    assert line.patience[0] > 900
+    assert max(line.patience[1:]) < 1

@@ -1,0 +1,194 @@
+"""What PrimeMaster heard goes into the events that the ledger reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from dljob.master.persistence.codec import event_record
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import HostPhase, HostState, JobState, RankPhase, RankState
+from dljob.master.state.views import HostId, NodeView, Outcome
+from dljob.master.transition import initial
+from dljob.plan.plan import plan
+from dljob.runtime.controller.heartbeat_log import ROOM, HeartbeatLog
+from dljob.runtime.process.messages import Heartbeat
+from dljob.spec.model import DLJobManifest
+from dljob.telemetry.records import encode_line
+
+HOSTS = [HostId("w", rank) for rank in range(2)]
+
+
+def running(**rank: Any) -> JobState:
+    """Two ranks on two nodes, ready; rank 0 as told."""
+    role = {"name": "w", "replicas": 2, "entrypoint": {"class": "pkg.Class"}}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": {"roles": [role]}})
+    state = initial(plan(manifest), manifest.spec, "f" * 32, 0.0)
+    own = RankState(RankPhase.READY, 2)
+    ranks = {("w", 0): evolve(own, **rank), ("w", 1): own}
+    hosts = {host: HostState(HostPhase.READY, 3, node=f"n{host.index}", actor=f"a{host.index}") for host in HOSTS}
+    nodes = tuple(NodeView(f"n{n}", (), (), ()) for n in range(2))
+    return evolve(state, ranks=Map(ranks), hosts=Map(hosts), nodes=nodes)
+
+
+def beacon(step: int | None = None, *, host: int = 0, incarnation: int = 2) -> Heartbeat:
+    steps = {} if step is None else {host: (incarnation, step, {"loss": 0.5})}
+    return Heartbeat("w", f"a{host}", 1, steps)
+
+
+def test_who_was_ended_long_ago_is_forgotten() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hear(evidence, state, beacon(), 5.0)
+    for number in range(10 * ROOM):
+        hear(evidence, state, Heartbeat("w", f"old{number}", 1, {}))
+    assert len(evidence._heard) <= 2 * ROOM  # type: ignore[reportPrivateUsage]
+    lost = evidence.told(20.0, state, ev.HostLost(HOSTS[0], 3, Outcome(False)))
+    assert lost == ev.HostLost(HOSTS[0], 3, Outcome(False), seen=5.0)
+
+
+def hear(evidence: HeartbeatLog, state: JobState, seen: Heartbeat, now: float = 0.0) -> list[ev.Event]:
+    return list(evidence.heard(state, seen, now))
+
+
+def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hear(evidence, state, beacon(), 10.0)
+    hear(evidence, state, beacon(), 12.5)
+    lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
+    assert evidence.told(20.0, state, lost) == evolve(lost, seen=12.5)
+    assert evidence.told(20.0, state, lost) == lost, "it is forgotten with its host"
+    other = ev.HostLost(HOSTS[1], 3, Outcome(ok=False))
+    assert evidence.told(20.0, state, other) == other, "it was never heard"
+    hear(evidence, state, beacon(), 13.0)
+    older = ev.HostLost(HOSTS[0], 2, Outcome(ok=False))
+    assert evidence.told(20.0, state, older) == older, "the one that was heard is another process"
+
+
+def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hear(evidence, state, beacon(), 10.0)
+    hear(evidence, state, evolve(beacon(7), silent_s=1.5), 12.5)
+    assert evidence.progress["w", 0] == (7, {"loss": 0.5})
+    lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
+    assert evidence.told(20.0, state, lost) == evolve(lost, seen=10.0, outcome=Outcome(ok=False, advanced=12.5))
+
+
+def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hear(evidence, state, beacon(host=0), 10.0)
+    hear(evidence, state, beacon(host=1), 11.0)
+    assert evidence.told(20.0, state, ev.NodesSeen(state.nodes)) == ev.NodesSeen(state.nodes)
+    left = ev.NodesSeen(state.nodes[:1])
+    assert evidence.told(20.0, state, left) == evolve(left, silent=(("n1", 11.0),))
+
+
+def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
+    evidence, state = HeartbeatLog(), running()
+    for step in (7, 9, 4):
+        hear(evidence, state, beacon(step))
+    again = ev.RankReady("w", 0, 3, 1)
+    assert evidence.told(20.0, state, again) == evolve(again, goal=9)
+    assert evidence.progress["w", 0] == (4, {"loss": 0.5})
+    first = ev.RankReady("w", 0, 1, 1)
+    assert evidence.told(20.0, state, first) == first, "the first process repeats nothing"
+    silent = ev.RankReady("w", 1, 3, 1)
+    assert evidence.told(20.0, state, silent) == silent, "nobody heard of a step"
+
+
+def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
+    evidence, state = HeartbeatLog(), running()
+    hear(evidence, state, beacon(7))
+    hear(evidence, state, beacon(9, host=1))
+    reached: dict[str, int | None] = {}
+    for world in ("w", "w/0", "w/1", "w/2", "x"):
+        told = evidence.told(20.0, state, ev.CheckpointDecided(world, RunId(1, 2), None))
+        assert isinstance(told, ev.CheckpointDecided)
+        reached[world] = told.reached
+    assert reached == {"w": 9, "w/0": 7, "w/1": 9, "w/2": None, "x": None}
+
+
+def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through() -> None:
+    class Looked(dict[tuple[str, int], int]):
+        def items(self) -> Any:
+            raise AssertionError("all were looked through")
+
+    evidence = HeartbeatLog()
+    evidence._highest = Looked({("w", 0): 7})  # type: ignore[reportPrivateUsage]
+    told = evidence.told(20.0, running(), ev.CheckpointDecided("w/0", RunId(1, 2), None))
+    assert told == ev.CheckpointDecided("w/0", RunId(1, 2), None, reached=7)
+
+
+def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
+    evidence, state = HeartbeatLog(), running()
+    failed = ev.RankEnded("w", 0, 2, Outcome(ok=False))
+    assert evidence.told(1.0, state, failed) == failed, "nobody told a step"
+    for at, (step, host) in enumerate([(7, 0), (6, 1), (7, 1), (8, 1), (8, 0)], 10):
+        hear(evidence, state, beacon(step, host=host), float(at))
+    assert evidence.told(20.0, state, failed).outcome.advanced == 13.0  # type: ignore[union-attr]
+    own = evolve(failed, outcome=Outcome(ok=False, step=9))
+    assert evidence.told(21.0, state, own).outcome.advanced == 21.0, "its own last step, which no beacon told"  # type: ignore[union-attr]
+    evidence.ended(own, 22.0)
+    again = evolve(failed, outcome=Outcome(ok=False, step=9))
+    assert evidence.told(30.0, state, again).outcome.advanced == 21.0  # type: ignore[union-attr]
+    well = ev.RankEnded("w", 0, 2, Outcome(ok=True))
+    assert evidence.told(31.0, state, well) == well
+
+
+def test_an_end_brings_the_last_step() -> None:
+    evidence, state = HeartbeatLog(), running()
+    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))), 5.0)
+    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False)), 6.0)
+    evidence.ended(ev.Tick(), 7.0)
+    assert evidence.progress == {("w", 0): (11, {"loss": 1.0})}
+    again = ev.RankReady("w", 0, 3, 1)
+    assert evidence.told(20.0, state, again) == evolve(again, goal=11)
+
+
+def test_an_end_with_a_metric_that_is_no_number_can_be_written_down() -> None:
+    odd = tuple((name, float(name)) for name in ("nan", "inf", "-inf"))
+    ended = ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.5), *odd)))
+    told = HeartbeatLog().told(20.0, running(), ended)
+    assert told == evolve(ended, outcome=evolve(ended.outcome, metrics=(("loss", 1.5),), advanced=20.0))
+    assert b'"loss",1.5' in encode_line(1, event_record(told, 0.0))
+
+
+def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_nothing_between() -> None:
+    evidence = HeartbeatLog()
+    assert hear(evidence, running(goal=9), beacon(3)) == [ev.Stepped("w", 0, 2, 3)]
+    assert hear(evidence, running(goal=9, stepped=True), beacon(4)) == []
+    assert hear(evidence, running(goal=9, stepped=True), beacon(9)) == [ev.Stepped("w", 0, 2, 9)]
+    assert hear(evidence, running(), beacon(10)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        (running(goal=9, phase=RankPhase.STARTING), beacon(3)),
+        (running(goal=9), beacon(3, incarnation=1)),
+        (running(goal=9), Heartbeat("x", "a9", 1, {0: (2, 3, {})})),
+    ],
+    ids=["not ready yet", "an older process", "nobody's rank"],
+)
+def test_other_steps_are_no_news_to_the_core(state: JobState, seen: Heartbeat) -> None:
+    assert hear(HeartbeatLog(), state, seen) == []
+
+
+def test_how_often_the_first_driver_role_steps() -> None:
+    evidence, state = HeartbeatLog(), running()
+    assert evidence.rate.shown() == {}
+    hear(evidence, state, beacon(1), 100.0)
+    assert evidence.rate.shown() == {"stepTime": "1970-01-01T00:01:40.000Z"}
+    for n in range(1, 12):
+        hear(evidence, state, beacon(1 + 2 * n), 100.0 + n)
+        hear(evidence, state, beacon(2 * n, host=1), 100.5 + n)
+        hear(evidence, state, beacon(2 * n, host=1), 100.6 + n)  # told again
+    assert evidence.rate.shown() == {"stepTime": "1970-01-01T00:01:51.500Z", "secondsPerStep": 0.5}
+    hear(evidence, state, beacon(10), 200.0)  # from a checkpoint
+    hear(evidence, state, beacon(12), 201.0)
+    assert evidence.rate.shown() == {"stepTime": "1970-01-01T00:03:21.000Z", "secondsPerStep": 0.5}
+    hear(evidence, state, Heartbeat("other", "a9", 1, {0: (2, 99, {})}), 300.0)
+    assert evidence.rate.shown()["stepTime"] == "1970-01-01T00:03:21.000Z"

@@ -1,0 +1,218 @@
+"""Who vanished without a word is asked about where it lived; whoever only blames a peer is heard a moment later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dljob.master.state import causes
+from dljob.master.state import events as ev
+from dljob.master.state.views import Clue, HostId, Outcome, Reason
+from dljob.runtime.backend.interface import ActorLostError, ActorRef
+from dljob.runtime.controller import evidence_inquiry, worker_hosts
+from dljob.runtime.controller.evidence_inquiry import Inquiry
+from dljob.runtime.controller.worker_hosts import WorkerHosts
+from dljob.runtime.node import log_tails
+from dljob.runtime.process.messages import Report
+from dljob.tasks import TaskOwner
+
+OOM = Clue("kernel", "Out of memory: Killed process 41 (python)")
+WHO = HostId("w", 1)
+BESIDE = ActorRef("w/0/1", None)
+
+
+AGENT = "j/agent/n1"
+GONE = ActorLostError("gone too")
+WORDS = "its worker process has died"
+OOM_WORDS = "Task was killed due to the node running low on memory."
+WITHOUT_A_WORD = Outcome(ok=False, reason=Reason.UNKNOWN, detail=WORDS)
+
+
+class Asked:
+    """A backend whose actors answer `clues`, each as `answers` says by its name, and `watch` from a list."""
+
+    def __init__(self, answers=None, name="memory", reports=(), end=None, words=WORDS):
+        self.name = name
+        self.end = end
+        self.words = words
+        self.answers = answers or {}
+        self.reports = list(reports)
+        self.calls = []
+
+    async def call(self, ref, method, *args):
+        self.calls.append((ref.name, method, *args))
+        if method == "watch":
+            if self.reports:
+                return self.reports.pop(0)
+            raise ActorLostError(self.words)
+        if method == "end_of":
+            return await self.end(*args)
+        answer = self.answers[ref.name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def lookup(self, name):
+        return ActorRef(name, None) if name in self.answers else None
+
+
+@pytest.fixture
+def told(monkeypatch):
+    monkeypatch.setattr(evidence_inquiry, "AFTER_S", 0.0)
+    monkeypatch.setattr(evidence_inquiry, "END_S", 0.01)
+    return []
+
+
+def ask(backend, told, beside):
+    async def run():
+        async def offer(*events):
+            told.extend(events)
+
+        inquiry = Inquiry(backend, offer, "j/agent/", TaskOwner(print))
+        inquiry.begin(WHO, "n1", 41, beside)
+        await asyncio.gather(*inquiry._tasks)
+        inquiry.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("beside", "answers", "asked"),
+    [
+        (BESIDE, {"w/0/1": (OOM,), AGENT: ()}, ["w/0/1"]),
+        (None, {AGENT: (OOM,)}, [AGENT]),
+        (BESIDE, {"w/0/1": GONE, AGENT: (OOM,)}, ["w/0/1", AGENT]),
+    ],
+    ids=["a host beside it", "the agent of its node", "the agent, when the host beside it died too"],
+)
+def test_whoever_lives_there_is_asked(told, beside, answers, asked):
+    backend = Asked(answers, "ray")
+    ask(backend, told, beside)
+    assert backend.calls == [(name, "clues", 41) for name in asked]
+    assert told == [ev.CauseLearned("w/1", (OOM,))]
+
+
+@pytest.mark.parametrize("answers", [{}, {AGENT: GONE}], ids=["there is no agent", "it is gone too"])
+def test_where_nobody_lives_the_node_is_asked(told, monkeypatch, answers):
+    async def on_node(node, function, pid):
+        assert (node, function.__name__, pid) == ("n1", "of_the_dead", 41)
+        return (OOM,)
+
+    monkeypatch.setattr(log_tails, "on_node", on_node)
+    ask(Asked(answers, "ray"), told, None)
+    assert told == [ev.CauseLearned("w/1", (OOM,))]
+
+
+def test_whoever_knows_nothing_says_nothing(told):
+    backend = Asked({"w/0/1": (), AGENT: (OOM,)})
+    ask(backend, told, BESIDE)
+    assert backend.calls == [("w/0/1", "clues", 41)], "who lives and knows nothing has seen no kill"
+    for answers in ({AGENT: ()}, {AGENT: GONE}, {AGENT: ValueError("of Ray's")}):
+        ask(Asked(answers), told, None)
+    assert told == []
+
+
+def test_an_inquiry_that_nobody_waits_for_ends(told):
+    async def run():
+        inquiry = Inquiry(Asked({AGENT: (OOM,)}), None, "j/agent/", TaskOwner(print))
+        inquiry.begin(WHO, "n1", 41, BESIDE)
+        (task,) = inquiry._tasks
+        inquiry.close()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "waits"),
+    [
+        (None, False),
+        (Outcome(ok=True), False),
+        (Outcome(ok=False, reason=Reason.USER_ERROR, error_type="KeyError"), False),
+        (Outcome(ok=False, reason=Reason.USER_ERROR, error_type="PeerLostError", message="w/1 is gone"), True),
+    ],
+)
+def test_only_a_failure_that_blames_a_peer_waits_for_that_peers_own(monkeypatch, outcome, waits):
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    async def run():
+        async def offer(*_):
+            pass
+
+        backend = Asked({"w/0/1": ()}, reports=[(Report(1, 0, 1, 7, outcome),)])
+        own = WorkerHosts(backend, offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
+        own.attach(HostId("w", 0), 1, "w/0/1")
+        (watched,) = own._watched.values()
+        await watched.task
+
+    monkeypatch.setattr(worker_hosts.asyncio, "sleep", sleep)
+    asyncio.run(run())
+    assert (worker_hosts.BLAME_S in waited) is waits
+
+
+def lost(backend, told, *, pid=41):
+    """What the core hears of a host that is gone."""
+
+    async def run():
+        async def offer(*events):
+            told.extend(event for event in events if isinstance(event, ev.HostLost))
+
+        backend.answers["w/1/1"] = ()
+        own = WorkerHosts(backend, offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
+        own.attach(WHO, 1, "w/1/1", node="n1", pid=pid)
+        (watched,) = own._watched.values()
+        await watched.task
+        own.close()
+
+    asyncio.run(run())
+    (event,) = told
+    return event.outcome
+
+
+async def killed(_):
+    return 9, "step 7\n"
+
+
+async def silent(_):
+    await asyncio.Event().wait()
+
+
+async def ignorant(_):
+    return None
+
+
+async def broken(_):
+    raise GONE
+
+
+def test_how_the_process_ended_is_asked_before_the_loss_is_told(told):
+    outcome = lost(Asked({AGENT: ()}, end=killed), told)
+    assert (outcome.code, outcome.message, causes.classify(outcome).reason) == (137, "ended by SIGKILL", Reason.KILLED)
+
+
+@pytest.mark.parametrize("end", [silent, ignorant, broken])
+def test_a_loss_does_not_wait_for_who_cannot_tell(told, end):
+    assert lost(Asked({AGENT: ()}, end=end), told) == WITHOUT_A_WORD
+
+
+def test_where_no_agent_is_or_no_process_is_known_nobody_is_asked(told):
+    backend = Asked(end=killed)
+    assert lost(backend, told) == WITHOUT_A_WORD
+    told.clear()
+    assert lost(Asked({AGENT: ()}, end=killed), told, pid=0) == WITHOUT_A_WORD
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("The actor is dead because it was killed by `ray.kill`.", Reason.UNKNOWN), (OOM_WORDS, Reason.OOM_KILLED)],
+)
+def test_what_ray_did_itself_it_said(told, words, reason):
+    backend = Asked({AGENT: ()}, end=killed, words=words)
+    outcome = lost(backend, told)
+    assert (outcome.code, causes.classify(outcome).reason) == (None, reason)
+    assert not [call for call in backend.calls if call[1] == "end_of"]

@@ -1,0 +1,69 @@
+"""Who was made for an earlier master is known to the next one, however long that ends others first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from memory_backend import MemoryBackend
+
+from dljob.master.state import actions as ac
+from dljob.master.state.views import HostId
+from dljob.plan.plan import plan
+from dljob.runtime.controller.executor import Executor
+from dljob.runtime.process.messages import JobInfo
+from dljob.spec.model import DLJobManifest
+from dljob.tasks import TaskOwner
+
+INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 2),))
+JOB = {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "m.C"}}]}}
+HOST, SPARE = "01234567/w/1/1", "01234567/w/spare-n1-0/1"
+
+
+class Slow(MemoryBackend):
+    """A name takes long to look up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def lookup(self, name: str) -> Any:
+        await self.go.wait()
+        return await super().lookup(name)
+
+
+async def test_who_is_about_to_be_made_or_found_is_known_while_others_are_ended() -> None:
+    backend, told = Slow(), asyncio.Event()
+
+    async def offer(*_: Any) -> None:
+        told.set()
+
+    made = Executor(
+        INFO,
+        plan(DLJobManifest.model_validate(JOB)),
+        backend,
+        offer=offer,
+        epoch=lambda: 2,
+        on_loss=lambda: None,
+        owner=TaskOwner(print),
+    )
+    await backend.reserve(plan(DLJobManifest.model_validate(JOB)).units["w/1"], "n1", "01234567/w/1/1", 1.0)
+    made.execute(
+        [
+            ac.KillHost(HostId("w", 0), 1, ""),
+            ac.SpawnHost(HostId("w", 1), 1, "w/1", 1, 60.0),
+            ac.SpawnSpare("w", "n1", 0, 1),
+        ]
+    )
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert made.hosts.knows(HOST)
+        assert made.hosts.knows(SPARE)
+    assert not made.hosts.knows("01234567/w/0/1")
+    backend.go.set()
+    async with asyncio.timeout(60):
+        await told.wait()
+    assert made.hosts.knows(HOST)
+    assert not made.hosts._expected
+    made.close()
+    assert not made.hosts.knows(HOST)

@@ -1,0 +1,74 @@
+"""Orders to hosts: what becomes of one that does not come through."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.master.state import events as ev
+from dljob.master.state.views import HostId
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
+from dljob.runtime.controller import worker_hosts as hosts_module
+from dljob.runtime.controller.worker_hosts import WorkerHosts
+from dljob.tasks import TaskOwner
+
+ACTOR, WHO = "j/w/0/1", HostId("w", 0)
+SILENT = ActorLostError("it is unavailable", certain=False)
+
+
+class Deaf(MemoryBackend):
+    """A backend whose calls break so, one by one, and then come through; `lookups` as well."""
+
+    def __init__(self, *breaks: Exception, lookups: bool = False) -> None:
+        super().__init__()
+        self.hosts[ACTOR] = MemoryHost(ACTOR, "n1")
+        self.left, self._lookups = list(breaks), lookups
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        if self._lookups and self.left:
+            raise self.left.pop(0)
+        return await super().lookup(name)
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        if self.left:
+            raise self.left.pop(0)
+        self.hosts[ACTOR].orders.append((method, *args))
+
+
+async def told(backend: Deaf, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the core hears of a host that was told something."""
+    monkeypatch.setattr(hosts_module, "RETRY_S", 0.0)
+    heard: list[Any] = []
+
+    async def offer(*events: Any) -> None:
+        heard.extend(events)
+
+    hosts = WorkerHosts(cast("Any", backend), offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
+    hosts._watch(ACTOR, WHO, 3)
+    await hosts.tell(ACTOR, "start", "order")
+    assert hosts.knows(ACTOR) is not bool(heard)
+    return heard
+
+
+@pytest.mark.parametrize("lookups", [False, True])
+async def test_an_order_that_comes_through_at_last_is_no_loss(lookups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Deaf(*[SILENT] * 3, lookups=lookups)
+    assert await told(backend, monkeypatch) == []
+    assert backend.hosts[ACTOR].orders == [("start", "order")]
+
+
+@pytest.mark.parametrize("lookups", [False, True])
+async def test_a_host_that_no_order_reaches_is_lost(lookups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lost,) = await told(Deaf(*[SILENT] * 4, lookups=lookups), monkeypatch)
+    assert isinstance(lost, ev.HostLost)
+    assert (lost.host, lost.life, lost.outcome.detail) == (WHO, 3, "it is unavailable")
+
+
+async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (lost,) = await told(Deaf(ActorCallError("no", error_type="E", remote_traceback="")), monkeypatch)
+    assert lost.outcome.error_type == "E"
+    assert await told(Deaf(ActorLostError("dead")), monkeypatch) == []

@@ -1,0 +1,95 @@
+"""The actor class that workers import: it stays light, and offers what PrimeMaster does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.master.state.events import Carried
+from dljob.plan.plan import plan
+from dljob.runtime.backend.interface import ActorLostError
+from dljob.runtime.controller import prime, prime_actor
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.process.messages import JobInfo
+from dljob.spec.model import DLJobManifest
+
+
+def methods(cls: type) -> dict[str, str]:
+    found = inspect.getmembers(cls, inspect.iscoroutinefunction)
+    return {name: str(inspect.signature(method)) for name, method in found if not name.startswith("_")}
+
+
+def test_the_actor_offers_what_prime_master_does() -> None:
+    assert methods(prime_actor.PrimeMaster) == methods(prime.MasterServer)
+    assert "beacon" in methods(prime_actor.PrimeMaster)
+
+
+def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> None:
+    """Else attempt 2 would replay the end of attempt 1, and be over at once."""
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    spec = {"roles": roles, "master": {"journal": {"path": str(tmp_path)}}}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": spec})
+    info = JobInfo("a" * 32, "j", "/home", "dljob", "m", 30, 0.2, "", (("w", 1),))
+    setup = Setup(info, manifest.spec, plan(manifest))
+    order = prime.MasterOrder(info.uid, "/home", "", "dljob", "ray")
+    stores = [prime._store(replace(order, attempt=n), setup, MemoryBackend()) for n in (1, 2)]
+    assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
+
+
+async def test_what_the_last_attempt_handed_on_is_read_before_it_is_told(tmp_path: Path) -> None:
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
+    order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", attempt=2)
+    assert (await prime._setup(order, MemoryBackend())).carried is None
+    handed = json.dumps({"job": order.uid, "attempt": 1, "step": 7, "state": {"v": 1, "restarts": {"Role": 2}}})
+    made = await prime._setup(replace(order, carried=handed), MemoryBackend())
+    assert made.carried == Carried(1, restarts=(("Role", 2),), step=7)
+    torn = await prime._setup(replace(order, carried=handed[:-1]), MemoryBackend())
+    assert torn.carried is not None
+    assert torn.carried.why
+
+
+@pytest.mark.parametrize(("launcher", "kept"), [("n1", False), ("n2", True), ("", True)])
+async def test_the_end_is_kept_for_a_launcher_on_another_node(launcher: str, kept: bool, tmp_path: Path) -> None:
+    roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
+    (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
+    backend = MemoryBackend()
+    backend.here = lambda: "n1"
+    order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", launcher=launcher)
+    assert (await prime._setup(order, backend)).roams is kept
+
+
+@pytest.mark.parametrize("gcs", [True, False])
+async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(
+    gcs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went: list[str] = []
+    monkeypatch.setattr(prime, "_end", lambda _code, why: went.append(why))
+    monkeypatch.setattr(prime, "ANSWER_S", 0.05)
+    backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, "/nowhere", "", "dljob", "memory")
+    name = prime.master_name(order.uid)
+    backend.hosts[name] = MemoryHost(name, "n1")
+    if not gcs:
+        monkeypatch.setattr(backend, "lookup", _unsure)
+    master = object.__new__(prime.MasterServer)
+    master._order, master._clients = order, 0
+    master._close_log = lambda: went.append("the log is written")
+    await master._leave(backend)
+    assert (name in backend.hosts, went) == (not gcs, ["the log is written", "the job is over"])
+
+
+async def _unsure(_name: str) -> None:
+    raise ActorLostError("no answer", certain=False)
+
+
+def test_its_module_brings_nothing_heavy() -> None:
+    code = "import sys, dljob.runtime.controller.prime_actor; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"ray", "pydantic", "dljob.runtime.controller.prime", "dljob.spec.model", "asyncio"} & set(loaded)

@@ -1,0 +1,99 @@
+"""PrimeMaster's answers to savers: journaled before they are given; one decides while the others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dljob.master.state import events as ev
+from dljob.master.transition import initial, transition
+from dljob.plan.plan import plan
+from dljob.runtime.controller import checkpoint_service as module
+from dljob.runtime.controller.checkpoint_service import CheckpointService
+from dljob.spec.model import DLJobManifest
+
+
+class Journal:
+    """As much of a shell as the desk needs."""
+
+    def __init__(self) -> None:
+        spec = {"roles": [{"name": "t", "type": "Elastic", "replicas": 2, "entrypoint": {"class": "a.B"}}]}
+        manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": spec})
+        self.state = initial(plan(manifest), manifest.spec, "u" * 32, 0.0)
+        self.recovered, self.aborted = True, False
+        self.final: Any = None
+        self.changed = asyncio.Condition()
+        self.written: list[ev.Event] = []
+
+    async def offer(self, event: ev.Event) -> None:
+        self.written.append(event)
+        self.state = transition(self.state, event, 1.0).state
+        async with self.changed:
+            self.changed.notify_all()
+
+
+def mark(number: int, step: int) -> dict[str, int]:
+    return {"attempt": 1, "number": number, "step": step}
+
+
+def question(what: str, number: int = 2, **more: Any) -> dict[str, Any]:
+    return {"what": what, "world": "t", "life": {"attempt": 1, "number": number}, **more}
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal()
+
+
+async def ask(journal: Journal, desk: CheckpointService, node: str = "n1", **what: Any) -> dict[str, Any]:
+    return await desk.answer(journal, what, node)  # type: ignore[arg-type]
+
+
+async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal: Journal) -> None:
+    desk = CheckpointService()
+    for _ in range(2):
+        assert await ask(journal, desk, what="commit", world="t", mark=mark(1, 5)) == {"why": ""}
+    assert len(journal.written) == 1
+    assert (await ask(journal, desk, **question("decide", chosen=mark(1, 5))))["chosen"] == mark(1, 5)
+    said = await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
+    assert said == {"why": "life 1.2 has gone on from step 5 of life 1.1"}
+    late = await ask(journal, desk, **question("decide", number=1, chosen=None))
+    assert late["why"] == "life 1.2 of t has begun"
+
+
+async def test_one_decides_and_the_others_wait_for_its_word(journal: Journal) -> None:
+    desk = CheckpointService()
+    assert (await ask(journal, desk, **question("turn")))["yours"]
+    assert (await ask(journal, desk, **question("turn")))["yours"], "its node asks again: it is another process of it"
+    waits = asyncio.create_task(ask(journal, desk, "n2", **question("turn")))
+    await asyncio.sleep(0)
+    await ask(journal, desk, **question("decide", chosen=None))
+    said = await waits
+    assert (said["yours"], said["chosen"], said["why"]) == (False, None, "")
+    second = await ask(journal, desk, "n2", **question("decide", chosen=mark(1, 9)))
+    assert second["chosen"] is None, "the first word counts"
+
+
+async def test_who_waits_too_long_asks_again_and_a_turn_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = CheckpointService()
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    await ask(journal, desk, **question("turn"))
+    assert await ask(journal, desk, "n2", **question("turn")) == {"again": True}
+    desk._turns = {key: (node, 0.0) for key, (node, _) in desk._turns.items()}
+    assert (await ask(journal, desk, "n2", **question("turn")))["yours"]
+
+
+async def test_nothing_is_written_by_a_master_that_ends_and_not_yet_by_one_that_begins(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = CheckpointService()
+    monkeypatch.setattr(module, "LATER_S", 0.0)
+    journal.recovered = False
+    assert await ask(journal, desk, **question("turn")) == {"later": True}
+    journal.aborted = True
+    assert await ask(journal, desk, **question("turn")) == {"gone": True}
+    journal.aborted, journal.final = False, {}
+    assert await ask(journal, desk, **question("turn")) == {"gone": True}
+    assert journal.written == []

@@ -1,0 +1,188 @@
+"""Nobody can say for a while which actors there are: nothing is lost by that, and whoever is to end does end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from memory_backend import MemoryBackend, MemoryHost
+
+from dljob.master.state import actions as ac
+from dljob.master.state import events as ev
+from dljob.master.state.views import HostId
+from dljob.plan.plan import plan
+from dljob.runtime.backend import interface as backend_module
+from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, found
+from dljob.runtime.controller import executor as executor_module
+from dljob.runtime.controller.executor import Executor
+from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
+from dljob.runtime.process.messages import JobInfo, saver_name
+from dljob.spec.model import DLJobManifest
+from dljob.tasks import TaskOwner
+
+INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 2),))
+JOB = {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "m.C"}}]}}
+WHO, ACTOR = HostId("w", 0), "01234567/w/0/1"
+
+
+class Silent(MemoryBackend):
+    """Says nothing of actors for so many looks."""
+
+    def __init__(self, looks: int, certain: bool = False) -> None:
+        super().__init__()
+        self.hosts[ACTOR] = MemoryHost(ACTOR, "n1")
+        self.left, self.certain = looks, certain
+        self.ended = asyncio.Event()
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        if self.left:
+            self.left -= 1
+            raise ActorLostError("nobody answers", certain=self.certain)
+        return await super().lookup(name)
+
+    async def kill(self, ref: ActorRef) -> None:
+        await super().kill(ref)
+        self.ended.set()
+
+
+class Core:
+    """What it hears."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def offer(self, *events: Any) -> None:
+        for event in events:
+            self.heard.put_nowait(event)
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(60):
+            return await self.heard.get()
+
+
+def hosts_of(backend: MemoryBackend, core: Core) -> WorkerHosts:
+    return WorkerHosts(cast("Any", backend), core.offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
+
+
+def executor_of(backend: MemoryBackend, core: Core) -> Executor:
+    made = plan(DLJobManifest.model_validate(JOB))
+    return Executor(
+        INFO,
+        made,
+        cast("Any", backend),
+        offer=core.offer,
+        epoch=lambda: 1,
+        on_loss=lambda: None,
+        owner=TaskOwner(print),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_module, "AGAIN_S", 0.0)
+
+
+async def test_what_is_surely_gone_is_asked_for_once() -> None:
+    assert await found(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
+    assert backend.left == 1
+
+
+async def test_a_host_of_an_earlier_master_is_heard_once_somebody_can_say_where_it_is() -> None:
+    backend, core = Silent(9), Core()
+    hosts = hosts_of(backend, core)
+    hosts.attach(WHO, 1, ACTOR)
+    host = backend.hosts[ACTOR]
+    host.report(0, 1, None)
+    assert isinstance(await core.next(), ev.RankReady)
+    host.dead = True
+    host.news.set()
+    assert isinstance(await core.next(), ev.HostLost)
+    hosts.close()
+
+
+async def test_a_host_is_brought_up_once_somebody_can_say_that_there_is_none() -> None:
+    backend, core = Silent(3), Core()
+    hosts = hosts_of(backend, core)
+    name = "01234567/w/0/2"
+    hosts.bring_up(WHO, 2, HostLaunch(ActorSpec(name, "dljob.runtime.backend.interface.ActorSpec"), 60.0))
+    assert isinstance(await core.next(), ev.HostReady)
+    hosts.close()
+
+
+async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on() -> None:
+    backend, core, failures = Silent(2), Core(), list[BaseException]()
+    made = executor_of(backend, core)
+    made.failed = failures.append
+    made.execute([ac.KillHost(WHO, 1, "")])
+    async with asyncio.timeout(60):
+        await backend.ended.wait()
+    assert ACTOR not in backend.hosts
+    assert failures == []
+    made.close()
+
+
+async def test_who_hears_nobody_any_more_ends_nobody_later() -> None:
+    backend = Silent(1)
+    hosts = hosts_of(backend, Core())
+    await hosts.end(ACTOR)
+    (later,) = hosts._endings
+    hosts.close()
+    await asyncio.wait([later])
+    assert ACTOR in backend.hosts
+    assert not hosts._endings
+
+
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize(("silent", "ended"), [(3, True), (1000, False)])
+async def test_at_the_end_the_sweep_goes_round_while_somebody_may_still_say(
+    saves: bool, silent: int, ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Silent(silent)
+    if saves:
+        name = saver_name(INFO, "n1")
+        backend.hosts[name] = MemoryHost(name, "n1")
+    backend.groups[ACTOR] = "n1"
+    clock = SimpleNamespace(time=lambda: -60.0 * backend.left)  # each look that nobody answers takes a minute
+    shown = SimpleNamespace(**{name: getattr(asyncio, name) for name in ("gather", "sleep", "timeout", "to_thread")})
+    shown.get_running_loop = lambda: clock
+    made = executor_of(backend, Core())
+    monkeypatch.setattr(executor_module, "asyncio", shown)
+    await made.sweep()
+    monkeypatch.undo()
+    made.close()
+    assert (not backend.hosts) is ended
+    assert not backend.groups
+
+
+async def test_the_last_sweep_ends_a_queue_that_is_called_master_and_spares_primemaster() -> None:
+    backend = Silent(0)
+    queue = "01234567/queue/master"
+    for name in (queue, INFO.master):
+        backend.hosts[name] = MemoryHost(name, "n1")
+    made = executor_of(backend, Core())
+    await made.sweep()
+    made.close()
+    assert backend.hosts.keys() == {INFO.master}
+
+
+@pytest.mark.parametrize("mute", ["actors", "reservations", "release"])
+async def test_a_backend_that_is_silent_for_a_while_does_not_break_the_last_sweep_off(
+    mute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Silent(0)
+    backend.groups[ACTOR] = "n1"
+    real, left = getattr(backend, mute), [2]
+
+    async def silent(*given: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise TimeoutError("the GCS does not answer")
+        return await real(*given)
+
+    monkeypatch.setattr(backend, mute, silent)
+    made = executor_of(backend, Core())
+    await made.sweep()
+    made.close()
+    assert (backend.hosts, backend.groups) == ({}, {})

@@ -1,0 +1,294 @@
+"""Shards as user code sees them: an order without a table, done when taken, told with a save; the desk's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dljob.errors import CheckpointError, UsageError
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.transition import initial, transition
+from dljob.plan.plan import plan
+from dljob.runtime.controller import shard_service
+from dljob.runtime.data import shards as module
+from dljob.runtime.data.shards import Shards, sample, shards
+from dljob.spec.model import DLJobManifest
+from dljob.tasks import TaskOwner
+
+
+@given(st.integers(1, 300), st.integers(0, 5), st.none() | st.integers())
+def test_each_sample_stands_at_one_position_of_an_epoch(size: int, epoch: int, seed: int | None):
+    found = [sample(epoch * size + place, size, seed) for place in range(size)]
+    assert sorted(found) == list(range(size))
+    assert seed is not None or found == list(range(size))
+
+
+def test_orders_differ_by_seed_and_epoch_and_never_change():
+    orders = [tuple(sample(epoch * 8 + n, 8, seed) for n in range(8)) for seed in (1, 2) for epoch in (0, 1)]
+    assert len(set(orders)) == 4
+    assert orders[0] == (0, 6, 5, 1, 7, 3, 2, 4)
+
+
+class Place:
+    of = "w/0"
+    incarnation, attempt, number = 1, 1, 1
+    life = RunId(1, 1)
+
+
+class Desk:
+    """A client whose questions are answered by the real desk and core."""
+
+    def __init__(self) -> None:
+        spec = {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "a.B"}}]}
+        manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": spec})
+        state = initial(plan(manifest), manifest.spec, "u" * 32, 0.0)
+        own = {rank: state.ranks["w", rank] for rank in (0, 1)}
+        ranks = state.ranks
+        for rank, was in own.items():
+            ranks = ranks.set(("w", rank), type(was)(incarnation=1))
+        self.state = type(state)(**{**{n: getattr(state, n) for n in state.__dataclass_fields__}, "ranks": ranks})
+        self.final = None
+        self.tasks = TaskOwner(print)
+        self.changed = asyncio.Condition()
+        self.journal: list[ev.ShardsTold] = []
+        self.places = [Place()]
+        self.closed = False
+
+    async def offer(self, event: Any) -> None:
+        self.journal.append(event)
+        self.state = transition(self.state, event, 1.0).state
+
+    def started_again(self, rank: int) -> None:
+        """The rank has another incarnation and life, which may be in the same process."""
+        ranks = self.state.ranks.set(("w", rank), type(self.state.ranks["w", rank])(incarnation=2))
+        self.state = type(self.state)(
+            **{**{n: getattr(self.state, n) for n in self.state.__dataclass_fields__}, "ranks": ranks}
+        )
+        later = Place()
+        later.incarnation, later.life, later.number = 2, RunId(1, 2), 2
+        self.places = [*self.places, later]
+
+    def place(self) -> Any:
+        return self.places[0]
+
+    def renewed(self) -> Any:
+        self.places = self.places[1:] or self.places
+        return self.places[0]
+
+    def shards(self, question: Any) -> dict[str, Any]:
+        said = asyncio.run(shard_service.answer(self, question, {}))  # type: ignore[arg-type] - as much of a shell as it needs
+        if said["why"]:
+            raise CheckpointError(said["why"])
+        return said
+
+    def close(self, *, wait: bool) -> None:
+        self.closed = not wait
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    made = Desk()
+    me = SimpleNamespace(role="w", rank=0)
+    monkeypatch.setattr(module, "current_worker", lambda: me)
+    monkeypatch.setattr(module, "new_client", lambda: made)
+    monkeypatch.setattr(module.checkpoint, "feeds", [])
+    return made
+
+
+def test_a_shard_whose_indices_are_taken_is_done_and_told_with_the_next_question(desk: Desk):
+    mine = shards("d", 5, shard=2, wait=False)
+    assert [[*shard] for shard in mine] == [[0, 1], [2, 3], [4]]
+    assert [(e.want, e.done) for e in desk.journal] == [
+        (2, ()),
+        (2, ((0, 2, None), (2, 4, None))),
+        (2, ((4, 5, None),)),
+    ]
+    assert desk.state.feeds["d"].over
+    assert module.checkpoint.feeds == [mine]
+    mine.close()
+    assert desk.closed
+    assert len(desk.journal) == 3
+
+
+def test_a_save_tells_what_was_done_before_it_and_what_is_in_hand_is_not_done(desk: Desk):
+    mine = shards("d", 8, shard=2)
+    first, second = next(mine), next(mine)
+    assert (first.epoch, first.start, len(second)) == (0, 0, 2)
+    first.done()
+    first.done()
+    assert mine.told()["done"] == [(0, 2, None)]
+    assert mine.told()["want"] == 0
+    mine.close()
+    assert desk.journal[-1].done == ((0, 2, None),)
+    assert desk.state.feeds["d"].held["w", 0].runs == ((2, 4),)
+
+
+def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    asked, answer = threading.Event(), threading.Event()
+    mine = shards("d", 2, shard=2)
+
+    def parked(_: Any) -> dict[str, Any]:
+        asked.set()
+        answer.wait(60)
+        return {"why": "", "runs": [], "over": True}
+
+    monkeypatch.setattr(desk, "shards", parked)
+    thread = threading.Thread(target=lambda: list(mine))
+    thread.start()
+    assert asked.wait(60)
+    assert mine.told()["done"] == []
+    answer.set()
+    thread.join()
+
+
+def test_who_waits_hears_what_comes_back_and_one_who_does_not_ends(desk: Desk):
+    mine = shards("d", 2, shard=2)
+    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    next(mine)
+
+    async def waits() -> list[dict[str, Any]]:
+        desk.changed = asyncio.Condition()
+        task = asyncio.create_task(shard_service.answer(desk, question, {}))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await desk.offer(shard_service.told({**mine.told(), "done": [(0, 2, None)]}))
+        async with desk.changed:
+            desk.changed.notify_all()
+        return [await task, await shard_service.answer(desk, question, {})]  # type: ignore[arg-type]
+
+    again, over = asyncio.run(waits())
+    assert again == {"why": "", "again": True}
+    assert over == {"why": "", "runs": (), "over": True}
+    assert [e.rank for e in desk.journal] == [0, 0]
+    assert asyncio.run(shard_service.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
+
+
+def test_many_who_wait_are_woken_by_news_and_by_nothing_else(desk: Desk):
+    mine = shards("d", 2, shard=2)
+    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    next(mine)
+
+    async def waits() -> list[dict[str, Any]]:
+        desk.changed, shared = asyncio.Condition(), {}
+        tasks = [asyncio.create_task(shard_service.answer(desk, question, shared)) for _ in range(100)]  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await tell_all()
+            assert len(desk.changed._waiters) == 1, "whatever changes wakes one for all of them"  # type: ignore[reportAttributeAccessIssue]
+        assert not any(task.done() for task in tasks)
+        await desk.offer(shard_service.told({**mine.told(), "done": [(0, 2, None)]}))
+        await tell_all()
+        return await asyncio.gather(*tasks)
+
+    async def tell_all() -> None:
+        async with desk.changed:
+            desk.changed.notify_all()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    assert asyncio.run(waits()) == 100 * [{"why": "", "again": True}]
+
+
+def test_who_waits_too_long_asks_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shard_service, "POLL_S", 0.0)
+    mine = shards("d", 2, shard=2)
+    question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
+    next(mine)
+
+    async def waits() -> list[dict[str, Any]]:
+        desk.changed, shared = asyncio.Condition(), {}
+        return [await shard_service.answer(desk, question, shared) for _ in range(2)]  # type: ignore[arg-type]
+
+    assert asyncio.run(waits()) == 2 * [{"why": "", "again": True}]
+
+
+def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_is_now(desk: Desk):
+    mine = shards("d", 4, shard=2)
+    next(mine)
+    now = desk.state.ranks["w", 0]
+    desk.state = type(desk.state)(
+        **{
+            **{n: getattr(desk.state, n) for n in desk.state.__dataclass_fields__},
+            "ranks": desk.state.ranks.set(("w", 0), type(now)(incarnation=2)),
+        }
+    )
+    next(mine)
+    with pytest.raises(CheckpointError, match=r"data set d: a later process of w/0 has begun"):
+        next(mine)
+    later = Place()
+    later.incarnation, later.life = 2, RunId(1, 2)
+    desk.places = [desk.places[0], later]
+    assert next(mine).start == 0
+
+
+def test_who_lives_on_in_its_process_asks_anew_and_its_saves_tell_of_what_it_does(desk: Desk):
+    """The object is kept over a restart in process: what the life before held is others' now."""
+    mine = shards("d", 8, shard=2)
+    left = next(mine)
+    mine.close()
+    module.checkpoint.feeds.clear()  # as the end of user code leaves it
+    desk.started_again(0)
+    left.done()
+    got = next(mine)
+    assert (desk.journal[-1].incarnation, desk.journal[-1].done) == (2, ())
+    assert (got.start, got.end) in desk.state.feeds["d"].held["w", 0].runs
+    assert desk.state.feeds["d"].held["w", 0].incarnation == 2
+    got.done()
+    assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
+
+
+def test_what_is_done_while_an_answer_is_awaited_is_not_given_once_more(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    mine = shards("d", 8, shard=2)
+    first, _second = next(mine), next(mine)
+    answer = desk.shards
+
+    def late(question: Any) -> dict[str, Any]:
+        said = answer(question)
+        first.done()
+        return said
+
+    monkeypatch.setattr(desk, "shards", late)
+    assert [next(mine).start, next(mine).start] == [4, 6]
+
+
+def test_threads_of_a_rank_get_different_shards(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    mine, got = shards("d", 8, shard=2), list[int]()
+    mine._ask(2)
+    both, own = threading.Barrier(2), threading.Lock()
+
+    class Lock:
+        """Whoever gave it back waits for the other one to have had it."""
+
+        def __enter__(self) -> None:
+            own.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            own.release()
+            both.wait(60)
+
+    monkeypatch.setattr(mine, "_lock", Lock())
+    threads = [threading.Thread(target=lambda: got.append(next(mine).start)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == [0, 2]
+
+
+@pytest.mark.parametrize(("key", "value"), [("size", 0), ("shard", -1), ("epochs", True), ("size", 2.5)])
+def test_sizes_are_whole_numbers(key: str, value: Any):
+    with pytest.raises(UsageError, match=rf"shards\('d', {key}={value}\): wanted a whole number from 1"):
+        shards("d", **{"size": 1, key: value})
+
+
+def test_two_who_mean_different_things_are_told(desk: Desk):
+    next(shards("d", 4, shard=2))
+    with pytest.raises(CheckpointError, match="it is 4 samples in shards of 2, 1 times, and not 5 samples"):
+        next(shards("d", 5, shard=2))
+    assert isinstance(module.checkpoint.feeds[0], Shards)

@@ -1,0 +1,93 @@
+"""Signals to processes: a child of the test is stopped, let go on, slowed and killed; the kernel says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dljob.runtime.faults.signals import Signals, everybody
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def change(pid: int) -> str:
+    """The next change of a child's state."""
+    _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
+    if os.WIFSTOPPED(status):
+        return "stopped"
+    return "continued" if os.WIFCONTINUED(status) else signal.Signals(os.WTERMSIG(status)).name
+
+
+def until(pid: int, last: str) -> list[str]:
+    """The changes up to one; of two that come quickly the kernel may tell only the later."""
+    seen = [change(pid)]
+    while seen[-1] != last:
+        seen.append(change(pid))
+    return seen
+
+
+def test_what_is_stopped_for_a_time_goes_on_after_it(child: int) -> None:
+    hand = Signals()
+    hand.stop([child], 1.0)  # what is continued before it came to stop, as on a busy machine, never changes its state
+    until(child, "continued")
+    hand.close()
+
+
+def test_what_is_stopped_for_long_goes_on_when_the_hand_leaves(child: int) -> None:
+    hand = Signals()
+    hand.stop([child], 600)
+    assert change(child) == "stopped"
+    hand.close()
+    assert change(child) == "continued"
+
+
+def test_what_is_stopped_for_ever_stays_so(child: int) -> None:
+    hand = Signals()
+    hand.stop([child], None)
+    assert change(child) == "stopped"
+    hand.close()
+    hand.kill([child])
+    assert change(child) == "SIGKILL"
+
+
+def test_what_is_slow_is_stopped_again_and_again_and_goes_on(child: int) -> None:
+    hand = Signals()
+    hand.slow([child], 2, 600)
+    for _ in range(2):
+        until(child, "stopped")
+        until(child, "continued")
+    hand.close()
+    hand.kill([child])
+    assert until(child, "SIGKILL")[-2:-1] != ["stopped"], "it was let go on at the end"
+
+
+def test_slow_ends_by_itself(child: int) -> None:
+    hand = Signals()
+    hand.slow([child], 3, 0.1)
+    until(child, "continued")
+    hand.close()
+    hand.kill([child])
+    assert until(child, "SIGKILL") == ["SIGKILL"]
+
+
+def test_a_process_that_is_gone_is_nobody(child: int) -> None:
+    hand = Signals()
+    hand.kill([child])
+    assert change(child) == "SIGKILL"
+    hand.kill([child])
+    hand.stop([child], None)
+
+
+def test_everybody_of_a_node_is_its_raylet_and_all_below() -> None:
+    assert everybody(os.getpid())[0] == os.getpid()

@@ -1,0 +1,142 @@
+"""A job whose maker goes while its PrimeMaster begins: nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from memory_backend import MemoryBackend
+
+from dljob.errors import UsageError
+from dljob.master.state.views import NodeView
+from dljob.runtime.backend.interface import ActorRef, ActorSpec
+from dljob.runtime.job import launch
+from dljob.runtime.job.create_master import create
+from dljob.runtime.job.launch import begin
+from dljob.runtime.job.outline import Outline
+from dljob.runtime.journal.job_record import REGISTRY, JobRecord, MasterOrder
+from dljob.runtime.process.loop import settle
+
+UID = "f" * 32
+MASTER = f"{UID[:8]}/master"
+JOB = Outline("{}", "j", None, {}, 60.0)
+
+
+class Slow(MemoryBackend):
+    """A backend that does not come past a call of this name while the event is not set."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at, self.may = at, asyncio.Event()
+        self.there = lambda: None
+
+    async def _come_to(self, what: str) -> None:
+        if what == self.at:
+            self.there()
+            await self.may.wait()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        await self._come_to("nodes")
+        return await super().nodes()
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        await self._come_to("spawn")
+        return await super().spawn(spec)
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        self.groups[f"{UID[:8]}/worker/0/1"] = "n1"  # it has begun to work
+        await self._come_to("hello")
+
+
+def make(backend: MemoryBackend) -> asyncio.Task[None]:
+    order, entry = MasterOrder(UID, "/nowhere", "", "dljob", "memory"), JobRecord(UID, "j", "/nowhere", 0.0)
+    return asyncio.create_task(create(cast("Any", backend), order, entry, JOB, away=False))
+
+
+@pytest.mark.parametrize("at", ["nodes", "spawn", "hello"])
+async def test_nothing_is_left_of_a_job_that_is_given_up_while_it_begins(at: str) -> None:
+    backend, there = Slow(at), asyncio.Event()
+    backend.there = there.set
+    making = make(backend)
+    await there.wait()
+    making.cancel()
+    await asyncio.sleep(0)
+    backend.may.set()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
+
+
+async def test_a_master_that_another_launcher_made_stays() -> None:
+    backend, there = Slow("spawn"), asyncio.Event()
+    backend.there = there.set
+    making = make(backend)
+    await there.wait()
+    making.cancel()
+    await MemoryBackend.spawn(backend, ActorSpec(MASTER, "os.path.C"))
+    backend.may.set()
+    with pytest.raises(UsageError):
+        await making
+    assert list(backend.hosts) == [MASTER]
+    assert REGISTRY + UID in backend.kv.values
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_waits_until_what_was_begun_is_put_right() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append("put right")
+
+    with pytest.raises(KeyboardInterrupt):
+        settle(work())
+    assert seen == ["put right"]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_while_a_job_begins_leaves_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Slow("hello")
+    backend.there = lambda: os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: backend)
+    monkeypatch.setattr(launch.admitting, "check", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        begin(JOB, job_dir=tmp_path, code_dir=None, uid=UID)
+    assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
+
+
+def test_ctrl_c_between_the_order_and_the_wait_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    submit = asyncio.run_coroutine_threadsafe
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append("put right")
+
+    def interrupted(coroutine: Any, loop: asyncio.AbstractEventLoop) -> None:
+        submit(coroutine, loop)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        settle(work())
+    assert seen == ["put right"]

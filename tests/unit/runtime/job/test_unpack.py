@@ -1,0 +1,242 @@
+"""The init container: dljob and its requirements into one folder, user code into another, and nothing outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from dljob.errors import UsageError
+from dljob.raycluster import pods
+from dljob.runtime.job import init_container
+from dljob.runtime.job.init_container import bring, brought
+
+
+def closure(*names: str, extras: tuple[str, ...] = ()) -> set[str]:
+    """Everything that these distributions need, themselves included, as pip understands it here."""
+    found: set[str] = set()
+    waiting = [(name, extras) for name in names]
+    while waiting:
+        name, wanted = waiting.pop()
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        if name in found and not wanted:
+            continue
+        found.add(name)
+        for line in lines:
+            needed = Requirement(line)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in (*wanted, "")):
+                waiting.append((init_container._name(needed.name), tuple(needed.extras)))
+    return found
+
+
+def test_what_comes_along_is_what_dljob_needs_and_ray_does_not_bring() -> None:
+    by_ray = closure("ray", extras=("default",))
+    needed = closure("dljob") - by_ray - closure(*init_container.NOT_IN_PODS) | {"dljob"}
+    assert set(brought()) == needed
+    assert by_ray >= init_container.BY_RAY
+
+
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("root") / "lib"
+    before = os.umask(0o077)
+    try:
+        bring(folder)
+    finally:
+        os.umask(before)
+    return folder
+
+
+def test_lib_holds_dljob_with_its_metadata_and_no_operator(lib: Path) -> None:
+    assert (lib / "dljob" / "runtime" / "launcher.py").is_file()
+    assert not (lib / "dljob_operator").exists()
+    (dist_info,) = lib.glob("dljob-*.dist-info")
+    assert "dljob.backends" in (dist_info / "entry_points.txt").read_text()
+
+
+def test_lib_is_the_same_when_the_container_runs_again(lib: Path) -> None:
+    before = sorted(path.relative_to(lib) for path in lib.rglob("*"))
+    (lib.parent / ".lib.new").mkdir()
+    (lib.parent / ".lib.new" / "half").touch()
+    bring(lib)
+    assert sorted(path.relative_to(lib) for path in lib.rglob("*")) == before
+    assert [path.name for path in lib.parent.iterdir()] == ["lib"]
+
+
+def test_every_user_may_read_lib(lib: Path) -> None:
+    for path in (lib, *lib.rglob("*")):
+        assert path.stat().st_mode & 0o444 == 0o444
+        assert not path.is_dir() or path.stat().st_mode & 0o555 == 0o555
+
+
+@pytest.mark.slow
+def test_the_runtime_imports_with_ray_and_lib_alone(lib: Path, tmp_path: Path) -> None:
+    """In a user's image there is ray[default] and nothing more of what dljob declares."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in closure("ray", extras=("default",)):
+        for path in metadata.distribution(name).files or ():
+            top = path.parts[0]
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    modules = [
+        *("launcher", "job.launcher", "job.driver", "job.gateway", "job.gateway_app", "job.gateway_jobs"),
+        *("controller.prime", "controller.prime_actor", "backend.ray_backend", "process.device_probe"),
+        *("worker.thread_host", "worker.fork_host", "worker.forkserver", "worker.elastic_master", "worker.worker"),
+        *("node.log_tails", "rpc.rpc"),
+    ]
+    code = (
+        f"import sys; sys.path += {[str(site), str(lib)]!r}\n"
+        f"import importlib\nfor m in {modules!r}: importlib.import_module('dljob.runtime.' + m)\n"
+        "import dljob\nfor n in dljob.__all__: getattr(dljob, n)\n"
+        "from dljob.api import registry; registry.home()\n"
+        "from dljob.runtime.backend.interface import factory; factory('ray')\n"
+        "print(dljob.__file__)"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "RAY_"))}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == str(lib / "dljob" / "__init__.py")
+
+
+# -- user code
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Callable[..., Path]:
+    """A ConfigMap as the kubelet mounts it: keys are links into a dated folder."""
+
+    def mount(**keys: bytes) -> Path:
+        folder = tmp_path / "mount"
+        dated = folder / "..2026_01_01"
+        dated.mkdir(parents=True)
+        (folder / "..data").symlink_to(dated.name)
+        for key, data in keys.items():
+            name = key.replace("__", "-").replace("_", ".")
+            (dated / name).write_bytes(data)
+            (folder / name).symlink_to(f"..data/{name}")
+        return folder
+
+    return mount
+
+
+def archive(tmp_path: Path, *entries: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+    path = tmp_path / "made.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in entries:
+            packed.writestr(name, data)
+    return path.read_bytes()
+
+
+def entry(name: str, mode: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+def test_plain_keys_are_files_and_the_kubelets_folders_are_not(mounted: Callable[..., Path], tmp_path: Path) -> None:
+    source = mounted(train_py=b"print(1)", data_txt=b"x")
+    assert init_container.unpack(source, tmp_path / "code") == 2
+    assert sorted(path.name for path in (tmp_path / "code").iterdir()) == ["data.txt", "train.py"]
+    assert not (tmp_path / "code" / "train.py").is_symlink()
+
+
+def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted: Callable[..., Path], tmp_path: Path) -> None:
+    packed = archive(tmp_path, ("pkg/a.py", b"a"), (entry("run.sh", stat.S_IFREG | 0o700), b"#!"), ("train.py", b"old"))
+    source = mounted(dljob__code_zip=packed, train_py=b"new")
+    assert (source / pods.ARCHIVE).is_file()
+    code = tmp_path / "code"
+    before = os.umask(0o077)
+    try:
+        assert init_container.unpack(source, code) == 4
+    finally:
+        os.umask(before)
+    assert (code / "pkg" / "a.py").read_bytes() == b"a"
+    assert (code / "train.py").read_bytes() == b"new"
+    assert (code / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (code / "pkg" / "a.py").stat().st_mode & 0o777 == 0o644
+    assert (code / "pkg").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_was_there_before_is_replaced_and_without_a_config_map_there_is_none(
+    mounted: Callable[..., Path], tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "stale.py").touch()
+    init_container.unpack(mounted(train_py=b""), code)
+    assert [path.name for path in code.iterdir()] == ["train.py"]
+    assert init_container.unpack(tmp_path / "nothing", code) == 0
+    assert not code.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../evil.py", "not below its folder"),
+        ("a/../../evil.py", "not below its folder"),
+        ("/etc/evil", "not below its folder"),
+        ("a\\..\\evil", "not below its folder"),
+        (entry("link", stat.S_IFLNK | 0o777), "a link or a device"),
+        (entry("pipe", stat.S_IFIFO | 0o644), "a link or a device"),
+    ],
+)
+def test_an_archive_cannot_reach_outside(
+    mounted: Callable[..., Path], tmp_path: Path, name: str | zipfile.ZipInfo, why: str
+) -> None:
+    source = mounted(dljob__code_zip=archive(tmp_path, ("ok.py", b""), (name, b"/etc/passwd")))
+    with pytest.raises(UsageError, match=why):
+        init_container.unpack(source, tmp_path / "deep" / "er" / "code")
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_an_archive_may_not_unpack_to_more_than_the_limit_whatever_it_says(
+    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_container, "UNPACKED_BYTES", 3 << 20)
+    source = mounted(dljob__code_zip=archive(tmp_path, ("a", bytes(2 << 20)), ("b", bytes(2 << 20))))
+    with pytest.raises(UsageError, match="more than 3 MiB"):
+        init_container.unpack(source, tmp_path / "code")
+
+
+def test_an_archive_may_not_hold_more_files_than_the_limit(
+    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_container, "FILES", 2)
+    source = mounted(dljob__code_zip=archive(tmp_path, ("a", b""), ("b", b""), ("c", b"")))
+    with pytest.raises(UsageError, match="more than 2 entries"):
+        init_container.unpack(source, tmp_path / "code")
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x03\x04"])
+def test_what_is_no_archive_is_refused_in_words(mounted: Callable[..., Path], tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(UsageError, match="cannot be unpacked"):
+        init_container.unpack(mounted(dljob__code_zip=data), tmp_path / "code")
+
+
+def test_the_program_fills_both_and_says_so_or_says_why_not(
+    mounted: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pods, "LIB", str(tmp_path / "root" / "lib"))
+    monkeypatch.setattr(pods, "CODE", str(tmp_path / "root" / "code"))
+    monkeypatch.setattr(pods, "CODE_SOURCE", str(mounted(train_py=b"", dljob__code_zip=b"bad")))
+    assert init_container.main() == 1
+    assert "dljob-code.zip cannot be unpacked" in capsys.readouterr().err
+    Path(pods.CODE_SOURCE, "..data", pods.ARCHIVE).write_bytes(archive(tmp_path, ("a.py", b"")))
+    assert init_container.main() == 0
+    assert "2 files" in capsys.readouterr().out
+    assert json.dumps(sorted(path.name for path in Path(pods.CODE).iterdir())) == '["a.py", "train.py"]'

@@ -1,0 +1,64 @@
+"""What the launcher refuses for its versions, and that an old Python can read so far."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dljob.raycluster import pods
+from dljob.runtime.job import launcher, versions
+from dljob.runtime.job.versions import Versions, found, refusal
+
+ROOT = Path(__file__).parents[4]
+GOOD = Versions((3, 11, 7), "2.60.0", "0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("here", "reason", "said", "hint"),
+    [
+        (GOOD._replace(python=(3, 10, 12)), "PythonVersionMismatch", "Python 3.10.12; dljob runs on 3.11 and 3.12", ""),
+        (GOOD._replace(ray=None), "RayVersionMismatch", "the image has no Ray", "ray[default]==2.60.0"),
+        (GOOD._replace(ray="2.48.1"), "RayVersionMismatch", "the image has Ray 2.48.1; the job says 2.60.0", "2.48.1"),
+        (GOOD._replace(dljob="0.2.0"), "DLJobVersionMismatch", "the image has dljob 0.2.0", "initImage"),
+        (GOOD._replace(dljob=None), "DLJobVersionMismatch", "dljob without its metadata", "initImage"),
+    ],
+)
+def test_what_does_not_match_is_refused_with_the_fix(here: Versions, reason: str, said: str, hint: str) -> None:
+    refused = refusal(here, "2.60.0", "0.1.0")
+    assert refused is not None
+    assert refused.reason == reason
+    assert said in refused.message
+    assert hint in refused.hint
+
+
+def test_another_ray_than_dljob_knows_is_refused_even_if_the_job_says_so() -> None:
+    refused = refusal(GOOD._replace(ray="2.61.0"), "2.61.0", "0.1.0")
+    assert refused is not None
+    assert refused.message == "the image has Ray 2.61.0; this dljob runs on Ray 2.60"
+
+
+def test_the_last_number_may_differ() -> None:
+    assert refusal(GOOD._replace(ray="2.60.3", dljob="0.1.9"), "2.60.0", "0.1.0") is None
+    assert refusal(found(), found().ray or "", found().dljob or "") is None
+
+
+def test_what_is_supported_is_what_the_project_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest, behind = re.findall(r"3\.(\d+)", project["requires-python"])
+    assert [(3, minor) for minor in range(int(lowest), int(behind))] == list(versions.PYTHONS)
+    assert f"ray[default]=={versions.RAY}.*" in project["optional-dependencies"]["runtime"]
+
+
+@pytest.mark.parametrize("module", [versions, launcher, pods], ids=lambda module: module.__name__)
+def test_an_old_python_can_read_what_looks_at_the_versions(module: object) -> None:
+    ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))  # type: ignore[attr-defined,arg-type]
+
+
+def test_nothing_else_is_imported_before_the_versions_are_known() -> None:
+    tree = ast.parse(Path(launcher.__file__).read_text())
+    ours = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and "dljob" in (node.module or "")]
+    assert ours == ["dljob.raycluster.pods", "dljob.runtime.job"]

@@ -1,0 +1,171 @@
+"""Where PrimeMaster is made, what its journal is written to, and what it leaves there for others."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.errors import NotFoundError
+from dljob.master.state.views import NodeView
+from dljob.runtime.backend.interface import ActorRef, ActorSpec
+from dljob.runtime.controller.prime import leased
+from dljob.runtime.job import create_master, launch
+from dljob.runtime.job.launch import begin
+from dljob.runtime.job.outline import outline
+from dljob.runtime.journal import job_record
+from dljob.runtime.journal.job_record import ENDED, ENDED_AT, bring, over, read_notes, read_status, sign_off
+from dljob.runtime.journal.setup import Setup
+from dljob.spec.capabilities import ALL, Capability
+from dljob.spec.loading.load import parse
+
+KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
+HEAD = NodeView("head", (), (), (), head=True)
+WORKER = NodeView("worker", (), (), ())
+
+
+class Values:
+    """A key-value store."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+
+    async def get(self, key: str) -> bytes | None:
+        return self.held.get(key)
+
+    async def put(self, key: str, value: bytes) -> None:
+        self.held[key] = value
+
+    async def keys(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(key for key in self.held if key.startswith(prefix)))
+
+    async def delete(self, prefix: str) -> int:
+        found = [key for key in self.held if key.startswith(prefix)]
+        for key in found:
+            del self.held[key]
+        return len(found)
+
+
+@dataclass
+class Made:
+    """A backend that takes down what it is to make; the first worker comes after some looks."""
+
+    kv: Values = field(default_factory=Values)
+    specs: list[ActorSpec] = field(default_factory=list)
+    looks: int = 0
+    capabilities: frozenset[Capability] = ALL
+
+    def here(self) -> str:
+        return "head"
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        self.looks += 1
+        return (HEAD,) if self.looks < 3 else (HEAD, WORKER)
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        self.specs.append(spec)
+        return ActorRef(spec.name, None)
+
+    async def call(self, _ref: ActorRef, _method: str) -> int:
+        return 1
+
+
+def job(**spec: Any) -> str:
+    role = {"name": "w", "entrypoint": {"class": "m.f"}}
+    whole = {"metadata": {"name": "j"}, "spec": {"roles": [role], **spec}}
+    return json.dumps({"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", **whole})
+
+
+@pytest.mark.parametrize(
+    ("spec", "worker", "journal"),
+    [
+        ({}, False, None),
+        (KEPT, True, "kv"),
+        ({**KEPT, "master": {"placement": "Head"}}, False, "kv"),
+        ({"master": {"placement": "Worker"}}, True, "kv"),
+        ({**KEPT, "master": {"journal": {"path": "/j"}}}, False, None),
+    ],
+)
+def test_where_a_master_is_made(
+    spec: dict[str, Any], worker: bool, journal: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made()
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    monkeypatch.setattr(create_master, "NODES_S", 0.0)
+    begin(outline(job(**spec)), job_dir=tmp_path, code_dir=None, uid="a" * 32, apart=True)
+    (actor,) = made.specs
+    assert (actor.avoid, actor.prefer) == (("head", None) if worker else (None, "head"))
+    assert (actor.args[0].options.get("journal"), actor.args[0].roams) == (journal, bool(spec))
+    assert made.looks == (3 if worker else 1)
+
+
+def test_on_a_laptop_head_and_workers_are_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made()
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    begin(outline(job(**KEPT)), job_dir=tmp_path, code_dir=None, uid="a" * 32)
+    order = made.specs[0].args[0]
+    assert (made.specs[0].prefer, order.roams, order.launcher) == ("head", False, "head")
+
+
+def test_the_end_of_an_earlier_attempt_is_not_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, uid = Made(), "a" * 32
+    made.kv.held = {ENDED + uid: b"{}", ENDED + "b" * 32: b"{}"}
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    begin(outline(job()), job_dir=tmp_path, code_dir=None, uid=uid, attempt=2)
+    assert [key for key in made.kv.held if key.startswith(ENDED)] == [ENDED + "b" * 32]
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [({}, 30), (KEPT, 120), ({**KEPT, "faultTolerance": {"leaseSeconds": 45}}, 45)],
+)
+def test_the_lease_outlasts_the_replacement_of_a_head(spec: dict[str, Any], seconds: int) -> None:
+    assert leased(parse(json.loads(job(**spec))).spec).fault_tolerance.lease == seconds
+
+
+async def test_what_a_master_left_elsewhere_is_brought_here_once(tmp_path: Path) -> None:
+    kv, uid, folder = Values(), "b" * 32, tmp_path / "there"
+    await kv.put(f"dljob/{uid}/spec", b"{}")
+    info: Any = type("Info", (), {"uid": uid, "dir": str(folder)})()
+    setup = Setup(info, None, None, roams=True)  # type: ignore[arg-type]
+    assert not await over(kv, uid, folder)  # type: ignore[arg-type]
+    await sign_off(kv, setup, {"phase": "Succeeded"}, [{"seq": 1, "reason": "Completed"}])  # type: ignore[arg-type]
+    assert [key for key in kv.held if uid in key and not key.startswith(ENDED_AT)] == [ENDED + uid]
+    assert await over(kv, uid, folder)  # type: ignore[arg-type]
+    assert (read_status(folder)["phase"], read_notes(folder)[0]["reason"]) == ("Succeeded", "Completed")
+    (folder / "status.json").write_text('{"phase": "Failed"}')
+    assert await bring(kv, uid) == folder  # type: ignore[arg-type]
+    assert read_status(folder)["phase"] == "Failed"
+
+
+async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_record, "ENDS_KEPT", 2)
+    kv, uids = Values(), [f"{n:032x}" for n in (4, 3, 2, 1)]
+    for n, uid in enumerate(uids):
+        monkeypatch.setattr(time, "time_ns", lambda n=n: (n + 1) * 10**18)
+        info: Any = type("Info", (), {"uid": uid, "dir": "/nowhere"})()
+        await sign_off(kv, Setup(info, None, None, roams=True), {"phase": "Failed"}, [])  # type: ignore[arg-type]
+    assert await kv.keys(ENDED) == tuple(sorted(ENDED + uid for uid in uids[-2:]))
+    assert len(await kv.keys(ENDED_AT)) == 2
+
+
+def test_who_comes_after_the_end_finds_what_was_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, uid, folder = Made(), "d" * 32, tmp_path / "there"
+    left = {"dir": str(folder), "status": {"name": "j", "phase": "Succeeded"}, "notes": []}
+    made.kv.held[ENDED + uid] = json.dumps(left).encode()
+    monkeypatch.setattr(launch, "factory", lambda _name: lambda _options: made)
+    found = launch.attach(uid)
+    assert (found.name, found.dir, found.status()["phase"]) == ("j", folder, "Succeeded")
+    with pytest.raises(NotFoundError):
+        launch.attach("j")
+
+
+async def test_what_lies_where_others_read_it_is_kept_nowhere_else() -> None:
+    kv, uid = Values(), "c" * 32
+    info: Any = type("Info", (), {"uid": uid, "dir": "/nowhere"})()
+    await sign_off(kv, Setup(info, None, None), {"phase": "Failed"}, [])  # type: ignore[arg-type]
+    assert not kv.held

@@ -1,0 +1,79 @@
+"""The timeline under one master after another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dljob.master.state.actions import Note
+from dljob.runtime.journal.job_record import read_notes, read_status
+from dljob.runtime.journal.timeline import Timeline, write_atomically
+
+
+def note(timeline: Timeline, text: str) -> None:
+    timeline.add(Note("Restarting", "job", text), 1.0)
+
+
+async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_it(tmp_path):
+    first = Timeline(tmp_path)
+    for text in ("one", "two", "three"):
+        note(first, text)
+    await first.flush()
+    await asyncio.to_thread(first.close)
+    second = Timeline(tmp_path)
+    second.resume(
+        2, read_notes(tmp_path)
+    )  # the snapshot was written behind the second note; the replay comes past the third again
+    note(second, "three")
+    note(second, "four")
+    assert [said["seq"] for said in second.after(0)] == [1, 2, 3, 4]
+    assert [said["message"] for said in second.after(1)] == ["two", "three", "four"]
+    await second.flush()
+    await asyncio.to_thread(second.close)
+    third = Timeline(tmp_path)
+    third.resume(4, read_notes(tmp_path))
+    third.resume(4, read_notes(tmp_path))
+    assert [said["message"] for said in third.after(0)] == ["one", "two", "three", "four"]
+    await asyncio.to_thread(third.close)
+
+
+async def test_what_user_code_says_is_no_reason_to_lose_a_note_or_a_master(tmp_path):
+    odd = ["caf\udce9.bin is no file", "one\u2028two\x85three", "größer"]
+    first = Timeline(tmp_path)
+    for text in odd:
+        note(first, text)
+    await first.flush()
+    await first.status({"message": odd[0]})
+    await asyncio.to_thread(first.close)
+    assert [said["message"] for said in read_notes(tmp_path)] == odd
+    assert read_status(tmp_path) == {"message": odd[0]}
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(events.read_bytes()[: -len('ßer"}\n'.encode()) + 1])
+    assert [said["message"] for said in read_notes(tmp_path)] == odd[:2], "its writer died within a character"
+
+
+def test_who_writes_a_file_while_another_does_takes_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests to a gateway see a job's end at the same time, in threads of one process."""
+    file, replace, texts = tmp_path / "status.json", Path.replace, ["second"]
+
+    def late(temp: Path, target: Path) -> Path:
+        while texts:
+            write_atomically(file, texts.pop())
+            assert file.read_text() == "second"
+        return replace(temp, target)
+
+    monkeypatch.setattr(Path, "replace", late)
+    write_atomically(file, "first")
+    assert file.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(tmp_path / "status.json", "text")
+    assert [found.name for found in tmp_path.iterdir()] == ["status.json"]

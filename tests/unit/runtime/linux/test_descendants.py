@@ -1,0 +1,51 @@
+"""The processes below this one, in a process of the test's own: the one that runs the tests has children itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LOOKED = """
+import subprocess, sys
+from dljob.runtime.linux import descendants
+
+looks = []
+look = descendants.below
+descendants.below = lambda root: looks.append(look(root)) or looks[-1]
+"""
+CHILD = """
+child = subprocess.Popen(["sleep", "1000"])
+assert not descendants.childless()
+assert descendants.kill_all() >= 1
+assert child.wait() == -9
+"""
+ORPHAN = """
+descendants.adopt_orphans()
+told = subprocess.run(["sh", "-c", "sleep 1000 >&- & echo $!"], stdout=subprocess.PIPE, check=True).stdout
+assert not descendants.childless(), "the orphan is ours now"
+assert descendants.kill_all() >= 1
+import os
+assert os.waitpid(int(told), 0)[1] == 9
+"""
+NOBODY = """
+assert descendants.childless()
+assert descendants.kill_all() == 0
+assert looks == [], "all of /proc was read for nothing"
+"""
+
+
+def ran(script: str) -> str:
+    """What a script of a new process had to complain of."""
+    return subprocess.run([sys.executable, "-c", LOOKED + script], capture_output=True, text=True, check=False).stderr
+
+
+def test_where_nobody_is_below_nothing_is_looked_at() -> None:
+    assert ran(NOBODY) == ""
+
+
+def test_a_child_is_found_and_killed_and_missed_once_it_is_taken_leave_of() -> None:
+    assert ran(CHILD + "looks.clear()\n" + NOBODY) == ""
+
+
+def test_whoever_lost_its_parent_is_killed_with_the_others() -> None:
+    assert ran(ORPHAN + "looks.clear()\n" + NOBODY) == ""

@@ -1,0 +1,119 @@
+"""Whole logs on the volume of the checkpoints: what is written since the last time is appended, by incarnation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from life_kit import info
+
+from dljob.api.logs import LogTail
+from dljob.master.state.actions import RankStart
+from dljob.runtime.logs import archive, cut
+from dljob.runtime.logs.archive import keep, keep_all
+from dljob.runtime.process.logfile import open_log
+
+
+@pytest.fixture
+def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The volume; free, however full the disk of the tests is."""
+    free = SimpleNamespace(f_blocks=100, f_frsize=1 << 20, f_bavail=100)
+    monkeypatch.setattr(os, "statvfs", lambda _: free)
+    monkeypatch.setenv("DLJOB_CHECKPOINT", str(tmp_path / "my ckpt"))
+    return tmp_path / "my ckpt" / "j-01234567" / "logs" / "attempt-2"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def writes(home: Path, incarnation: int, *words: str, rank: int = 0) -> None:
+    fd, _ = open_log(info(home / "jobs" / "j-01234567"), "w", RankStart(rank, incarnation, 0, 1, 0))
+    for word in words:
+        os.write(fd, f"{word}\n".encode())
+    os.close(fd)
+
+
+def kept(volume: Path) -> dict[str, list[str]]:
+    return {path.name: path.read_text().splitlines()[1:] for path in sorted(volume.iterdir())}
+
+
+def test_each_incarnation_has_a_file_that_grows_with_it(home: Path, volume: Path) -> None:
+    assert keep_all(home) == ""
+    writes(home, 1, "one")
+    writes(home, 1, "other", rank=1)
+    assert keep_all(home) == ""
+    assert kept(volume) == {"w-0.1.log": ["one"], "w-1.1.log": ["other"]}
+    with (home / "jobs" / "j-01234567" / "logs" / "w-0.log").open("a") as log:
+        log.write("more\n")
+    writes(home, 2, "two")
+    for _ in range(2):
+        assert keep_all(home) == ""
+        assert kept(volume) == {"w-0.1.log": ["one", "more"], "w-0.2.log": ["two"], "w-1.1.log": ["other"]}
+    assert "w/0 starts, incarnation 2" in (volume / "w-0.2.log").read_text()
+    assert (volume / "w-0.2.log").stat().st_mode & 0o077 == 0
+
+
+def test_without_a_checkpoint_path_nothing_is_kept(home: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DLJOB_CHECKPOINT")
+    writes(home, 1, "one")
+    assert keep_all(home) == ""
+    assert not volume.exists()
+    assert [path.name for path in (home / "jobs" / "j-01234567" / "logs").glob("w*.[lp]*")] == ["w-0.log"]
+
+
+def test_a_log_without_end_is_cut_in_the_middle(home: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "MOST_BYTES", 64 << 10)
+    monkeypatch.setattr(cut, "SLACK_BYTES", 4096)
+    writes(home, 1, *(f"{n:09}" for n in range(20_000)))
+    assert keep_all(home) == ""
+    log = home / "jobs" / "j-01234567" / "logs" / "w-0.log"
+    cut.cut(log, 0)
+    with log.open("a") as more:
+        more.writelines(f"{n:09}\n" for n in range(20_000, 40_000))
+    cut.cut(log, 0)
+    writes(home, 2, "short")
+    for _ in range(3):
+        assert keep_all(home) == ""
+    stored = volume / "w-0.1.log"
+    assert stored.stat().st_blocks * 512 < 80 << 10
+    text = b"".join(LogTail("w", 0, stored).pieces())
+    lines = text.decode().splitlines()
+    assert (lines[1], lines[-1]) == ("000000000", "000039999")
+    assert b"MiB of this process's output are left out here" in text
+    assert b"\0" not in text
+    assert kept(volume)["w-0.2.log"] == ["short"]
+
+
+def test_a_volume_that_keeps_files_whole_has_the_beginning(
+    home: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut, "MOST_BYTES", 200)
+    monkeypatch.setattr(archive, "PIECE", 64)
+    monkeypatch.setattr(cut, "can_cut", lambda _: False)
+    writes(home, 1, *("x" * 9 for _ in range(30)))
+    for _ in range(3):
+        assert keep_all(home) == ""
+    text = (volume / "w-0.1.log").read_bytes()
+    assert text[200:] == archive.CUT
+
+
+def test_checkpoints_come_first_on_a_volume_that_is_nearly_full(
+    home: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes(home, 1, "one")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=100, f_frsize=1 << 20, f_bavail=5))
+    assert keep_all(home) == "logs are not kept: less than 5 MiB would be free on the volume"
+    assert kept(volume) == {"w-0.1.log": []}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=100, f_frsize=1 << 20, f_bavail=6))
+    assert keep_all(home) == ""
+    assert kept(volume) == {"w-0.1.log": ["one"]}
+
+
+def test_a_volume_that_is_not_there_is_said(home: Path, volume: Path) -> None:
+    writes(home, 1, "one")
+    volume.parents[2].write_text("in the way")
+    assert keep(home / "jobs" / "j-01234567" / "logs") == "logs are not kept: Not a directory"

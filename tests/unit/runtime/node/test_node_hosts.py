@@ -1,0 +1,309 @@
+"""The lines between the hosts of a node and its agent, both ends in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import NEEDS_ENDS
+
+from dljob.runtime.node import host_channel, node_hosts
+from dljob.runtime.node.host_channel import AgentLine, address
+from dljob.runtime.node.node_hosts import NodeHosts
+from dljob.runtime.process.messages import AgentRequest, Heartbeat, Pulse
+from dljob.runtime.process.step_counters import StepCounters, now
+
+
+def until(check: Callable[[], Any]) -> Any:
+    """The first true answer, in good time."""
+    end = time.monotonic() + 60
+    while not (got := check()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return got
+
+
+class Host:
+    """A host's end: its counters and its line."""
+
+    def __init__(self, where: str, actor: str, ranks: int = 1) -> None:
+        self.actor = actor
+        self.counters = StepCounters.made(ranks)
+        self.counters.beat()
+        self.line = AgentLine(where, "w", actor, self.counters)
+        self.line.renewal()
+
+    def close(self) -> None:
+        self.line.close()
+        self.counters.close()
+
+
+@pytest.fixture
+def where(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(host_channel, "RETRY_S", 0)
+    monkeypatch.setattr(node_hosts, "SILENT_S", 600.0)
+    return address(uuid.uuid4().hex, "n1")
+
+
+@pytest.fixture
+def agent(where: str) -> Iterator[NodeHosts]:
+    made = NodeHosts(where)
+    until(lambda: _listens(where))
+    yield made
+    made.close()
+
+
+def _opened(what: str) -> int:
+    """How often a file of that name is open in this process."""
+    found = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one of this listing
+            found += what in str(fd.readlink())
+    return found
+
+
+def _listens(where: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        return line.connect_ex(where) == 0
+
+
+@pytest.fixture
+def join(agent: NodeHosts, where: str) -> Iterator[Callable[..., Host]]:
+    made: list[Host] = []
+
+    def one(actor: str, ranks: int = 1) -> Host:
+        made.append(Host(where, actor, ranks))
+        return made[-1]
+
+    yield one
+    for host in made:
+        host.close()
+
+
+@pytest.fixture
+def host(agent: NodeHosts, join: Callable[..., Host]) -> Host:
+    made = join("job/w/0/1", 2)
+    until(agent.look)
+    agent.heard(ask())
+    return made
+
+
+def ask(acked: int = 0, *unknown: str, epoch: int = 1, pause_s: float = 60.0) -> AgentRequest:
+    return AgentRequest(epoch, pause_s, 0.2, acked, unknown)
+
+
+def steps(beacon: Heartbeat) -> dict[int, tuple[int, int]]:
+    return {rank: (incarnation, step) for rank, (incarnation, step, _) in beacon.steps.items()}
+
+
+def test_steps_are_said_until_they_are_heard_and_then_no_more(agent: NodeHosts, host: Host) -> None:
+    assert not agent.news()
+    host.counters.slots[0].put(0, 1, 7, {"loss": 0.5})
+    assert agent.news()
+    first = agent.report(ask())
+    assert first.pid == os.getpid()
+    assert first.hosts == (Heartbeat("w", "job/w/0/1", 1, {0: (1, 7, {"loss": 0.5})}),)
+    assert agent.heard(ask())
+    assert steps(agent.report(ask()).hosts[0]) == {0: (1, 7)}, "nobody said that it was heard"
+    host.counters.slots[0].put(0, 1, 8, {})
+    assert agent.heard(ask(first.number))
+    assert agent.news()
+    second = agent.report(ask())
+    assert steps(second.hosts[0]) == {0: (1, 8)}, "what came after the report that was heard"
+    assert agent.heard(ask(second.number))
+    assert not agent.news()
+    assert [beacon.steps for beacon in agent.report(ask()).hosts] == [{}]
+
+
+def test_a_new_master_is_told_all_and_an_old_one_nothing(agent: NodeHosts, host: Host) -> None:
+    host.counters.slots[1].put(1, 3, 9, {})
+    agent.heard(ask(agent.report(ask()).number))
+    assert not agent.news()
+    old = agent.report(ask())
+    assert agent.heard(ask(epoch=2))
+    assert agent.news()
+    assert steps(agent.report(ask(epoch=2)).hosts[0]) == {1: (3, 9)}
+    before = host.counters.renewal()
+    assert not agent.heard(ask(old.number))
+    assert host.counters.renewal() == before, "the answer of a master that is over renews nothing"
+
+
+def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent: NodeHosts, host: Host) -> None:
+    before = now()
+    pulse = agent.report(ask())
+    after = now()
+    assert host.line.renewal() is None, "nothing was answered yet"
+    agent.heard(ask(pulse.number))
+    renewal = host.line.renewal()
+    assert renewal is not None
+    assert (renewal.epoch, renewal.known) == (1, True)
+    assert before <= renewal.sent_at <= after
+    assert renewal.sent_at + 60 < renewal.until < renewal.sent_at + 120
+
+
+def test_an_answer_that_another_master_was_given_renews_nothing(agent: NodeHosts, host: Host) -> None:
+    pulse = agent.report(ask())
+    agent.heard(ask(pulse.number, epoch=2))
+    assert host.line.renewal() is None
+
+
+def test_a_host_that_nobody_knows_is_told_so_and_no_other(
+    agent: NodeHosts, host: Host, join: Callable[..., Host]
+) -> None:
+    other = join("job/w/1/1")
+    until(lambda: len(agent.look()) == 2)
+    agent.heard(ask(agent.report(ask()).number, "job/w/1/1"))
+    found = [one.line.renewal() for one in (host, other)]
+    assert [renewal.known for renewal in found if renewal] == [True, False]
+
+
+def test_an_agent_that_is_not_asked_any_more_does_not_speak_for_anybody(
+    agent: NodeHosts, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.heard(ask(agent.report(ask()).number))
+    renewal = host.line.renewal()
+    assert renewal is not None
+    monkeypatch.setattr(host_channel, "now", lambda: renewal.until)
+    assert host.line.renewal() is None
+
+
+def test_a_host_that_is_stopped_is_seen_as_such_and_its_steps_are_still_read(
+    agent: NodeHosts, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.counters.slots[0].put(0, 1, 3, {})
+    monkeypatch.setattr(node_hosts, "now", lambda: host.counters.heart() + 601)
+    (beacon,) = agent.report(ask()).hosts
+    assert (round(beacon.silent_s), steps(beacon)) == (601, {0: (1, 3)})
+    (seen,) = agent.look()
+    assert (seen.actor, seen.role, seen.pid) == ("job/w/0/1", "w", os.getpid())
+    assert (round(seen.silent_s), [count.step for count in seen.counts]) == (601, [3])
+    monkeypatch.setattr(node_hosts, "now", lambda: host.counters.heart() + 599)
+    assert [beacon.silent_s for beacon in agent.report(ask()).hosts] == [0.0]
+
+
+CHILD = """
+import sys, time
+from dljob.runtime.node.host_channel import AgentLine
+from dljob.runtime.process.step_counters import StepCounters
+counters = StepCounters.made(1)
+counters.slots[0].begin(0, 1)
+counters.beat()
+line = AgentLine("\\0" + sys.argv[1], "w", "job/w/1/1", counters)
+line.renewal()
+time.sleep(600)
+"""
+
+
+def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
+        try:
+            until(lambda: [host.pid for host in agent.look()] == [child.pid])
+            pulse = agent.report(ask())
+        finally:
+            child.kill()
+    until(lambda: not agent.look())
+    assert agent.heard(ask(pulse.number)), "an answer for a host that is gone meanwhile"
+    assert agent.report(ask()).hosts == ()
+
+
+@NEEDS_ENDS
+def test_how_a_host_ended_can_be_asked_for_a_while(agent: NodeHosts, where: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(node_hosts, "ENDED", 1)
+    gone, before = list[int](), _opened("pidfd")
+    for number in (signal.SIGKILL, signal.SIGSEGV):
+        with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
+            try:
+                until(lambda pid=child.pid: [host.pid for host in agent.look()] == [pid])
+                assert agent.end_of(child.pid) is None, "it lives"
+            finally:
+                child.send_signal(number)
+        found = until(lambda pid=child.pid: agent.end_of(pid))
+        assert (found.role, os.waitstatus_to_exitcode(found.status), found.lives) == ("w", -number, ((0, 1),))
+        until(lambda: not agent.look())
+        gone.append(child.pid)
+    assert [agent.end_of(pid) is None for pid in gone] == [True, False], "so many are remembered"
+    assert _opened("pidfd") == before + 1
+    agent.close()
+    until(lambda: _opened("pidfd") == before)
+
+
+def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: NodeHosts, host: Host, where: str) -> None:
+    agent.heard(ask(agent.report(ask()).number))
+    assert host.line.renewal() is not None
+    agent.close()
+    until(lambda: host.line.renewal() is None)
+    new = NodeHosts(where)
+    assert until(lambda: (host.line.renewal(), new.look())[1])[0].actor == host.actor
+    new.close()
+
+
+@pytest.mark.parametrize("hello", [b"{", b"{}", json.dumps({"role": "w", "actor": "a"}).encode()])
+def test_who_does_not_say_who_he_is_is_nobody(agent: NodeHosts, where: str, hello: bytes) -> None:
+    name = uuid.uuid4().hex
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)  # no counters
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.settimeout(60)
+        line.connect(where)
+        socket.send_fds(line, [hello], [fd])
+        assert line.recv(1) == b""
+    assert _opened(name) == 1, "it was given a descriptor of its own, and kept it"
+    os.close(fd)
+    assert agent.look() == ()
+
+
+def test_a_process_of_another_user_is_neither_host_nor_agent(
+    agent: NodeHosts, join: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stranger(_: socket.socket) -> tuple[int, int]:
+        return 1, os.getuid() + 1
+
+    monkeypatch.setattr(node_hosts, "peer", stranger)
+    other = join("job/w/1/1")
+    until(lambda: host_channel._broken(other.line._line))  # type: ignore[arg-type]
+    assert agent.look() == ()
+    monkeypatch.setattr(host_channel, "peer", stranger)
+    other.line.renewal()
+    assert other.line._line is None
+
+
+def test_questions_and_answers_come_back_as_they_were_packed() -> None:
+    asked = AgentRequest(3, 0.5, 0.2, 41, ("job/w/0/1",))
+    assert AgentRequest.unpacked(asked.packed()) == asked
+    told = Heartbeat("w", "job/w/1/1", 3, {7: (2, 10**20, {"loss": 0.5, "worst": float("inf")}), 8: (1, 3, {})}, 1.5)
+    pulse = Pulse(4711, 42, (told, Heartbeat("w", "job/w/2/1", 3)))
+    assert Pulse.unpacked(pulse.packed()) == pulse
+
+
+def test_who_ends_the_node_is_passed_on_and_told_what_prime_master_says(agent: NodeHosts, where: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.settimeout(60)
+        line.connect(where)
+
+        def said() -> dict[str, Any]:
+            line.send(b'{"leave": "pod p is told to end"}')
+            return json.loads(line.recv(4096))
+
+        assert not agent.news()
+        first = said()
+        assert (first["may_go"], first["asked_s"] > 1000) == ("", True), "nobody asked this agent yet"
+        assert agent.news()
+        assert agent.report(ask()).leaving == "pod p is told to end"
+        assert not agent.news(), "it was told"
+        assert agent.report(ask()).leaving == "pod p is told to end", "and is told on, as an answer may be lost"
+        agent.heard(replace(ask(), may_go="nobody lives there"))
+        then = said()
+        assert (then["may_go"], then["asked_s"] < 60) == ("nobody lives there", True)
+    assert AgentRequest.unpacked(replace(ask(), may_go="x").packed()).may_go == "x"
+    assert Pulse.unpacked(agent.report(ask()).packed()).leaving == "pod p is told to end"

@@ -1,0 +1,192 @@
+"""What a node sees of a rank's process: real processes, and the kernel's files made by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.master.state.hang import Where
+from dljob.runtime.node import stacks
+from dljob.runtime.node.stacks import DumpTarget
+
+CODE = """
+import threading
+def spin():
+    print("up", flush=True)
+    while True:
+        pass
+threading.Thread(target=threading.Event().wait, name="other", daemon=True).start()
+spin()
+"""
+
+
+@pytest.fixture
+def spinner() -> Iterator[int]:
+    """A Python process that spins in `spin`, with another thread that waits."""
+    with subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        yield process.pid
+        process.kill()
+
+
+def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner: int) -> None:
+    target = DumpTarget("w/0", spinner, spinner)
+    (before,) = stacks.look([target], stacks=False)
+    assert (before.look.where, before.look.stopped, before.stack) == (Where.UNKNOWN, "", "")
+    while stacks.cpu_seconds(spinner) < before.look.cpu_s + 0.05:
+        time.sleep(0.01)
+    (seen,) = stacks.look([target], stacks=True)
+    assert seen.look.where is Where.USER
+    assert seen.look.at_line.endswith(" in spin")
+    assert seen.look.runs
+    assert seen.look.cpu_s > before.look.cpu_s
+    assert '"MainThread" running' in seen.stack
+    assert '"other" idle' in seen.stack
+
+
+def test_a_stopped_process_or_one_whose_host_is_stopped_is_seen_to_be_and_has_a_stack(spinner: int) -> None:
+    os.kill(spinner, signal.SIGSTOP)
+    words = f"process {spinner} is stopped by a signal (state T)"
+    while not stacks.why_stopped(spinner):
+        time.sleep(0.01)
+    (seen,) = stacks.look([DumpTarget("w/0", spinner, spinner)], stacks=True)
+    assert seen.look.stopped == words
+    assert "spin (" in seen.stack
+    (seen,) = stacks.look([DumpTarget("w/0", os.getpid(), spinner)], stacks=False)
+    assert seen.look.stopped == words
+
+
+def process(proc: Path, state: str = "S", **files: str) -> int:
+    """A process as /proc shows it."""
+    folder = proc / "7"
+    folder.mkdir(exist_ok=True)
+    (folder / "stat").write_text(f"7 (a b) c) {state} 1 7 7 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0\n")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return 7
+
+
+def test_the_states_and_control_groups_of_a_process_that_cannot_run(tmp_path: Path) -> None:
+    groups = tmp_path / "cgroups"
+    (groups / "pod/a").mkdir(parents=True)
+    assert stacks.why_stopped(process(tmp_path), tmp_path, groups) == ""
+    assert "debugger" in stacks.why_stopped(process(tmp_path, "t"), tmp_path, groups)
+    pid = process(tmp_path, wchan="do_freezer_trap")
+    assert stacks.why_stopped(pid, tmp_path, groups) == "process 7 is in a frozen control group"
+    pid = process(tmp_path, wchan="futex_wait", cgroup="4:memory:/\n0::/pod/a\n")
+    assert stacks.why_stopped(pid, tmp_path, groups) == ""
+    (groups / "pod/a/cgroup.events").write_text("populated 1\nfrozen 1\n")
+    assert "frozen" in stacks.why_stopped(pid, tmp_path, groups)
+    assert stacks.why_stopped(8, tmp_path, groups) == ""
+    assert stacks.cpu_seconds(7, tmp_path) == 200 / os.sysconf("SC_CLK_TCK")
+    assert stacks.cpu_seconds(8, tmp_path) == 0
+
+
+def test_a_process_runs_where_one_of_its_threads_does_or_waits_for_a_cpu(tmp_path: Path) -> None:
+    pid = process(tmp_path, "S")
+    for thread, state in (("7", "S"), ("8", "S")):
+        (tmp_path / "7" / "task" / thread).mkdir(parents=True)
+        (tmp_path / "7" / "task" / thread / "stat").write_text(f"{thread} (R) R) {state} 1 7\n")
+    assert not stacks.runs(pid, tmp_path)
+    (tmp_path / "7" / "task" / "8" / "stat").write_text("8 (a) R 1 7\n")
+    assert stacks.runs(pid, tmp_path)
+    (tmp_path / "7" / "task" / "8" / "stat").unlink()  # it ended as it was looked at
+    assert not stacks.runs(pid, tmp_path)
+    assert not stacks.runs(9, tmp_path)
+
+
+# -- where a thread is
+
+
+def frames(*files: str) -> list[dict[str, Any]]:
+    return [{"filename": file, "name": f"f{n}", "line": n} for n, file in enumerate(files)]
+
+
+LIB = "/usr/lib/python3.11"
+SITE = f"{LIB}/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["train.py"], Where.USER),
+        ([], Where.UNKNOWN),
+        ([f"{SITE}/torch/distributed/distributed_c10d.py", "train.py"], Where.COLLECTIVE),
+        (["train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/rpc/rpc.py", "train.py"], Where.CALL),
+        (
+            [
+                f"{SITE}/ray/_private/worker.py",
+                *(f"{SITE}/dljob/runtime/rpc/{n}.py" for n in ("direct", "futures")),
+                "a.py",
+            ],
+            Where.CALL,
+        ),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/checkpoint/client.py", "train.py"], Where.CHECKPOINT),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/process/worker_context.py", "train.py"], Where.ORDER),
+        ([f"{LIB}/threading.py", "train.py"], Where.USER),
+        ([f"{LIB}/queue.py", f"{SITE}/torch/distributed/checkpoint/filesystem.py", "train.py"], Where.CHECKPOINT),
+        ([f"{SITE}/torch/autograd/graph.py", "train.py"], Where.COLLECTIVE),
+        (["model.py", f"{SITE}/torch/nn/parallel/distributed.py", "train.py"], Where.USER),
+        ([f"{SITE}/mine/train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),
+        ([f"{LIB}/socket.py", f"{SITE}/dljob/runtime/worker/lifecycle.py"], Where.USER),
+    ],
+)
+def test_what_the_innermost_frame_of_user_code_has_called_says_where_a_thread_is(
+    files: list[str], expected: Where
+) -> None:
+    assert stacks.where(frames(*files)) is expected
+
+
+def test_the_line_is_the_innermost_of_user_code() -> None:
+    inner = f"{SITE}/torch/distributed/distributed_c10d.py"
+    assert stacks.line(frames(inner, "/code/train.py")) == "train.py:1 in f1"
+    assert stacks.line(frames(inner)) == ""
+
+
+def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one() -> None:
+    main, user = frames("main.py"), frames("user.py")
+    threads = [{"thread_name": "MainThread", "os_thread_id": 7, "frames": main}]
+    assert stacks.user_frames(threads, 7) == main
+    assert stacks.user_frames([*threads, {"thread_name": "user", "frames": user}], 7) == user
+    assert stacks.user_frames(threads, 8) == []
+
+
+# -- where there is no stack
+
+
+def test_why_there_is_no_stack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = time.monotonic() + 60
+    found, why = stacks.dump(2**22 + 1, end)
+    assert (found, why[:16]) == ([], "no stack: py-spy")
+    assert stacks.dump(os.getpid(), time.monotonic()) == ([], "no stack: there was no time left")
+    monkeypatch.setattr(stacks, "program", lambda: "/nowhere/py-spy")
+    assert "FileNotFoundError" in stacks.dump(1, end)[1]
+    monkeypatch.setattr(stacks, "program", lambda: "")
+    (seen,) = stacks.look([DumpTarget("w/0", os.getpid(), os.getpid())], stacks=True)
+    assert seen.look.where is Where.UNKNOWN
+    assert seen.stack == "no stack: py-spy is not installed here (it comes with ray[default])"
+
+
+def test_what_py_spy_complains_of_is_told_in_words() -> None:
+    assert "SYS_PTRACE" in stacks._reason("Error: Permission Denied: Try running again with elevated permissions")
+    assert stacks._reason("Error: it\n\nCaused by:\n  bad") == "py-spy: bad"
+    assert stacks._reason("") == "py-spy: failed without a word"
+
+
+def test_py_spy_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = tmp_path / "py-spy"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(stacks, "program", lambda: str(slow))
+    monkeypatch.setattr(stacks, "EACH_S", 0.05)
+    assert "did not answer" in stacks.dump(os.getpid(), time.monotonic() + 0.2)[1]

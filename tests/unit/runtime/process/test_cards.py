@@ -1,0 +1,113 @@
+"""What a caller knows of a role, and when it asks again."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from dljob import RoleGroup, rpc
+from dljob.runtime.process.context import install
+from dljob.runtime.process.messages import CARD, Call, Reply
+from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.rpc.server import RpcServer
+
+
+class Sharded:
+    """A rank on a mesh."""
+
+    def __init__(self) -> None:
+        self.mesh = {"dp": -1, "tp": 2}
+        self.seen: list = []
+
+    @rpc(dispatch="shard", collect="concat", mesh="dp")
+    def double(self, batch):
+        self.seen.append(batch)
+        return [2 * x for x in batch]
+
+
+class Threads:
+    """Carries calls to four callees of this process; each runs in a thread."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.sent: list[Outgoing] = []
+        self.objects = [Sharded() for _ in range(4)]
+        self.callees = [RpcServer("talker") for _ in range(4)]
+        self.pool = ThreadPoolExecutor(8)
+        self._ids = itertools.count()
+
+    def open(self) -> None:
+        for callee, instance in zip(self.callees, self.objects, strict=True):
+            callee.open(instance)
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        self.sent.append(call)
+        said = Call(str(next(self._ids)), call.rank, 1, call.method, 10.0, "me", quiet=call.quiet)
+        return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)
+
+    def ask(self, what, args, timeout_s) -> Future:
+        raise AssertionError(what)
+
+
+@pytest.fixture
+def calls():
+    made = Threads()
+    facts = {"job_name": "j", "job_uid": "0" * 32, "job_dir": "/nowhere", "role": "caller", "restart_reason": ""}
+    facts |= {"rank": 0, "local_rank": 0, "world_size": 1, "group": 0, "incarnation": 1, "device_index": 0}
+    install(
+        WorkerContext(
+            **facts,
+            config={},
+            peers={"talker": 4, "caller": 1},
+            devices={},
+            stopping=Stopping(),
+            log=logging.getLogger("caller"),
+            calls=made,
+            report=lambda *_: None,
+        )
+    )
+    yield made
+    install(None)
+    made.pool.shutdown()
+
+
+@pytest.fixture
+def group(calls):
+    calls.open()
+    return RoleGroup("talker")
+
+
+def test_role_that_is_on_another_mesh_since_it_restarted_is_called_so(group, calls):
+    calls.lives["talker"] = 1
+    assert group.double([1, 2, 3, 4]) == [2, 4, 6, 8]
+    for one in calls.objects:
+        one.mesh = {"dp": 4}
+    calls.lives["talker"] = 2
+    assert group.double([1, 2, 3, 4]) == [2, 4, 6, 8]
+    assert [one.seen[-1] for one in calls.objects] == [[1], [2], [3], [4]]
+    assert [call.rank for call in calls.sent if call.method == CARD] == [0, 0]
+
+
+def test_role_on_a_mesh_that_was_resized_is_called_as_it_is_now(group, calls):
+    for one in calls.objects:
+        one.mesh = {"dp": 2, "tp": 2}
+    assert group.double([1, 2]) == [2, 4]
+    calls.sizes["talker"] = 2
+    for one in calls.objects:
+        one.mesh = {"dp": 1, "tp": 2}
+    assert group.double([1, 2]) == [2, 4]
+    assert [one.seen[-1] for one in calls.objects] == [[1, 2], [1, 2], [2], [2]]
+
+
+def test_card_that_came_while_the_role_restarted_does_not_count_for_long(calls):
+    calls.lives["talker"] = 1
+    call = RoleGroup("talker").call("double", [1, 2])
+    calls.lives["talker"] = 2
+    calls.open()
+    assert call.result(10) == [2, 4]
+    assert RoleGroup("talker").double([1, 2]) == RoleGroup("talker").double([1, 2])
+    assert [call.rank for call in calls.sent if call.method == CARD] == [0, 0]

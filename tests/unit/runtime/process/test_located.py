@@ -1,0 +1,29 @@
+"""Where user code is when nobody has said: where Ray starts the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from life_kit import role_of
+
+from dljob.runtime.process.environment import located
+from dljob.runtime.process.messages import HostSpec, JobInfo
+
+
+def spec(code_dir: str) -> HostSpec:
+    return HostSpec(JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, code_dir, (("w", 1),)), role_of("a.B"), 1)
+
+
+def test_a_folder_that_was_named_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located(spec("/code")) == spec("/code")
+
+
+def test_else_it_is_the_processs_own_unless_that_is_the_whole_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located(spec("")) == spec(str(tmp_path))
+    monkeypatch.chdir("/")
+    assert located(spec("")) == spec("")

@@ -1,0 +1,105 @@
+"""How a process ended that is nobody's child: asked of a real kernel, and what is made of its answer."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from kernels import NEEDS_ENDS
+
+from dljob.master.failure.policy import describe
+from dljob.master.state.causes import classify, evidence, judged
+from dljob.master.state.views import Clue, Outcome, Reason
+from dljob.runtime.process import process_end
+from dljob.runtime.process.guard import EndCode
+
+RAY = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+VANISHED = Outcome(ok=False, reason=Reason.UNKNOWN, detail=RAY)
+
+
+def ended(code: str, within_s: float = 10.0) -> int | None:
+    """The wait status of a Python process that runs this, by a descriptor of it."""
+    with subprocess.Popen([sys.executable, "-c", f"import os\ninput()\n{code}"], stdin=subprocess.PIPE) as child:
+        pidfd = process_end.opened(child.pid)
+        child.communicate(b"\n")
+    try:
+        return process_end.wait_status(pidfd, within_s)
+    finally:
+        os.close(pidfd)
+
+
+@NEEDS_ENDS
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.kill(os.getpid(), 11)", -11),
+        ("os._exit(3)", 3),
+        ("pass", 0),
+    ],
+)
+def test_the_kernel_tells(code: str, status: int) -> None:
+    found = ended(code)
+    assert found is not None
+    assert os.waitstatus_to_exitcode(found) == status
+
+
+def test_who_lives_has_no_end_and_nobody_has_none() -> None:
+    pidfd = process_end.opened(os.getpid())
+    assert process_end.wait_status(pidfd, 0.0) is None
+    os.close(pidfd)
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    assert process_end.opened(child.pid) == -1
+
+
+def test_an_older_kernel_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    assert ended("pass") is None
+    monkeypatch.setattr(fcntl, "ioctl", lambda _fd, _request, info: info.__setitem__(slice(None), bytes(64)))
+    assert ended("pass", 0.02) is None, "it knows the request, and gives no status"
+
+
+@pytest.mark.parametrize(
+    ("status", "tail", "said", "reason"),
+    [
+        (9, "step 7\n", "w/0: Killed: ended by SIGKILL, exit code 137", "Killed"),
+        (11, "", "w/0: UserError: ended by SIGSEGV, exit code 139", "UserError"),
+        (3 << 8, "no licence\n", "w/0: UserError: exited with code 3, exit code 3", "UserError"),
+        (0, "", "w/0: process gone, cause unknown (its process exited with code 0)", "Unknown"),
+        (
+            EndCode.LEASE_OVER << 8,
+            "",
+            "w/0: process gone, cause unknown (its host ended itself: LEASE_OVER)",
+            "Unknown",
+        ),
+    ],
+)
+def test_the_outcome_of_who_vanished(status: int, tail: str, said: str, reason: str) -> None:
+    made = process_end.with_status(VANISHED, status, tail)
+    cause = classify(made)
+    assert not made.ok
+    assert cause.reason == reason
+    assert describe("w/0", judged(made, cause)) == said
+    assert any(RAY in line for line in evidence(made)), "what Ray said is kept"
+
+
+def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:
+    tail = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE)\n"
+    cause = classify(process_end.with_status(VANISHED, 6, tail))
+    assert (cause.rule, cause.secondary) == ("log-watchdog", True)
+
+
+def test_what_others_saw_stays() -> None:
+    clue = Clue("pod", "OOMKilled")
+    made = process_end.with_status(Outcome(ok=False, reason=Reason.UNKNOWN, clues=(clue,)), 9, "")
+    assert made.clues == (clue,)
+    assert classify(made).reason is Reason.OOM_KILLED

@@ -1,0 +1,289 @@
+"""The line between a forked rank and its host, both ends in one process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+from ray.exceptions import ObjectStoreFullError
+
+from dljob import CallError, CallTimeoutError, NotFoundError, RemoteError, RoleGroup, UnreachableError
+from dljob.calls.mark import RpcMark, ServiceDescriptor
+from dljob.runtime.process import wire
+from dljob.runtime.process.context import install
+from dljob.runtime.process.messages import CARD, NotRun, Reply
+from dljob.runtime.process.rank_link import connect
+from dljob.runtime.process.step_counters import StepCounters
+from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.worker import host_socket
+from dljob.runtime.worker.host_socket import HostSocket
+
+FACTS = {
+    "job_name": "j",
+    "job_uid": "0" * 32,
+    "job_dir": "/nowhere",
+    "role": "w",
+    "rank": 3,
+    "local_rank": 1,
+    "world_size": 4,
+    "group": 0,
+    "incarnation": 2,
+    "restart_reason": "",
+    "devices": {},
+    "device_index": 0,
+}
+
+
+class Line:
+    """A host's socket; what the rank sent is in queues, what it is answered is up to the test."""
+
+    def __init__(self) -> None:
+        self.counters = StepCounters.made(2)
+        self.sent: queue.Queue[tuple[Outgoing, Future[Reply]]] = queue.Queue()
+        self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.asked: queue.Queue[tuple] = queue.Queue()
+        self.deaf = False
+        self.stopping = ""
+        self.socket = HostSocket(self._facts, lambda _: (self.counters.fd, 1), lambda _: self)
+
+    def _facts(self, rank: int, incarnation: int):
+        if incarnation != 2:
+            return None
+        return {"facts": {**FACTS, "rank": rank}, "config": {"a": 1}, "peers": {"w": 4}, "stopping": self.stopping}
+
+    def ask(self, what, args, timeout_s) -> Future:
+        self.asked.put((what, args))
+        future: Future = Future()
+        if what == "status":
+            future.set_result({"phase": "Running", "ranks": ["w/0"]})
+        elif self.deaf:
+            future.set_exception(UnreachableError("PrimeMaster gave no answer"))
+        else:
+            future.set_result(None)
+        return future
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        self.sent.put((call, future))
+        return future
+
+
+@pytest.fixture
+def line(monkeypatch) -> Iterator[Line]:
+    made = Line()
+    monkeypatch.setenv("DLJOB_RANK", "3")
+    monkeypatch.setenv("DLJOB_INCARNATION", "2")
+    yield made
+    install(None)
+    made.socket.close()
+    made.counters.close()
+
+
+def known(worker):
+    """A rank that has asked role w for its card."""
+    worker.cards.learn("w", ServiceDescriptor({"batch": RpcMark(dispatch="shard", collect="concat")}), (4, 0))
+    return worker
+
+
+def test_rank_learns_who_it_is(line):
+    worker = connect(line.socket.path)
+    assert (worker.name, worker.world_size, worker.config["a"], worker.peers["w"]) == ("w/3", 4, 1, 4)
+    with pytest.raises(TypeError):
+        worker.config["a"] = 2
+    assert not worker.stopping
+
+
+def test_rank_of_the_past_is_not_answered(line, monkeypatch):
+    monkeypatch.setenv("DLJOB_INCARNATION", "1")
+    with pytest.raises(UnreachableError, match="does not know"):
+        connect(line.socket.path)
+
+
+def test_host_that_is_gone_is_named(line, monkeypatch):
+    line.socket.close()
+    with pytest.raises(UnreachableError, match="does not answer"):
+        connect(line.socket.path)
+
+
+def test_nothing_of_the_socket_is_in_a_folder(line):
+    assert line.socket.path.startswith("@dljob-")
+    line.socket.close()
+    with pytest.raises(UnreachableError, match="does not answer at @dljob-"):
+        connect(line.socket.path)
+
+
+def test_process_of_another_user_is_not_heard(line, monkeypatch):
+    monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
+    with pytest.raises(UnreachableError, match="does not know"):
+        connect(line.socket.path)
+
+
+def test_progress_is_a_write_to_memory_whatever_the_host_does(line):
+    worker = connect(line.socket.path)
+    line.socket.close()
+    worker.report(7, {"loss": 0.5})
+    (count,) = line.counters.ranks()
+    assert (count.rank, count.incarnation, count.step, count.metrics) == (3, 2, 7, {"loss": 0.5})
+
+
+def test_stopping_arrives_also_when_it_was_said_before(line):
+    worker = connect(line.socket.path)
+    line.socket.stopping(3, "enough")
+    assert worker.stopping.wait(10)
+    assert worker.stopping.reason == "enough"
+    line.stopping = "earlier"
+    assert connect(line.socket.path).stopping.reason == "earlier"
+
+
+def test_calls_are_answered_out_of_order(line):
+    install(known(connect(line.socket.path)))
+    group = RoleGroup("w").options(timeout=5, idempotent=True)
+    first, second = group[0].call("a", 1), group[1].call("b", x=2)
+    sent = [line.sent.get(timeout=10) for _ in range(2)]
+    assert [(c.role, c.rank, c.method, c.timeout_s, c.idempotent) for c, _ in sent] == [
+        ("w", 0, "a", 5.0, True),
+        ("w", 1, "b", 5.0, True),
+    ]
+    assert [wire.load(c.payload) for c, _ in sent] == [((1,), {}), ((), {"x": 2})]
+    sent[1][1].set_result(Reply(payload=wire.dump("two", "")))
+    assert second.result(timeout=10) == "two"
+    assert not first.done()
+    sent[0][1].set_result(Reply(error_type="ValueError", message="no", traceback="their lines"))
+    with pytest.raises(RemoteError, match=r"w/0.a raised ValueError: no") as caught:
+        first.result(timeout=10)
+    assert caught.value.remote_traceback == "their lines"
+
+
+def test_refusals_and_errors_keep_their_class_and_words(line):
+    install(known(connect(line.socket.path)))
+    refused, late = RoleGroup("w")[0].call("a"), RoleGroup("w")[0].call("b")
+    line.sent.get(timeout=10)[1].set_result(
+        Reply(error_type="CallError", message="w/0 has no such method", refused=NotRun.NO_METHOD)
+    )
+    line.sent.get(timeout=10)[1].set_exception(CallTimeoutError("too late", role="w", rank=0, hint="look there"))
+    with pytest.raises(RemoteError, match=r"^w/0 has no such method$"):
+        refused.result(timeout=10)
+    with pytest.raises(CallTimeoutError, match="too late\n  look there"):
+        late.result(timeout=10)
+
+
+def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):
+    install(known(connect(line.socket.path)))
+    with monkeypatch.context() as here:
+
+        def no_room(call: Outgoing) -> Future[Reply]:
+            raise OSError("the disk is full") if call.method == "a" else ObjectStoreFullError("the store is full")
+
+        here.setattr(line, "send", no_room)
+        for method, why in (("a", "OSError: the disk is full"), ("b", "ObjectStoreFullError: .*the store is full")):
+            with pytest.raises(CallError, match=rf"w/0\.{method}: it could not be sent: {why}"):
+                RoleGroup("w")[0].call(method).result(timeout=10)
+    after = RoleGroup("w")[0].call("a")
+    line.sent.get(timeout=10)[1].set_result(Reply(wire.dump(5, "")))
+    assert after.result(timeout=10) == 5
+
+
+def test_calls_fail_when_the_host_goes(line):
+    install(known(connect(line.socket.path)))
+    call = RoleGroup("w")[0].call("a")
+    line.sent.get(timeout=10)
+    for frames in line.socket._lines[3]:
+        frames.close()
+    with pytest.raises(CallError, match="the host of this rank is gone"):
+        call.result(timeout=10)
+
+
+def test_card_is_asked_for_once_and_arguments_are_those_of_the_call(line):
+    install(connect(line.socket.path))
+    batch = [1, 2, 3]
+    call = RoleGroup("w").call("batch", batch)
+    batch.clear()
+    asked, answer = line.sent.get(timeout=10)
+    assert (asked.rank, asked.method) == (0, ":card")
+    answer.set_result(
+        Reply(payload=wire.dump(ServiceDescriptor({"batch": RpcMark(dispatch="shard", collect="concat")}), ""))
+    )
+    sent = [line.sent.get(timeout=10) for _ in range(4)]
+    assert [wire.load(c.payload) for c, _ in sent] == [(([1],), {}), (([2],), {}), (([3],), {}), (([],), {})]
+    for each, reply in sent:
+        reply.set_result(Reply(payload=wire.dump(wire.load(each.payload)[0][0], "")))
+    assert call.result(timeout=10) == [1, 2, 3]
+    RoleGroup("w").call("batch", [0])
+    assert line.sent.get(timeout=10)[0].method == "batch"
+
+
+def test_what_is_large_and_the_same_for_all_shards_travels_apart_and_once(line):
+    install(known(connect(line.socket.path)))
+    weights = b"w" * 200_000
+    RoleGroup("w").call("batch", [1, 2, 3, 4], weights=weights)
+    sent = [line.sent.get(timeout=10)[0] for _ in range(4)]
+    assert all(len(c.payload) < 1000 for c in sent)
+    assert [wire.arguments(c.payload, c.common) for c in sent] == [(([n],), {"weights": weights}) for n in (1, 2, 3, 4)]
+
+
+def test_size_of_a_role_that_was_resized_is_heard_of(line):
+    install(known(connect(line.socket.path)))
+    group = RoleGroup("w")
+    call = group.call("batch", [1, 2])
+    assert [line.sent.get(timeout=10)[0].ranks for _ in range(3)] == [4, 4, 4]
+    _, answer = line.sent.get(timeout=10)
+    line.sizes["w"] = 2
+    answer.set_exception(CallError("w has 2 ranks now", role="w", rank=3))
+    with pytest.raises(CallError, match="2 ranks now"):
+        call.result(timeout=10)
+    assert len(group) == 2
+
+
+def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
+    install(known(connect(line.socket.path)))
+    call = RoleGroup("w").call("batch", [1, 2])
+    line.lives["w"] = 2
+    for _ in range(4):
+        line.sent.get(timeout=10)[1].set_result(Reply(wire.dump([0], "")))
+    assert call.result(timeout=10) == [0] * 4
+    RoleGroup("w").call("batch", [1, 2])
+    assert line.sent.get(timeout=10)[0].method == CARD
+
+
+def test_job_is_asked_and_ordered_through_the_host(line):
+    worker = connect(line.socket.path)
+    assert worker.job.status() == {"phase": "Running", "ranks": ["w/0"]}
+    worker.job.restart(role="w", rank=1)
+    worker.job.stop()
+    assert line.asked.get(timeout=10) == ("status", [])
+    (what, (number, *order)), (_, (other, *end)) = line.asked.get(timeout=10), line.asked.get(timeout=10)
+    assert (what, order, end) == ("command", ["restart", "w/1", "w/3"], ["stop", "job", "w/3"])
+    assert number != other
+    line.deaf = True
+    with pytest.raises(UnreachableError, match="PrimeMaster gave no answer"):
+        worker.job.stop()
+
+
+def test_order_to_what_is_not_there_is_refused(line):
+    worker = connect(line.socket.path)
+    with pytest.raises(NotFoundError, match=r"no such role\n  roles: w \(4\)"):
+        worker.job.restart(role="v")
+    with pytest.raises(NotFoundError, match="no such rank"):
+        worker.job.restart(role="w", rank=4)
+    assert line.asked.empty()
+
+
+CHATTER = """
+from dljob import current_worker, progress
+
+current_worker()
+for step in range(50):
+    progress(step, loss=0.5)
+"""
+
+
+def test_what_a_dead_rank_told_last_is_there(line, monkeypatch):
+    monkeypatch.setenv("DLJOB_HOST_SOCKET", line.socket.path)
+    subprocess.run([sys.executable, "-c", CHATTER], check=True, timeout=30)
+    assert [(count.step, count.metrics) for count in line.counters.ranks()] == [(49, {"loss": 0.5})]

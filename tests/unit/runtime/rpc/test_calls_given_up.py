@@ -1,0 +1,232 @@
+"""Calls whose callers gave up: what waits in the callee's process is not run, and the caller hears what became of it.
+
+Pools of threads stand for Ray's concurrency groups: what a full one is given waits where the callee cannot see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from master_shell_kit import until
+from ray import exceptions as rx
+
+from dljob import rpc
+from dljob.errors import CallTimeoutError
+from dljob.master.state.views import Outcome
+from dljob.runtime.process import wire
+from dljob.runtime.process.messages import CANCEL, Call, NotRun, Peer, Reply
+from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.rpc import client
+from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.pending_call import PendingCall
+from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.worker.host import Host
+
+WAIT_S = 20.0
+SHORT_S = 0.3
+
+
+class Doer:
+    """A callee whose `hold` runs until it is let go."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.all_hold = threading.Barrier(Host.concurrency_groups["rpc"] + 1)
+
+    @rpc
+    def hold(self):
+        self.all_hold.wait(WAIT_S)
+        self.gate.wait(WAIT_S)
+
+    @rpc
+    def do(self, what):
+        self.ran.append(what)
+        return what
+
+    @rpc(concurrency=1)
+    def one(self, what):
+        self.ran.append(what)
+        self.begun.set()
+        self.gate.wait(WAIT_S)
+
+    @rpc(stream=True)
+    def count(self, n):
+        self.gate.wait(WAIT_S)
+        self.ran.append("opened")
+        return iter(range(n))
+
+
+class Handle:
+    """The callee's actor, as its callers have it."""
+
+    def __init__(self, callee: RpcServer, *, deaf: bool = False) -> None:
+        self.callee, self.deaf = callee, deaf
+        self.pools = {name: ThreadPoolExecutor(count) for name, count in Host.concurrency_groups.items()}
+        self.invoke = SimpleNamespace(remote=lambda *sent: self._sent("rpc", *sent), options=self._options)
+
+    def _options(self, concurrency_group: str) -> Any:
+        return SimpleNamespace(remote=lambda *sent: self._sent(concurrency_group, *sent))
+
+    def _get_local_state(self) -> int:
+        return 2
+
+    def _sent(self, group: str, packed: bytes) -> Any:
+        call, small = Call.unpacked(packed)
+        if call.method == CANCEL and self.deaf:
+            return _lost()
+        run = self.pools[group].submit(lambda: self.callee.answer(call, small).packed())
+        return asyncio.shield(asyncio.wrap_future(run))  # who stops waiting for an answer of Ray's cancels nothing
+
+
+async def _lost() -> bytes:
+    raise rx.ActorUnavailableError("it cannot be reached", b"")
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.doer, self.callee = Doer(), RpcServer("w")
+        self.callee.open(self.doer)
+        self.handle = Handle(self.callee)
+        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "me/0")
+        self.calls._peers["w", 0], self.calls._handles["w-0"] = Peer("w", 0, 1, "w-0", ready=True), self.handle
+        self.numbers = iter(range(1, 1000))
+
+    def call(self, method: str, *args: Any, timeout_s: float = WAIT_S) -> Coroutine[Any, Any, Reply]:
+        payload = wire.dump((args, {}), "")
+        sending = PendingCall(
+            Outgoing("w", 0, method, payload, timeout_s, idempotent=False), f"me/0:x:{next(self.numbers)}"
+        )
+        return self.calls._run(sending, ())
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.doer.gate.set()
+    made.callee.close(Outcome(ok=True))
+
+
+async def turn_taken(scene: Scene) -> asyncio.Task[Reply]:
+    """A call of `one` that runs; another waits for its turn."""
+    first = asyncio.create_task(scene.call("one", "first"))
+    await asyncio.to_thread(scene.doer.begun.wait, WAIT_S)
+    return first
+
+
+async def test_calls_behind_a_full_callee_are_not_run_once_their_callers_gave_up(scene: Scene) -> None:
+    holds = [asyncio.create_task(scene.call("hold")) for _ in range(Host.concurrency_groups["rpc"])]
+    await asyncio.to_thread(scene.doer.all_hold.wait, WAIT_S)
+    late = await asyncio.gather(
+        *(scene.call("do", "late", timeout_s=SHORT_S) for _ in range(5)), return_exceptions=True
+    )
+    for error in late:
+        assert isinstance(error, CallTimeoutError)
+        said = r"w/0\.do: no answer within 0\.3 s, waited [\d.]+ s in the queue of w/0, not run\n"
+        assert re.match(said, str(error))
+    scene.doer.gate.set()
+    await asyncio.gather(*holds)
+    assert wire.load((await scene.call("do", "later")).payload) == "later"
+    assert scene.doer.ran == ["later"]
+    assert not scene.callee._pending.cancelled
+
+
+async def test_a_call_that_waits_for_its_turn_is_not_run_after_its_deadline(scene: Scene) -> None:
+    first = await turn_taken(scene)
+    with pytest.raises(
+        CallTimeoutError, match=r"w/0\.one: no answer within 0\.3 s, waited 0\.3 s in the queue of w/0, not"
+    ):
+        await scene.call("one", "late", timeout_s=SHORT_S)
+    scene.doer.gate.set()
+    await first
+    assert scene.doer.ran == ["first"]
+
+
+async def test_a_cancel_comes_before_the_turn_that_the_callee_would_still_give(scene: Scene) -> None:
+    first = await turn_taken(scene)
+    second = asyncio.create_task(scene.call("one", "second"))
+    await until(lambda: len(scene.callee._pending.under_way) == 2)
+    assert scene.callee.answer(Call("me/0:x:2", 0, 1, CANCEL, 1.0, "me/0"), b"").payload == b"not run"
+    scene.doer.gate.set()
+    await first
+    with pytest.raises(CallTimeoutError, match="in the queue of w/0, not run"):
+        await second
+    assert scene.doer.ran == ["first"]
+
+
+async def test_a_call_that_runs_is_told_so_and_runs_on(scene: Scene) -> None:
+    with pytest.raises(CallTimeoutError, match=r"waited 0\.3 s for its answer; w/0 runs it to its end"):
+        await scene.call("one", "long", timeout_s=SHORT_S)
+    assert scene.doer.ran == ["long"]
+
+
+async def test_a_callee_that_does_not_answer_leaves_it_open_whether_it_ran(scene: Scene) -> None:
+    scene.handle.deaf = True
+    with pytest.raises(CallTimeoutError, match="for its answer; w/0 does not say whether it runs"):
+        await scene.call("one", "long", timeout_s=SHORT_S)
+
+
+async def test_another_process_of_the_rank_cannot_say_whether_it_ran(scene: Scene) -> None:
+    scene.handle.callee = cast("Any", SimpleNamespace(answer=lambda call, _: _Other.answer(call)))
+    with pytest.raises(CallTimeoutError, match="for its answer; it may have run"):
+        await scene.call("do", "x", timeout_s=SHORT_S)
+
+
+class _Other:
+    """Takes a call, and is another process of the rank when its caller cancels it."""
+
+    @staticmethod
+    def answer(call: Call) -> Reply:
+        if call.method == CANCEL:
+            return Reply(error_type="CallError", message="w/0 is another process now", refused=NotRun.ENDED)
+        threading.Event().wait(SHORT_S * 2)
+        return Reply()
+
+
+async def test_setup_and_the_turn_count_on_one_timeout(scene: Scene) -> None:
+    waits: list[float | None] = []
+    scene.callee._slots["one"] = cast("Any", SimpleNamespace(acquire=lambda timeout: bool(waits.append(timeout))))
+    scene.callee._open = False
+    threading.Timer(SHORT_S, scene.callee.open, (scene.doer,)).start()
+    call = Call("me/0:x:1", 0, 1, "one", WAIT_S, "me/0")
+    reply = await asyncio.to_thread(scene.callee.answer, call, wire.dump((("x",), {}), ""))
+    assert (reply.refused, reply.message) == (NotRun.LATE, "in the queue of w/0, not run")
+    assert waits[0] is not None
+    assert waits[0] < WAIT_S - SHORT_S / 2
+
+
+async def test_a_stream_that_opens_after_its_caller_gave_up_is_closed(scene: Scene) -> None:
+    with pytest.raises(CallTimeoutError, match="w/0 runs it to its end"):
+        await scene.call("count", 1000, timeout_s=SHORT_S)
+    scene.doer.gate.set()
+    await asyncio.to_thread(scene.callee.wait_idle)
+    assert scene.doer.ran == ["opened"]
+    assert scene.callee._pending.under_way == {}
+
+
+async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: Scene) -> None:
+    scene.doer.gate.set()
+    await scene.call("count", 1000)
+    assert scene.callee._running == 1, "it waits a window ahead of its caller"
+    assert scene.callee.answer(Call("me/0:x:1", 0, 1, CANCEL, 1.0, "me/0"), b"").payload == b"unknown"
+    await asyncio.to_thread(scene.callee.wait_idle)
+    assert not scene.callee._feeds
+
+
+async def test_what_was_lost_before_may_have_run_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CANCEL_S", 5.0)
+    sending = PendingCall(Outgoing("w", 0, "one", wire.dump((("x",), {}), ""), SHORT_S, idempotent=True), "me/0:x:1000")
+    scene.calls._may_go_again(sending, Peer("w", 0, 1, "w-0", ready=True))
+    first = await turn_taken(scene)
+    with pytest.raises(CallTimeoutError, match="in the queue of w/0, not run; an earlier try may have run"):
+        await scene.calls._run(sending, ())
+    scene.doer.gate.set()
+    await first

@@ -1,0 +1,121 @@
+"""A call whose answer is lost, by what Ray says of it: sent again where that does no harm, told as a lost peer else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from ray import exceptions as rx
+
+from dljob.errors import CallError, PeerLostError
+from dljob.runtime.process.messages import CLOSE, PULL, Call, NotRun, Peer, Reply
+from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.rpc import client
+from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.pending_call import PendingCall
+
+NODE_LOST = rx.ObjectLostError("ff", None, "")
+LOST = [NODE_LOST, rx.OutOfMemoryError("ended by the memory monitor"), rx.LocalRayletDiedError()]
+
+
+class Host:
+    """A callee's process, which lives on; it gives these answers in their turn, an error of Ray's by raising it."""
+
+    def __init__(self, *answers: Reply | rx.RayError) -> None:
+        self.answers = list(answers)
+        self.called: list[Call] = []
+        self.invoke = SimpleNamespace(remote=self._invoke, options=lambda **_: self.invoke)
+
+    def _get_local_state(self) -> int:
+        return 2
+
+    async def _invoke(self, message: bytes) -> bytes:
+        self.called.append(Call.unpacked(message)[0])
+        answer = self.answers.pop(0)
+        if isinstance(answer, rx.RayError):
+            raise answer
+        return answer.packed()
+
+
+class Master:
+    def __init__(self) -> None:
+        self.await_peer = SimpleNamespace(remote=self._await_peer)
+
+    async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
+        assert after == 0, "the process may live: nothing says that there will be another one"
+        return Peer(role, rank, 3, "a", ready=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RETRY_S", 0.001)
+
+
+async def called(
+    host: Host, *, idempotent: bool = False, known: bool | None = None, method: str = "score", label: str = ""
+) -> Reply:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls._master, calls._handles["a"] = Master(), host
+    if known is not None:
+        calls._idempotent["t", "score"] = known
+    return await calls._run(PendingCall(Outgoing("t", 0, method, b"", 60.0, idempotent, label=label), "1"), ())
+
+
+@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(("idempotent", "known"), [(True, None), (False, True)])
+async def test_it_is_sent_again_where_that_does_no_harm(error: Any, idempotent: bool, known: bool | None) -> None:
+    host = Host(error, error, Reply(payload=b"1", idempotent=True))
+    assert (await called(host, idempotent=idempotent, known=known)).payload == b"1"
+    assert [call.again for call in host.called] == [False, not idempotent, not idempotent]
+
+
+@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
+async def test_it_is_told_as_a_lost_peer_with_rays_words_else(error: Any) -> None:
+    host = Host(error)
+    with pytest.raises(PeerLostError) as caught:
+        await called(host, known=False)
+    said = f"t/0.score: the answer of t/0 (incarnation 3) was lost: {type(error).__name__}: "
+    assert caught.value.message.startswith(said)
+    assert caught.value.message.endswith(": it may have run, or not")
+    assert len(host.called) == 1
+    if error is NODE_LOST:
+        assert "All copies of ff have been lost due to node failure" in str(caught.value)
+
+
+async def test_the_callee_knows_whether_it_does_harm_where_the_caller_does_not() -> None:
+    with pytest.raises(PeerLostError, match=r"the answer of t/0 \(incarnation 3\) was lost: ObjectLostError: Failed"):
+        await called(Host(NODE_LOST, Reply(refused=NotRun.NOT_AGAIN)))
+
+
+async def test_a_process_that_died_is_told_as_before() -> None:
+    with pytest.raises(
+        PeerLostError, match=r"the process of t/0 \(incarnation 3\) died with the call: it may have run"
+    ):
+        await called(Host(rx.ActorDiedError()), known=False)
+
+
+async def test_what_the_callee_raised_is_the_callees_whatever_it_is() -> None:
+    raised = rx.RayTaskError("invoke", "its traceback", NODE_LOST).as_instanceof_cause()
+    assert isinstance(raised, rx.ObjectLostError)
+    host = Host(raised)
+    with pytest.raises(CallError, match=r"t/0\.score failed in its host") as caught:
+        await called(host, idempotent=True)
+    assert (type(caught.value), len(host.called)) == (CallError, 1)
+
+
+async def test_an_answer_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
+    host = Host(rx.RaySystemError("cannot be read"))
+    with pytest.raises(
+        CallError, match=r"t/0\.score: its answer cannot be had: RaySystemError: .*cannot be read"
+    ) as caught:
+        await called(host, idempotent=True)
+    assert (type(caught.value), len(host.called)) == (CallError, 1)
+
+
+@pytest.mark.parametrize("method", [PULL, CLOSE])
+async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -> None:
+    host = Host(Reply(refused=NotRun.ENDED, message="t/0 ended well"))
+    with pytest.raises(PeerLostError, match=r"t/0\.tokens: the process of t/0 \(incarnation 3\) died"):
+        await called(host, method=method, label="tokens")
+    assert len(host.called) == 1

@@ -1,0 +1,93 @@
+"""Large arguments of calls: stored once for all ranks, and no longer than a call has them."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import ray
+
+from dljob.runtime.process.messages import Peer, Reply
+from dljob.runtime.process.wire import LARGE
+from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.rpc.client import RpcClient
+
+
+class Ref:
+    """What `ray.put` gives."""
+
+
+class Store:
+    """Ray's object store, and a callee's process that answers every call once it may."""
+
+    def __init__(self) -> None:
+        self.put_in: list[weakref.ref[Ref]] = []
+        self.came: list[tuple[int, ...]] = []
+        self.three, self.gate = asyncio.Event(), asyncio.Event()
+        self.invoke = SimpleNamespace(remote=self._invoke)
+        self.await_peer = SimpleNamespace(remote=self._await_peer)
+
+    def put(self, data: bytes) -> Ref:
+        assert self.calls._parcels._lock.acquire(blocking=False), "other threads make calls meanwhile"
+        self.calls._parcels._lock.release()
+        assert len(data) >= LARGE
+        ref = Ref()
+        self.put_in.append(weakref.ref(ref))
+        return ref
+
+    def known(self) -> RpcClient:
+        """The caller's side, in the loop of this test."""
+        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+        self.calls._master, self.calls._handles["a"] = self, self
+        self.calls._loop = asyncio.get_running_loop()
+        return self.calls
+
+    def _get_local_state(self) -> int:
+        return 2
+
+    async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
+        return Peer(role, rank, 1, "a", ready=True)
+
+    async def _invoke(self, message: bytes, *payload: Any) -> bytes:
+        del message
+        self.came.append(tuple(id(part) for part in payload if isinstance(part, Ref)))
+        if len(self.came) == 3:
+            self.three.set()
+        await self.gate.wait()
+        return Reply().packed()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(ray, "put", made.put)
+    return made
+
+
+def outgoing(rank: int, payload: bytes, common: bytes = b"") -> Outgoing:
+    return Outgoing("t", rank, "f", payload, None, idempotent=False, common=common)
+
+
+async def test_what_is_the_same_for_several_ranks_is_stored_once_and_gone_with_the_last_call(store: Store) -> None:
+    calls, common = store.known(), bytes(LARGE)
+    under_way = [asyncio.wrap_future(calls.send(outgoing(rank, b"own", common))) for rank in range(3)]
+    await store.three.wait()
+    assert len(store.put_in) == len(set(store.came)) == 1
+    assert store.put_in[0]() is not None
+    store.gate.set()
+    await asyncio.gather(*under_way)
+    del under_way
+    assert store.put_in[0]() is None
+
+
+async def test_other_bytes_are_stored_for_themselves_and_small_ones_are_not(store: Store) -> None:
+    calls = store.known()
+    store.gate.set()
+    for payload in (bytes(LARGE), bytes(LARGE), b"small"):
+        await asyncio.wrap_future(calls.send(outgoing(0, payload)))
+        calls._peers.clear()  # else the thread that calls would ask Ray itself
+    assert [len(parts) for parts in store.came] == [1, 1, 0]
+    assert [ref() for ref in store.put_in] == [None, None]

@@ -1,0 +1,432 @@
+"""WeightChannel without Ray: what a state becomes on its way, its keeper, and the way of ranks outside of Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
+from dljob.calls.backlog import Who
+from dljob.runtime.process import context
+from dljob.runtime.process.messages import Call, Reply
+from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.queues.storage_client import StorageClient
+from dljob.runtime.rpc import storage_actor
+from dljob.runtime.weights import buckets as weights_data
+from dljob.runtime.weights import channel as weights
+from dljob.runtime.weights import keeper as weights_keeper
+from dljob.runtime.weights.buckets import PIECE, checksum, flat, whole
+from dljob.runtime.weights.keeper import WeightsKeeper
+from dljob.runtime.weights.model import Version
+
+# -- a state and its buckets
+
+
+def there_and_back(state: Any, bucket: int = 1 << 20) -> tuple[Any, int]:
+    index, buckets = flat(state, "test", bucket)
+    arrived = [[memoryview(bytes(view)) for view in one] for one in buckets]
+    return whole(index, arrived), len(buckets)
+
+
+def test_arrays_and_all_else_come_back_and_arrays_are_read_only():
+    state = {"w": np.arange(100.0), "more": [np.ones((3, 4), dtype=np.int8), {"step": 7}], "empty": np.zeros(0)}
+    found, _ = there_and_back(state)
+    assert np.array_equal(found["w"], state["w"])
+    assert np.array_equal(found["more"][0], state["more"][0])
+    assert found["more"][1] == {"step": 7}
+    assert found["empty"].shape == (0,)
+    assert not found["w"].flags.writeable
+
+
+def test_small_buffers_share_a_bucket_and_a_large_one_has_its_own():
+    small = [np.zeros(100, dtype=np.uint8) for _ in range(25)]
+    assert there_and_back(small, bucket=1000)[1] == 3
+    assert there_and_back([small[0], np.zeros(5000, dtype=np.uint8), small[1]], bucket=1000)[1] == 3
+    assert there_and_back({"step": 1})[1] == 0
+
+
+@pytest.mark.torch
+def test_tensors_come_back_as_copies_whatever_they_are():
+    torch = pytest.importorskip("torch")
+    tied = torch.nn.Parameter(torch.randn(4, 3))
+    state = {
+        "tied": [tied, tied],
+        "turned": torch.randn(5, 4).t(),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "negative": torch.randn(3, dtype=torch.complex64).conj().imag,
+        "gradient": torch.zeros(2, requires_grad=True),
+        "none": torch.empty(0, 3),
+    }
+    found, _ = there_and_back(state)
+    for name in ("turned", "half", "negative", "none"):
+        assert torch.equal(found[name], state[name].resolve_neg())
+    assert found["tied"][0] is found["tied"][1]
+    assert isinstance(found["tied"][0], torch.nn.Parameter)
+    assert torch.equal(found["tied"][0], tied)
+    assert found["gradient"].requires_grad
+    found["half"][0] = 5
+    assert state["half"][0] == 1
+
+
+def test_what_cannot_be_sent_is_named():
+    with pytest.raises(UsageError, match=r"WeightChannel\('p'\).publish: state\['lock'\] cannot be saved"):
+        flat({"lock": threading.Lock()}, "WeightChannel('p').publish")
+
+
+def test_pieces_of_dtensors_are_refused(monkeypatch):
+    monkeypatch.setattr(weights_data, "pack", lambda *_: SimpleNamespace(pieces=True))
+    with pytest.raises(UsageError, match="the state has DTensors") as told:
+        flat({}, "w")
+    assert "full_tensor()" in told.value.hint
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_a_changed_byte_changes_the_checksum(data, draw):
+    at = draw.draw(st.integers(0, len(data) - 1))
+    other = bytearray(data)
+    other[at] ^= draw.draw(st.integers(1, 255))
+    assert checksum([memoryview(data)]) != checksum([memoryview(bytes(other))])
+
+
+def test_the_checksum_sees_places_and_is_the_same_without_numpy(monkeypatch):
+    one, two = bytes(PIECE), b"\1" * PIECE
+    bucket = [memoryview(one + two + b"tail")]
+    said = checksum(bucket)
+    assert said != checksum([memoryview(two + one + b"tail")])
+    monkeypatch.setitem(weights_data.sys.modules, "numpy", None)
+    assert checksum(bucket) == said
+
+
+# -- the keeper
+
+
+class Objects:
+    """In the place of Ray's store: what was put, until it is lost."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def put(self, value: Any) -> Any:
+        store = self
+
+        class Ref:
+            def __await__(self):
+                if store.lost:
+                    raise weights_keeper.RayError("its owner died")
+                yield from asyncio.sleep(0).__await__()
+                return [memoryview(part) for part in value]
+
+        return Ref()
+
+
+@pytest.fixture
+def objects(monkeypatch) -> Objects:
+    made = Objects()
+    monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
+    monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
+    monkeypatch.setattr(weights_keeper.ray, "put", made.put)
+    monkeypatch.setattr(weights_keeper, "COPY_AFTER_S", 0)
+    monkeypatch.setattr(weights_keeper, "SUMMED_WITHIN_S", 0)
+    return made
+
+
+def a_keeper() -> WeightsKeeper:
+    job: Any = SimpleNamespace(lease_s=30.0)
+    return WeightsKeeper(job, "policy")
+
+
+def published(version: int, *refs: Any, node: str = "n1") -> Version:
+    return Version(f"nonce{version}", version, b"index", node, refs)
+
+
+ME = Who("trainer/0", 1, "line")
+
+
+async def test_the_newest_two_are_kept_and_copied(objects):
+    held = a_keeper()
+    marks = [await held.offer(ME, published(n, objects.put([b"x"]))) for n in (1, 2, 3)]
+    assert [one.version for one in held._versions] == [2, 3]
+    found = await held.newer(("", 0), 1.0)
+    assert (found.version, found.mark) == (3, marks[2])
+    assert await held.newer(marks[2], 0) is None
+    await asyncio.gather(*held._tasks.tasks)
+    assert (await held.newer(("", 0), 1.0)).copied
+    await held.lost(marks[2])
+    assert await held.on_latest() == 3
+    assert await held.on_bucket(marks[2], 0) == [b"x"]
+    assert await held.on_bucket(marks[0], 0) is None
+    assert await held.sums(marks[0], 1.0) is None
+
+
+async def test_a_version_whose_publisher_died_before_the_copy_is_not_handed_out(objects):
+    held = a_keeper()
+    await held.offer(ME, published(1, objects.put([b"x"])))
+    await asyncio.gather(*held._tasks.tasks)
+    objects.lost = True
+    mark = await held.offer(ME, published(2, objects.put([b"y"])))
+    assert await held.on_bucket(mark, 0) is None
+    await asyncio.gather(*held._tasks.tasks)
+    assert await held.on_latest() == 1
+
+
+async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "FIRST_S", 0)
+    put, breaks = objects.put, [MemoryError("no room for a bucket")]
+
+    def once(value):
+        if breaks:
+            raise breaks.pop()
+        return put(value)
+
+    held = a_keeper()
+    mark = await held.offer(ME, published(1, put([b"x"])))
+    monkeypatch.setattr(weights_keeper.ray, "put", once)
+    await asyncio.gather(*held._tasks.tasks)
+    assert held._kept(mark).copied
+    assert "copy of weights ended by an exception; it is started again" in caplog.text
+
+
+async def test_who_has_a_version_that_is_lost_is_not_given_the_one_before(objects):
+    held = a_keeper()
+    first = await held.offer(ME, published(1, objects.put([b"x"])))
+    await asyncio.gather(*held._tasks.tasks)
+    lost = await held.offer(ME, published(2, objects.put([b"y"])))
+    await held.lost(lost)
+    assert await held.newer(lost, 0) is None
+    assert (await held.newer(("", 0), 0)).mark == first
+    later = await held.offer(Who("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),)))
+    assert (await held.newer(lost, 0)).mark == later
+    assert (await held.newer(("another keeper's", 9), 0)).mark == later
+
+
+async def test_checksums_follow(objects):
+    held = a_keeper()
+    mark = await held.offer(ME, published(1, objects.put([b"x"])))
+    waiting = asyncio.create_task(held.on_sums(mark, 60))
+    await asyncio.sleep(0)
+    await held.summed(mark, (5,))
+    assert await waiting == (5,)
+
+
+async def test_checksums_of_a_publisher_that_died_before_it_told_them_are_the_keepers(objects):
+    held = a_keeper()
+    mark = await held.offer(ME, published(1, objects.put([b"x"]), objects.put([b"y", b"z"])))
+    elsewhere = asyncio.create_task(held.on_sums(mark, 60))
+    await asyncio.gather(*held._tasks.tasks)
+    assert await elsewhere == tuple(checksum([memoryview(b) for b in bucket]) for bucket in ([b"x"], [b"y", b"z"]))
+
+
+async def test_who_may_publish_what(objects):
+    held = a_keeper()
+    mark = await held.offer(ME, published(5))
+    assert await held.offer(ME, published(5)) == mark  # it was sent twice
+    again = Version("another", 5, b"index")
+    assert await held.offer(ME, again) == "version 5 is there already: 5 is not newer"
+    assert "trainer/0 publishes here" in await held.offer(Who("trainer/1", 1, "x"), published(6))
+    assert isinstance(await held.offer(Who("trainer/0", 2, "y"), published(1)), tuple)
+    assert "a later process of trainer/0 has begun" in await held.offer(ME, published(7))
+
+
+# -- ranks outside of Ray
+
+
+class Loopback:
+    """Carries calls to a keeper in a loop of its own."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.kept: WeightsKeeper | None = None
+        self.damage = 0
+        self.away = False
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        if self.away:
+            failed: Future[Reply] = Future()
+            failed.set_exception(CallTimeoutError(f"{call.name}: no answer", role=call.role, rank=0))
+            return failed
+        return asyncio.run_coroutine_threadsafe(self._send(call), self.loop)
+
+    async def _send(self, call: Outgoing) -> Reply:
+        self.kept = self.kept or a_keeper()
+        answer = await self.kept.invoke(Call("1", 0, 1, call.method, None, "").packed(call.payload))
+        reply = answer if isinstance(answer, Reply) else Reply.unpacked(answer)
+        if self.damage and call.method == "bucket":
+            self.damage -= 1
+            return Reply(payload=reply.payload.replace(b"\7", b"\6"))
+        return reply
+
+    def ask(self, what: str, args: Any, timeout_s: float) -> Future[Any]:
+        raise AssertionError
+
+
+@pytest.fixture
+def line(objects, monkeypatch) -> Iterator[Loopback]:
+    made = Loopback()
+    me = WorkerContext(
+        job_name="j", job_uid="0" * 32, job_dir="", role="w", rank=0, local_rank=0, world_size=2, group=0,
+        incarnation=1, restart_reason="", config={}, peers={"w": 2}, devices={}, device_index=0,
+        stopping=Stopping(), log=logging.getLogger("w"), calls=made, report=lambda _step, _metrics: None,
+    )  # fmt: skip
+    context.install(me)
+    monkeypatch.setattr(weights, "AGAIN_S", 0.01)
+    yield made
+    context.install(None)
+    made.loop.call_soon_threadsafe(made.loop.stop)
+    made.thread.join(60)
+    made.loop.close()
+
+
+async def test_a_twin_answers_and_raises_as_its_method(line):
+    channel, reader = WeightChannel("policy"), WeightChannel("policy")
+    assert await channel.aio.latest() is None
+    with pytest.raises(TimeoutError, match=r"nothing new was published in 0\.01 s"):
+        await reader.aio.receive(0.01)
+    waiting = asyncio.create_task(reader.aio.receive())
+    await channel.aio.publish(1, {"step": 1})
+    assert await waiting == (1, {"step": 1})
+    with pytest.raises(UsageError, match="version 1 is there already"):
+        await channel.aio.publish(1, {})
+    await channel.aio.publish(2, {"step": 2})
+    assert await reader.aio.receive(60) == (2, {"step": 2})
+
+
+async def test_a_version_that_a_cancelled_receive_found_is_received_by_the_next(line, monkeypatch):
+    channel, reader, loop = WeightChannel("policy"), WeightChannel("policy"), asyncio.get_running_loop()
+    channel.publish(1, {"step": 1})
+    newest = reader._newest
+
+    def late(*waits: Any) -> Any:
+        found = newest(*waits)
+        loop.call_soon_threadsafe(receiving.cancel)  # before what was found is on its way
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "_newest", late)
+        receiving = asyncio.create_task(reader.aio.receive())
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+    assert await reader.aio.receive(60) == (1, {"step": 1})
+
+
+def test_publish_and_receive(line):
+    channel, reader = WeightChannel("policy"), WeightChannel("policy")
+    assert channel.latest() is None
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(reader.receive(60)))
+    waiting.start()
+    channel.publish(1, {"w": np.full(1000, 7)})
+    waiting.join(60)
+    assert got[0][0] == 1
+    assert (got[0][1]["w"] == 7).all()
+    with pytest.raises(TimeoutError, match=r"nothing new was published in 0\.01 s"):
+        reader.receive(0.01)
+    channel.publish(2, {"step": 2})
+    channel.publish(3, {"step": 3})
+    assert reader.receive(60) == (3, {"step": 3})
+    assert channel.latest() == 3
+    with pytest.raises(UsageError, match=r"WeightChannel\('policy'\).publish: version 3 is there already"):
+        channel.publish(3, {})
+    line.away = True
+    with pytest.raises(TimeoutError, match="no answer"):
+        reader.receive(1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_damaged_bucket_is_fetched_once_more(line, times):
+    WeightChannel("policy").publish(1, {"w": np.full(1000, 7)})
+    line.damage = times
+    if times == 1:
+        assert (WeightChannel("policy").receive(60)[1]["w"] == 7).all()
+    else:
+        with pytest.raises(CallError, match=r"a bucket arrived damaged at w/0, twice"):
+            WeightChannel("policy").receive(60)
+
+
+def test_what_arrives_damaged_at_the_keeper_is_refused(line, monkeypatch):
+    monkeypatch.setattr(weights_keeper, "checksum", lambda _: -1)
+    with pytest.raises(UsageError, match="version 1 arrived damaged"):
+        WeightChannel("policy").publish(1, {"w": np.ones(3)})
+
+
+def test_a_version_that_went_while_it_was_fetched_is_asked_for_anew(line, monkeypatch):
+    channel, reader = WeightChannel("policy"), WeightChannel("policy")
+    channel.publish(1, {"w": np.ones(3)})
+    fetch = weights.ByteCarrier.fetch
+    gone = [None]
+    monkeypatch.setattr(weights.ByteCarrier, "fetch", lambda *args: gone.pop() if gone else fetch(*args))
+    assert reader.receive(60)[0] == 1
+
+
+def test_misuse_is_told(line):
+    with pytest.raises(UsageError, match="unknown transport") as told:
+        WeightChannel("p", transport="nccl")
+    assert told.value.hint == "there are: store, collective, rdt, yr"
+    with pytest.raises(TypeError, match="must be an integer, got str"):
+        WeightChannel("p").publish("1", {})
+
+
+class OtherWay:
+    """Has each version once it was sent, its bytes as they are told to be."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.had: dict[str, Any] = {}
+        self.damage = False
+
+    def check(self) -> None:
+        pass
+
+    def send(self, version: Version, buckets: Any) -> Version:
+        self.had[version.nonce] = [[memoryview(bytes(view)) for view in bucket] for bucket in buckets]
+        return version.sent("other")
+
+    def take(self, version: Version) -> Any:
+        found = self.had.pop(version.nonce, None)
+        return [[memoryview(bytes(len(view))) for view in each] for each in found] if self.damage and found else found
+
+
+def test_what_comes_by_another_way_is_checked_and_the_store_has_it_too(line, monkeypatch, caplog):
+    way = OtherWay()
+    monkeypatch.setattr(WeightChannel, "_opened", lambda _, transport, *__: way if transport == "rdt" else None)
+    sender, reader, late = (WeightChannel("policy", transport=each) for each in ("rdt", "rdt", "store"))
+    assert (sender.ready, late.ready, sender.came_by) == (True, True, "")
+    sender.publish(1, {"w": np.full(1000, 7)})
+    assert (reader.receive(60)[1]["w"] == 7).all()
+    assert (late.receive(60)[1]["w"] == 7).all()
+    assert [each.came_by for each in (sender, reader, late)] == ["rdt", "rdt", "store"]
+    way.damage = True
+    sender.publish(2, {"w": np.full(1000, 8)})
+    assert (reader.receive(60)[1]["w"] == 8).all()
+    assert reader.came_by == "store"
+    assert "version 2 came damaged, it is fetched from the store" in caplog.text
+
+
+def test_direct_transport_is_not_for_scripts(line):
+    with pytest.raises(UsageError, match="rdt needs a rank in Ray's own process") as told:
+        WeightChannel("p", transport="rdt")
+    assert "collective serve scripts" in told.value.hint
+
+
+def test_a_question_that_is_not_asked_any_more_is_left(line):
+    asker = StorageClient("weights", "policy", "WeightChannel")
+    over, send, sent = iter([False, True]), line.send, list[Any]()
+    line.send = lambda call: sent.append(send(call)) or sent[-1]
+    assert asker.ask("receive", ("", 0), 20.0, timeout_s=None, unless=lambda: next(over)) is None
+    WeightChannel("policy").publish(1, {})
+    assert sent[0].result(60)

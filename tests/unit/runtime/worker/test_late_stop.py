@@ -1,0 +1,36 @@
+"""An order to stop that comes late, again from a new master, ends no later start of its ranks."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob.master.state.actions import RankStart
+from dljob.runtime.process.messages import StopOrder
+from dljob.runtime.worker.fork_host import ForkHost
+
+
+@pytest.mark.parametrize(
+    ("incarnations", "ended"), [((1, 1), [0]), ((1, 2), [0, 1]), ((), [0, 1])], ids=["late", "current", "any"]
+)
+def test_who_is_meant_by_an_order_to_stop(incarnations: tuple[int, ...], ended: list[int]) -> None:
+    host: Any = ForkHost.__new__(ForkHost)
+    host._lock = threading.RLock()
+    host._ranks = {
+        rank: SimpleNamespace(start=RankStart(rank, rank + 1, rank, 2, 0), ended=threading.Event(), why="")
+        for rank in (0, 1)
+    }
+    orders: list[int] = []
+
+    def order(kind: str, rank: int, _incarnation: int) -> None:
+        orders.append(rank)
+        host._ranks[rank].ended.set()
+        assert kind == "term"
+
+    host._helper = SimpleNamespace(order=order)
+    host._socket = SimpleNamespace(stopping=lambda *_: None)
+    host.stop_ranks(StopOrder(1, (0, 1), 1.0, "restart", incarnations))
+    assert orders == ended

@@ -1,0 +1,99 @@
+"""The thread host, as far as it goes without a Ray."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from dljob.master.state.actions import RankStart
+from dljob.master.state.views import Outcome, Reason
+from dljob.runtime.node.reports import Reports
+from dljob.runtime.process.messages import StartOrder
+from dljob.runtime.process.thread_interrupt import ThreadInterrupt
+from dljob.runtime.worker import numa, thread_host
+from dljob.runtime.worker.thread_host import ThreadHost
+
+
+def test_a_host_whose_rank_has_ended_does_not_call_its_own_end_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line is in the log of a job that ended well."""
+    said: list[tuple[int, str]] = []
+    heard: list[int] = []
+
+    def end(code: int, why: str) -> NoReturn:
+        said.append((code, why))
+        raise SystemExit(code)
+
+    monkeypatch.setattr(thread_host, "end", end)
+    host = ThreadHost.__new__(ThreadHost)
+    host._done = threading.Event()
+    host._done.set()
+    host._report = 4
+    host.reports = cast("Reports", SimpleNamespace(wait_acked=lambda seq, _seconds: heard.append(seq)))
+    with pytest.raises(SystemExit):
+        host.terminated()
+    assert heard == [4], "its last word was heard before it went"
+    assert said == [(0, "its rank has ended, and its work is done")]
+
+
+class Life:
+    """Of `Lifecycle`, what is looked at when it is left."""
+
+    def __init__(self) -> None:
+        self.shut = 0
+
+    @property
+    def left_over(self) -> tuple[bool, str]:
+        return not self.shut, "the user's object"
+
+    def shutdown(self) -> None:
+        self.shut += 1
+
+
+def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_host.last_save, "close", lambda ok: None)
+    host = ThreadHost.__new__(ThreadHost)
+    host._callee = cast("Any", SimpleNamespace(wait_idle=lambda: None))
+    ends: list[int] = []
+    monkeypatch.setattr(host, "_ended", lambda start, _outcome: ends.append(start.incarnation))
+    host._parts, parted, back = 2, Life(), Life()
+
+    host._life = cast("Any", parted)
+    host._has_left(cast("Any", SimpleNamespace(incarnation=2)))
+    assert (parted.shut, host._kept()) == (1, None), "its role had it no more"
+
+    host._life = cast("Any", back)
+    host._has_left(cast("Any", SimpleNamespace(incarnation=3)))
+    assert (back.shut, host._kept()) == (0, "the user's object")
+    assert ends == [2, 3]
+
+
+@pytest.mark.parametrize("cores", [True, False])
+def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_not_tried_again(
+    cores: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process is asked to be what it is anyway: the test's own is not to be bound to anything."""
+    here = tuple(sorted(os.sched_getaffinity(0)))
+    near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
+    monkeypatch.setattr(numa, "look", lambda _mode, devices, _variable: dict.fromkeys(devices, near))
+    start = RankStart(0, 1, 0, 1, 0, devices=(("GPU", ("3",)),))
+    said: list[Outcome] = []
+    host = ThreadHost.__new__(ThreadHost)
+    host._cores, host._kind, host._killed, host._recall = numa.Cores("node"), "GPU", "", ThreadInterrupt()
+    host._ended = lambda _start, outcome: said.append(outcome) or 0  # type: ignore[method-assign]
+
+    def live_on(_order: object, start: RankStart) -> Outcome:
+        host._bind(start)
+        return Outcome(ok=True)
+
+    host._live_on = live_on  # type: ignore[method-assign]
+    host._live(cast("StartOrder", None), start)
+    if cores:
+        assert said == [Outcome(ok=True)]
+        assert f"[dljob] bound to {numa.ranges(here)}, the cores near GPU 3" in capsys.readouterr().err
+    else:
+        assert (said[0].ok, said[0].fatal, said[0].reason) == (False, True, Reason.USER_ERROR)
+        assert "RuntimeError: no accelerator" in said[0].message

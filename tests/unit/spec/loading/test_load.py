@@ -1,0 +1,299 @@
+"""Texts, bytes and files into manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic_core import ErrorDetails
+
+from dljob.errors import ExitCode, Problem, SpecError, UsageError
+from dljob.spec.loading.load import dump, load, load_file, load_file_all, parse
+from dljob.spec.loading.validate import check
+from dljob.spec.model import DLJobManifest
+from dljob.spec.text import tree
+from dljob.spec.text.words import describe
+
+SAMPLES = sorted((Path(__file__).parents[3] / "golden" / "samples").glob("*.yaml"))
+
+ROLE = {"name": "a", "entrypoint": {"class": "app.A"}}
+
+
+def job(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "j"},
+        "spec": {"roles": [ROLE], **spec},
+    }
+
+
+def problems(error: pytest.ExceptionInfo[SpecError]) -> list[str]:
+    return [str(problem) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_the_samples_load_and_survive_a_dump(path: Path) -> None:
+    manifest = load_file(path)
+    assert manifest.metadata.name == path.stem
+    assert load(dump(manifest)) == manifest
+    check(manifest)
+
+
+def test_all_documents_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text("---\n" + "---\n".join(sample.read_text() for sample in SAMPLES) + "---\n# the end\n")
+    assert [manifest.metadata.name for manifest in load_file_all(path)] == [sample.stem for sample in SAMPLES]
+    with pytest.raises(SpecError) as caught:
+        load_file(path)
+    assert "holds 4 jobs, grpo-ascend, hello, ppo-llama8b, sft-elastic; one is wanted" in str(caught.value)
+    assert caught.value.problems[0].line == 22, "the place of the second job"
+
+
+BESIDE = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: code}
+data:
+  hello.py: |
+    print("hello")
+"""
+
+
+def test_other_objects_in_the_file_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    text = dump(parse(job()))
+    for documents in ([BESIDE, text], [text, BESIDE], [BESIDE, text, "apiVersion: v1\nkind: Secret\na: {1: 2}\n"]):
+        path.write_text("---\n".join(documents))
+        assert load_file(path) == parse(job())
+        assert load_file_all(path) == [parse(job())]
+    path.write_text("---\n".join([text, BESIDE, text.replace("name: j", "name: k"), BESIDE]))
+    assert [manifest.metadata.name for manifest in load_file_all(path)] == ["j", "k"]
+    with pytest.raises(SpecError, match="holds 2 jobs, j, k; one is wanted"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (BESIDE, "kind: must be DLJob, not"),
+        (BESIDE.replace("ConfigMap", "DLjob"), "did you mean DLJob"),
+        (BESIDE.replace("v1", "dljob.io/v1"), "apiVersion: must be dljob.io/v1alpha1"),
+        (BESIDE.replace("kind: ConfigMap", ""), "kind: is missing"),
+        (BESIDE.replace("kind: ConfigMap", "kind: 5"), "kind: must be DLJob, not 5"),
+        ("- a\n", "a DLJob is a mapping of"),
+    ],
+)
+def test_what_may_have_been_meant_as_a_job_is_not_left_alone(other: str, words: str) -> None:
+    beside = "" if other == BESIDE else f"\n---\n{dump(parse(job()))}"
+    with pytest.raises(SpecError, match=words):
+        load(other + beside)
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_too(indent: int | str | None) -> None:
+    text = json.dumps(job(config={"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1e3}), indent=indent)
+    config = load(text.replace("a/b", "a\\/b")).spec.config
+    assert config == {"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1000.0}
+
+
+def test_yaml_reads_what_people_write() -> None:
+    manifest = load(
+        """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: j, labels: {team: &team rl}}
+spec:
+  config: {hex: 0x1F, octal: 0o17, big: 1_000, date: 2026-01-02, text: !!str 5, none: ~, "on": "yes", team: *team}
+  env: &env
+  - {name: A, value: '1'}
+  roles:
+  - &role
+    name: a
+    env: *env
+    entrypoint: {class: app.A}
+    resources: {cpu: 2, memory: 1024, custom: {licence: 1}}
+    accelerator: {count: 2}
+  - <<: *role
+    name: b
+  - <<: [{replicas: 2}, *role, {replicas: 3}]
+    name: c
+"""
+    )
+    spec = manifest.spec
+    assert spec.config == {
+        "hex": 31,
+        "octal": 15,
+        "big": 1000,
+        "date": "2026-01-02",
+        "text": "5",
+        "none": None,
+        "on": "yes",
+        "team": "rl",
+    }
+    assert [(r.name, r.replicas, r.env[0].value) for r in spec.roles] == [("a", 1, "1"), ("b", 1, "1"), ("c", 2, "1")]
+    resources = spec.roles[0].resources
+    assert (resources.cpu, resources.memory, resources.custom) == ("2", "1024", {"licence": "1"})
+    assert spec.roles[2].accelerator
+    assert spec.roles[2].accelerator.count == "2"
+
+
+def test_yaml_1_1_may_be_asked_for() -> None:
+    text = dump(parse(job())).replace("name: j", "name: j\n  labels: {a: 'x'}")
+    manifest = load(f"%YAML 1.1\n---\n{text}  config: {{a: yes, b: off}}\n")
+    assert manifest.spec.config == {"a": True, "b": False}
+
+
+def test_a_byte_order_mark_does_not_count() -> None:
+    assert load(b"\xef\xbb\xbf" + dump(parse(job())).encode()).metadata.name == "j"
+
+
+def test_a_text_is_bounded() -> None:
+    with pytest.raises(
+        SpecError, match=f"^<spec>:1:1: is {tree.MAX_CHARACTERS + 1} characters long, at most {tree.MAX_CHARACTERS}"
+    ):
+        load("#" * (tree.MAX_CHARACTERS + 1))
+    with pytest.raises(SpecError, match="is empty"):
+        load("#" * tree.MAX_CHARACTERS)
+
+
+def test_a_config_is_bounded() -> None:
+    with pytest.raises(SpecError, match="characters as JSON, at most 262144"):
+        load(json.dumps(job(config={"a": "x" * 262_144})))
+
+
+def test_a_config_holds_no_number_that_kubernetes_would_round() -> None:
+    assert load(json.dumps(job(config={"a": [2**63 - 1, -(2**63), True]}))).spec.config["a"][0] == 2**63 - 1
+    for number in (2**63, -(2**63) - 1):
+        with pytest.raises(SpecError, match="whole number of more than 64 bits"):
+            load(json.dumps(job(config={"a": [{"b": number}]})))
+
+
+def test_a_file_is_read_up_to_the_bound_only(tmp_path: Path) -> None:
+    path = tmp_path / "huge.yaml"
+    with path.open("wb") as stream:
+        stream.write("\N{GRINNING FACE}".encode() * 8 + b"x")
+        stream.truncate(2**33)  # sparse: 8 GiB on no disk
+    with pytest.raises(SpecError, match="is longer than 2097152 bytes"):
+        load_file(path)
+    path.write_bytes(b"#" * 2097152)
+    with pytest.raises(SpecError, match="is 2097152 characters long, at most 524288"):
+        load_file(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere\.yaml: No such file or directory") as caught:
+        load_file(tmp_path / "nowhere.yaml")
+    assert caught.value.exit_code == ExitCode.USAGE
+    with pytest.raises(UsageError, match="Is a directory"):
+        load_file(tmp_path)
+
+
+def test_the_parser_itself_may_fail() -> None:
+    with pytest.raises(SpecError, match="<spec>:1:1: not YAML: "):
+        load('a: "\\UFFFFFFFF"')
+
+
+def test_python_data_needs_no_file() -> None:
+    manifest = parse(job(env=({"name": "A", "value": "1"},), config={"tuple": (1, 2)}))
+    assert manifest.spec.env[0].value == "1"
+    assert manifest.spec.config == {"tuple": [1, 2]}
+
+
+def test_python_data_that_json_cannot_hold_is_refused_all_at_once() -> None:
+    deep: list[object] = []
+    for _ in range(70):
+        deep = [deep]
+    with pytest.raises(SpecError) as caught:
+        parse(job(config={1: "a", "b": {1}, "c": float("nan"), "d": "\ud800", "e": deep}, image=7))
+    assert problems(caught) == [
+        "spec.config: the key 1 is not a text (write '1')",
+        "spec.config.b: holds {1}, which JSON cannot (use texts, numbers, lists and mappings)",
+        "spec.config.c: holds nan, which JSON cannot (use texts, numbers, lists and mappings)",
+        "spec.config.d: holds half of a surrogate pair (write the whole character)",
+        "spec.config: is nested deeper than 64 levels",
+        'spec.image: must be a text, not 7 (write "7")',
+    ]
+    with pytest.raises(SpecError) as caught:
+        parse(job(image=float("nan")))
+    assert problems(caught) == ["spec.image: holds nan, which JSON cannot (use texts, numbers, lists and mappings)"]
+
+
+def test_good_data_with_one_bad_key_is_refused() -> None:
+    with pytest.raises(SpecError, match="the key 1 is not a text"):
+        parse(job(config={1: "a"}))
+
+
+def test_check_holds_models_against_the_rules() -> None:
+    manifest = parse(job())
+    role = manifest.spec.roles[0].model_copy(update={"name": "job"})
+    spec = manifest.spec.model_copy(update={"roles": (role,)})
+    with pytest.raises(SpecError) as caught:
+        check(DLJobManifest(metadata=manifest.metadata, spec=spec))
+    assert caught.value.problems == (
+        Problem(
+            "spec.roles[0].name",
+            "reserved name: commands use job for something else",
+            hint="call the role job-role, for example",
+        ),
+    )
+
+
+def test_free_objects_of_models_hold_json_only() -> None:
+    role = parse(job()).spec.roles[0]
+    for config, words in (({"a": (1,)}, "keys that are strings"), ({"a": {1}}, "set is not JSON serializable")):
+        with pytest.raises(ValueError, match=words):
+            type(role)(name="a", entrypoint=role.entrypoint, config=config)
+
+
+def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
+    error: ErrorDetails = {"type": "brand_new", "loc": ("spec",), "msg": "Input should be newer", "input": 1}
+    assert describe(error, ("spec",)) == ("Input should be newer", "")
+
+
+def test_too_many_items() -> None:
+    with pytest.raises(SpecError, match=r"spec\.env: has 257 items, at most 256"):
+        parse(job(env=[{"name": f"A{i}"} for i in range(257)]))
+
+
+def test_the_first_wait_may_be_the_longest() -> None:
+    manifest = parse(job(faultTolerance={"backoff": {"initialSeconds": 5, "maxSeconds": 5}}))
+    assert manifest.spec.fault_tolerance.backoff.max_seconds == 5
+
+
+def test_models_are_frozen_and_refuse_what_they_do_not_know() -> None:
+    role = parse(job()).spec.roles[0]
+    with pytest.raises(ValueError, match="frozen"):
+        role.replicas = 2
+    with pytest.raises(ValueError, match="Extra inputs"):
+        type(role)(name="a", entrypoint=role.entrypoint, replica=2)  # pyright: ignore[reportCallIssue]
+
+
+def test_what_others_call_it_and_what_shape_it_has_is_said():
+    text = """
+apiVersion: dljob.io/v1alpha1
+kind: DLJob
+metadata: {name: x}
+spec:
+  nodeGroups:
+  - {name: g, resources: {cpu: "4"}}
+  roles:
+  - {name: a, replicas: yes, driver: yes, entrypoint: t.py, accelerator: 2, args: [on]}
+  - {name: b, gpus: 2, entrypoint: {module: t.py}, dependsOn: [workr]}
+"""
+    with pytest.raises(SpecError) as refused:
+        load(text)
+    hints = {problem.path.removeprefix("spec."): problem.hint for problem in refused.value.problems}
+    assert hints == {
+        "nodeGroups[0].resources": "write cpu and memory here; resources is a field of spec.roles[]",
+        "roles[0].replicas": "write a whole number",
+        "roles[0].driver": "write true",
+        "roles[0].entrypoint": (
+            "write entrypoint: {class: pkg.module.Name}, {module: train.py} or {command: [program, argument]}"
+        ),
+        "roles[0].accelerator": "its fields are type, count, visibility, numaBinding",
+        "roles[0].args[0]": 'write "on"',
+        "roles[1].gpus": "write accelerator: {type: GPU, count: 1}",
+        "roles[1].dependsOn[0]": "write {role: workr}",
+    }

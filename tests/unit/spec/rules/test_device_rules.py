@@ -1,0 +1,76 @@
+"""What each kind of device can be asked for: by shares, in which numbers, and who sees whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dljob.errors import SpecError
+from dljob.spec.loading.load import parse
+
+
+def job(**accelerator: Any) -> dict[str, Any]:
+    role = {"name": "a", "entrypoint": {"class": "app.A"}, "accelerator": accelerator}
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": {"roles": [role]}}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words"),
+    [
+        ({"type": "HPU", "count": "0.5"}, "count: HPU is given out whole, not by 0.5"),
+        ({"type": "Neuron", "count": "0.5"}, "count: Neuron is given out whole, not by 0.5"),
+        ({"type": "TPU", "count": "0.5"}, "count: TPU is given out whole, not by 0.5"),
+        ({"type": "TPU", "count": 3}, "count: a rank takes 1, 2, 4, 8 TPU chips, not 3"),
+        ({"type": "TPU", "visibility": "Shared"}, "visibility: ranks on TPU cannot see each other's devices"),
+        ({"type": "Neuron", "visibility": "Shared"}, "visibility: ranks on Neuron cannot see"),
+        ({"type": "GPU", "visibility": "All"}, "visibility: must be"),
+        (
+            {"type": "TPU", "numaBinding": "Node"},
+            "numaBinding: torch knows no NUMA node of a TPU, only of GPU, NPU, HPU",
+        ),
+        ({"type": "GPU", "numaBinding": "node"}, "numaBinding: must be"),
+    ],
+)
+def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(job(**accelerator))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "accelerator",
+    [
+        {"type": "GPU", "count": "0.5"},
+        {"type": "NPU", "count": "0.25", "visibility": "Isolated"},
+        {"type": "TPU", "count": 4},
+        {"type": "HPU", "count": 3, "visibility": "Shared"},
+        {"type": "GPU", "numaBinding": "CoreComplex"},
+    ],
+)
+def test_what_it_can_do_is_taken(accelerator: dict[str, Any]) -> None:
+    taken = parse(job(**accelerator)).spec.roles[0].accelerator
+    assert taken is not None
+    assert (taken.type, taken.visibility) == (accelerator["type"], accelerator.get("visibility"))
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        (
+            {"entrypoint": {"module": "a.py"}, "reserve": "Quota", "accelerator": {"numaBinding": "Node"}},
+            "numaBinding: no rank of a has a device of its own to be near to: it reserves Quota",
+        ),
+        (
+            {"type": "Elastic", "accelerator": {"visibility": "Shared"}, "comm": {"virtualLocalRank": True}},
+            "visibility: Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0",
+        ),
+    ],
+)
+def test_switches_of_torchrun_that_fit_nothing_else_are_refused(role: dict[str, Any], words: str) -> None:
+    data = job(type="GPU")
+    accelerator = {"type": "GPU", **role["accelerator"]}
+    data["spec"]["roles"][0] |= {**role, "accelerator": accelerator}
+    with pytest.raises(SpecError) as caught:
+        parse(data)
+    assert words in str(caught.value)

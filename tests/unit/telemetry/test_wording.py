@@ -1,0 +1,38 @@
+"""Counts in messages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dljob.telemetry.wording import counted, every
+
+CODE = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (100_000, "100000 ranks")])
+def test_a_count_and_its_noun_agree(number: int, said: str) -> None:
+    assert counted(number, "rank") == said
+
+
+def test_a_noun_may_have_another_plural() -> None:
+    assert [counted(n, "copy", plural="copies") for n in (1, 2)] == ["1 copy", "2 copies"]
+
+
+def test_all_of_one_is_the_only_one() -> None:
+    assert every(1, "rank", one="is ready", many="are ready") == "the only rank is ready"
+    assert every(2, "rank", one="is ready", many="are ready") == "all 2 ranks are ready"
+
+
+def test_no_message_words_a_count_by_itself() -> None:
+    by_hand = re.compile(r"""\{'s' (if|\*)|\{'' if [^}]* else 's'\}|(?<! of )\{len\([^{}]*\)\} (item|pod)s""")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for folder in ("workers", "operator")
+        for path in sorted((CODE / folder).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if by_hand.search(line)
+    ]
+    assert found == []

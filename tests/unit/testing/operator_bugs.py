@@ -1,0 +1,136 @@
+"""Bugs to plant in the operator's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dljob.reconcile import reconcile
+from dljob.reconcile.children import annotate, children
+from dljob.reconcile.policies import attempts, finish, leaving, machines, suspending
+from dljob.reconcile.state import names, reasons
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.model import Annotate
+from dljob.reconcile.state.steps import PolicyDecision
+from dljob.reconcile.status import status as statuses
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+def instead(patch: Patch, policy, other) -> None:
+    """Another policy in the place of one."""
+    patch.setattr(reconcile, "POLICIES", tuple(other if each is policy else each for each in reconcile.POLICIES))
+
+
+@bug
+def forgets_the_last_cluster(patch):
+    """The RayCluster of an attempt that was lost is left alone."""
+    instead(patch, attempts.leftover, lambda case: None)
+
+
+@bug
+def counts_no_restart(patch):
+    """No attempt uses up maxClusterRestarts."""
+
+    class Free(attempts.NewAttempt):
+        def __init__(self, reason, message, counted=True, fault=True):
+            super().__init__(reason, message, counted=False, fault=fault)
+
+    patch.setattr(attempts, "NewAttempt", Free)
+
+
+@bug
+def waits_for_dead_kubelets(patch):
+    """A pod that is over on a node that is lost is waited for."""
+    instead(patch, machines.force, lambda case: None)
+    patch.setattr(machines, "force", lambda case: None)
+
+
+@bug
+def never_lets_go(patch):
+    """The finalizer of a job that is over stays."""
+    patch.setattr(leaving, "release", lambda case: None)
+
+
+@bug
+def lets_go_too_early(patch):
+    """Nothing holds a DLJob whose job runs on a RayCluster that stays."""
+    instead(patch, leaving.hold, lambda case: None)
+
+
+@bug
+def annotates_again_and_again(patch):
+    """A plan that is there is written once more."""
+    plan = {names.PLAN_HASH: ""}
+
+    def plans(case: ReconcileContext) -> PolicyDecision | None:
+        told = {**plan, names.PLAN: f"{case.now:.3f}"}
+        return PolicyDecision("again", (Annotate("DLJob", case.name, told),)) if case.cluster is not None else None
+
+    patch.setattr(annotate, "plans", plans)
+
+
+@bug
+def does_not_wait_for_ranks(patch):
+    """The next attempt begins while ranks of the last one may live."""
+    patch.setattr(attempts, "clearing", lambda case: None)
+    patch.setattr(statuses, "clearing", lambda case: None)
+
+
+@bug
+def keeps_the_cluster(patch):
+    """The RayCluster of a job that is over stays."""
+    patch.setattr(finish, "_cluster", lambda case: None)
+
+
+@bug
+def forgets_what_it_made(patch):
+    """What was made is made again."""
+    patch.setattr(children, "missing", children.missing)
+    old = children.missing
+
+    def again(case: ReconcileContext) -> PolicyDecision | None:
+        return old(replace_cluster(case)) if case.now % 2 < 1 else old(case)
+
+    instead(patch, old, again)
+
+
+def replace_cluster(case: ReconcileContext) -> ReconcileContext:
+    return ReconcileContext(replace(case.observed, cluster=None), case.settings, case.now)
+
+
+@bug
+def hears_no_verdict(patch):
+    """What PrimeMaster says of the end is not heard."""
+    instead(patch, finish.verdict, lambda case: None)
+
+
+@bug
+def suspends_without_waiting(patch):
+    """A job is called suspended while its RayCluster is still there."""
+    patch.setattr(attempts, "leftover", lambda case: None)
+    patch.setattr(statuses, "clearing", lambda case: None)
+
+
+@bug
+def counts_a_suspension(patch):
+    """Being suspended uses up maxClusterRestarts."""
+
+    def counted(reason, message, **_):
+        return attempts.NewAttempt(reasons.HEAD_LOST, message)
+
+    patch.setattr(suspending, "NewAttempt", counted)
+
+
+@bug
+def never_resumes(patch):
+    """A job that is suspended stays so."""
+    patch.setattr(suspending, "_rest", lambda case: PolicyDecision("the job is suspended"))

@@ -1,0 +1,319 @@
+"""Bugs to plant: each takes one thing out of the core, out of its journal, or out of what surrounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from immutables import Map
+
+from dljob.master import transition
+from dljob.master.failure import budget, ending, moving, restart
+from dljob.master.persistence import codec
+from dljob.master.placement import admission, commands, reissue, resizing
+from dljob.master.start import spares, standby, starting
+from dljob.master.state.events import Commanded, HostReady, RankEnded, UnitReserved
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import HostPhase, JobState, RankPhase, SparePhase, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.runtime.journal import journal
+from dljob.testing.world import executor, world
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+def instead(patch: Patch, event: type, handler: Callable[..., None]) -> Callable[..., None]:
+    """Another handler of an event; gives the one that was there."""
+    old = transition._HANDLERS[event]
+    patch.setitem(transition._HANDLERS, event, lambda d, e: handler(old, d, e))
+    return old
+
+
+@bug
+def drops_the_fence_of_incarnations(patch):
+    """The end of a process that a rank had before counts as its end now."""
+
+    def ended(old, d, e):
+        old(d, evolve(e, incarnation=d.ranks[e.role, e.rank].incarnation))
+
+    instead(patch, RankEnded, ended)
+
+
+@bug
+def skips_a_persist(patch):
+    """A host that is ready is acted upon, and not written down."""
+
+    class Forgetful(list):
+        def append(self, entry):
+            if not isinstance(entry[1], HostReady):
+                super().append(entry)
+
+        def copy(self):
+            return Forgetful(self)
+
+    old = world.World._surround
+
+    def surround(self, views):
+        old(self, views)
+        self.journal = Forgetful()
+
+    patch.setattr(world.World, "_surround", surround)
+
+
+@bug
+def acknowledges_before_it_writes(patch):
+    """What a process said is forgotten there as soon as it arrives here."""
+    old = world.World.tell
+
+    def tell(self, batch):
+        for arrival in batch:
+            self.acknowledge(arrival)
+        old(self, batch)
+
+    patch.setattr(world.World, "tell", tell)
+
+
+@bug
+def forgets_a_budget(patch):
+    """No budget is ever used up."""
+    patch.setattr(budget, "left", lambda d, level, role: True)
+
+
+@bug
+def reuses_an_incarnation(patch):
+    """A rank that is started again goes by the count that it had."""
+
+    def again(value, **changes):
+        if changes.get("phase") is RankPhase.STARTING:
+            changes["incarnation"] = value.incarnation or 1
+        return evolve(value, **changes)
+
+    patch.setattr(starting, "evolve", again)
+
+
+@bug
+def tells_survivors_the_old_generation(patch):
+    """Who kept its process is to meet the others where they met the last time."""
+    old = starting.order
+
+    def order(d, host, ranks, store, there):
+        told = old(d, host, ranks, store, there)
+        kept = d.hosts[host].life < max(start.incarnation for start in told.ranks)
+        return evolve(told, generation=told.generation - kept)
+
+    patch.setattr(starting, "order", order)
+
+
+@bug
+def starts_before_the_gang(patch):
+    """The first unit that is held starts everybody who has a place."""
+
+    def reserved(old, d, e):
+        old(d, e)
+        if not d.seats and d.held:
+            admission._admitted(d)
+
+    instead(patch, UnitReserved, reserved)
+
+
+@bug
+def ignores_an_exclusion(patch):
+    """A node that was left is as good as any."""
+    old = admission._room
+    patch.setattr(admission, "_room", lambda d, names, excluded: old(d, names, frozenset()))
+
+
+@bug
+def ignores_a_notice(patch):
+    """A node that somebody said is to go holds units as any other."""
+    old = admission._room
+    patch.setattr(admission, "_room", lambda d, names, excluded: old(d, names, excluded.difference(d.departures)))
+
+
+@bug
+def doubles_a_command(patch):
+    """A command is done as often as it comes."""
+
+    def commanded(_old, d, e):
+        d.commands = d.commands.delete(e.id) if e.id in d.commands else d.commands
+        commands.commanded(d, e)
+
+    instead(patch, Commanded, commanded)
+
+
+@bug
+def skips_a_field_of_the_snapshot(patch):
+    """Who was counted against a budget is not written down."""
+    whole = codec.parts
+
+    def parts(kind):
+        found = dict(whole(kind))
+        if kind is JobState:
+            del found["marks"]
+        return found
+
+    patch.setattr(codec, "parts", parts)
+
+
+@bug
+def misorders_two_segments(patch):
+    """What the last master wrote is read before what the one before it wrote."""
+    old = journal.Journal._chain
+
+    async def chain(self, epochs):
+        segments, prev = await old(self, epochs)
+        return segments[::-1], prev
+
+    patch.setattr(journal.Journal, "_chain", chain)
+
+
+@bug
+def reads_beyond_the_fence(patch):
+    """What a master wrote after a later one had claimed the job counts."""
+    old = journal.scan_tail
+    patch.setattr(journal, "scan_tail", lambda source, name, limit: old(source, name=name, limit=None))
+
+
+@bug
+def forgets_a_spare(patch):
+    """A new master does not order the spares that were on their way."""
+    old = reissue.reissue
+
+    def without(state, now):
+        coming = [key for key, spare in state.spares.items() if spare.phase is SparePhase.SPAWNING]
+        return old(evolve(state, spares=_without(state.spares, coming)), now)
+
+    patch.setattr(world, "reissue", without)
+
+
+@bug
+def leaves_a_spare_node_cold(patch):
+    """What a node that stands by has to have is ordered for no other that takes its place."""
+    old = standby.keep
+    patch.setattr(standby, "keep", lambda d: None if d.base.restarts else old(d))
+
+
+@bug
+def forgets_a_spare_and_lets_it_live(patch):
+    """A spare of a node that is left is forgotten, and its process is not ended."""
+
+    def forget(d, nodes):
+        d.spares = _without(d.spares, [key for key in d.spares if key[1] in nodes])
+
+    patch.setattr(admission, "forget_node", forget)
+
+
+def _without(table: Map, keys) -> Map:
+    for key in keys:
+        table = table.delete(key)
+    return table
+
+
+@bug
+def gives_a_spare_twice(patch):
+    """A spare that became a host is still taken for a spare."""
+    old = spares.take
+
+    def take(d, host, node):
+        before = d.spares
+        taken = old(d, host, node)
+        d.spares = before
+        return taken
+
+    patch.setattr(spares, "take", take)
+
+
+@bug
+def ends_early(patch):
+    """One driver role that completed is enough."""
+    old = ending.role_changed
+
+    def changed(d, role):
+        old(d, role)
+        if role in d.job.drivers and starting.completed(d, role) and d.verdict is None:
+            ending.end(d, ending.Verdict(ok=True, reason="Completed", message="", at=d.now))
+
+    patch.setattr(ending, "role_changed", changed)
+
+
+@bug
+def forgets_a_kill(patch):
+    """A host that is replaced is not ended."""
+
+    def spared(d, host):
+        own = d.hosts[host]
+        if own.phase is not HostPhase.DOWN:
+            d.set_host(host, evolve(own, phase=HostPhase.DOWN, pid=0, address=""))
+
+    patch.setattr(restart, "kill", spared)
+
+
+@bug
+def starts_before_whom_it_waits_for(patch):
+    """Nobody waits for anybody."""
+    patch.setattr(starting, "dependencies_met", lambda d, role: True)
+
+
+@bug
+def forgets_what_was_under_way(patch):
+    """A new master does not order again what the last one may not have done."""
+    patch.setattr(world, "reissue", lambda state, now: ())
+
+
+@bug
+def forgets_a_timer(patch):
+    """Nobody wakes up when a backoff is over."""
+    patch.setattr(StateTransaction, "wake_at", lambda d, when: None)
+
+
+@bug
+def keeps_a_reservation(patch):
+    """A unit that moves keeps its old place too."""
+    old = moving.Unreserve
+    patch.setattr(moving, "Unreserve", lambda unit, token: old(unit, 0))
+
+
+@bug
+def begins_before_it_ends(patch):
+    """Of the orders of a step, what begins something comes first."""
+    old = executor.in_order
+    patch.setattr(executor, "in_order", lambda actions: old(actions)[::-1])
+
+
+@bug
+def starts_unchecked(patch):
+    """Nobody waits for the check of its nodes."""
+    patch.setattr(starting.checks, "pending", lambda d, role: False)
+
+
+@bug
+def takes_those_along_who_stay(patch):
+    """A resize ends the processes of all, whatever the role says."""
+    patch.setattr(restart, "_staying", lambda d, order, members: frozenset())
+
+
+@bug
+def ends_who_goes_at_work(patch):
+    """A resize that does not wait until those who go have left their code."""
+
+    def at_once(d, role, why):
+        resizing.resize(d, resizing.Resize({role: d.sizes[role].target}, {}), why, anew=False)
+
+    patch.setattr(resizing, "part", at_once)
+
+
+@bug
+def skips_a_count(patch):
+    """A unit that is lost still counts as held."""
+
+    def set_unit(d, name, new):
+        d.held += new.phase is UnitPhase.HELD
+        d.put_unit(name, new)
+
+    patch.setattr(StateTransaction, "set_unit", set_unit)

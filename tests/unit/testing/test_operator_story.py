@@ -1,0 +1,96 @@
+"""The operator in its world: seeds break no law, bugs that are planted do, and what breaks one happens again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from operator_bugs import BUGS
+
+from dljob.cli.main import run
+from dljob.testing.kubernetes import scenario as stories
+from dljob.testing.kubernetes.faults import HARMLESS, KINDS
+from dljob.testing.simulate.shrink import fewest
+
+FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "forgets_the_last_cluster": (("head restarts", "head deleted"), {"two clusters"}),
+    "counts_no_restart": (("head restarts", "head deleted"), {"budget"}),
+    "waits_for_dead_kubelets": (("node lost for ever",), {"stuck", "no end", "left"}),
+    "never_lets_go": ((), {"held"}),
+    "lets_go_too_early": (("deleted",), {"left running"}),
+    "annotates_again_and_again": ((), {"restless", "storm"}),
+    "does_not_wait_for_ranks": (("head restarts", "head deleted", "worker's node lost"), {"two live"}),
+    "keeps_the_cluster": ((), {"left"}),
+    "forgets_what_it_made": ((), {"restless", "storm"}),
+    "hears_no_verdict": ((), {"no end"}),
+    "suspends_without_waiting": (("job suspended",), {"not gone"}),
+    "counts_a_suspension": (("job suspended",), {"budget"}),
+    "never_resumes": (("job suspended",), {"no end"}),
+}
+"""Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
+SEEDS = 120
+CASES = Path(__file__).resolve().parents[2] / "replay" / "cases" / "operator"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_seeds_break_no_law_whatever_goes_wrong(part):
+    found = stories.many(range(part * 60, part * 60 + 60))
+    assert found["failures"] == []
+    assert found["seeds"] == 60
+    assert found["mostWritesUnprovoked"] < 20
+
+
+def test_every_bug_is_looked_for():
+    assert FOUND.keys() == BUGS.keys()
+    assert all(set(kinds) <= set(KINDS) for kinds, _ in FOUND.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_a_planted_bug_is_found(name, monkeypatch, record_property):
+    kinds, laws = FOUND[name]
+    BUGS[name](monkeypatch)
+    for seed in range(SEEDS):
+        problems = stories.tell(stories.story_of(seed, kinds)).problems
+        if problems:
+            record_property("seed", seed)
+            assert problems[0].partition(":")[0] in laws
+            return
+    pytest.fail(f"not found by {SEEDS} seeds")
+
+
+def test_a_failure_is_cut_down_and_happens_again(monkeypatch, tmp_path, capsys):
+    BUGS["keeps_the_cluster"](monkeypatch)
+    seed = next(seed for seed in range(50) if stories.tell(stories.story_of(seed)).problems)
+    assert run(["sim", "--operator", "--seeds", str(seed + 1), "--save", str(tmp_path)]) == 1
+    assert "violated an invariant" in capsys.readouterr().out
+    (saved,) = tmp_path.glob(f"seed-{seed}.json")
+    case = json.loads(saved.read_text())
+    assert case["faults"] == []
+    assert run(["sim", "--replay", str(saved), "-o", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["problems"][0].startswith("left:")
+    assert told["case"] == case
+
+
+def test_a_seed_is_one_story():
+    story = stories.story_of(7)
+    assert stories.one(story) == stories.one(stories.load(json.loads(json.dumps(stories.dump(story)))))
+    assert stories.one(story)["trace"]
+
+
+@pytest.mark.parametrize("case", sorted(CASES.glob("*.json")), ids=lambda case: case.stem)
+def test_what_broke_a_law_once_breaks_none(case):
+    assert stories.tell(stories.load(json.loads(case.read_text()))).problems == ()
+
+
+def test_what_is_harmless_is_named():
+    assert set(KINDS) > HARMLESS
+
+
+def test_the_fewest_of_some_things():
+    assert fewest(tuple(range(40)), lambda tried: {3, 17, 18} <= set(tried)) == (3, 17, 18)
+    assert fewest((), lambda tried: True) == ()
+    assert fewest((1,), lambda tried: True) == ()

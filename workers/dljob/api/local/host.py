@@ -1,0 +1,229 @@
+"""Session host: the process that holds the embedded Ray of a Python program and runs the program's jobs.
+
+`python -m dljob.api.local.host` reads commands from stdin, one JSON object per line, and answers each on stdout:
+
+    {"do": "submit", "manifest": {...}, "code_dir": "/x", "pretend": {}, "keep": false,
+     "replace": false}
+    {"do": "close"}
+
+It is a separate process so that the program imports no Ray, may fork, and keeps its signal handlers. It ends when its
+work is done: after `close`, after the program's end, or, when it serves one job (`--once`), after that job. Jobs that
+still run then are stopped in order, with a last checkpoint, unless they were submitted with `keep`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dljob.errors import DLJobError, UnreachableError
+
+if TYPE_CHECKING:
+    from dljob.api.handle import JobHandle
+    from dljob.runtime.backend.embedded import EmbeddedRay
+    from dljob.runtime.backend.machine import EmbeddedNode
+    from dljob.spec.model import DLJobManifest
+
+STOP_S = 20.0
+"""Longest time, in seconds, for jobs to stop before their Ray ends, the same as after Ctrl-C of `dljob run`."""
+LOOK_S = 0.2
+"""Poll interval for jobs that have ended, in seconds."""
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """A job of this host, and the machines started for it."""
+
+    handle: JobHandle
+    nodes: list[EmbeddedNode]
+    keep: bool
+
+
+@dataclass(slots=True)
+class LocalJobs:
+    """One embedded Ray and its jobs."""
+
+    once: bool
+    ray: EmbeddedRay | None = None
+    idle: list[EmbeddedNode] = field(default_factory=list["EmbeddedNode"])
+    """Machines of ended jobs; a later job that plans machines of the same shape reuses them."""
+    jobs: list[LocalJob] = field(default_factory=list[LocalJob])
+    served: bool = False
+    deaths: list[str] = field(default_factory=list[str])
+
+    def submit(self, order: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
+        """Start a job and return its uid and number of machines.
+
+        Raises:
+            DLJobError: the job cannot run here.
+        """
+        from dljob.api.handle import submit
+        from dljob.spec.loading.load import parse
+
+        self.look()  # machines of jobs that have ended meanwhile are free for this one
+        manifest = parse(order["manifest"])
+        ray, nodes = self._machines(manifest, dict(order["pretend"]), stack)
+        try:
+            handle = submit(
+                manifest,
+                address=ray.address,
+                code_dir=Path(order["code_dir"]),
+                environment=ray.environment(),
+                runner=os.getpid(),
+                replace=bool(order["replace"]),
+            )
+        except BaseException:
+            self.idle += nodes  # they are started by now, and the next job may use them
+            raise
+        self.served = True
+        self.jobs.append(LocalJob(handle, nodes, bool(order["keep"])))
+        return {"uid": handle.uid, "nodes": len(nodes)}
+
+    def _machines(
+        self, manifest: DLJobManifest, pretend: dict[str, int], stack: ExitStack
+    ) -> tuple[EmbeddedRay, list[EmbeddedNode]]:
+        """Return a Ray with the machines of the job's plan: idle ones of the same shape, and new ones for the rest."""
+        from dljob.plan.plan import plan
+        from dljob.runtime.backend.embedded import EmbeddedRay
+        from dljob.runtime.backend.machine import devices_here, lay_out_beside
+
+        groups = tuple(plan(manifest).node_groups.values())
+        held = [node for job in self.jobs for node in job.nodes]
+        taken, missing = lay_out_beside(groups, pretend, devices_here(), idle=self.idle, held=held)
+        # By identity: machines of one shape are equal, and each is taken once.
+        self.idle = [node for node in self.idle if not any(node is one for one in taken)]
+        if self.ray is None:
+            self.ray = stack.enter_context(EmbeddedRay(missing, on_death=self.deaths.append))
+        elif missing:
+            self.ray.add(missing)
+        return self.ray, taken + missing
+
+    def look(self) -> None:
+        """Drop ended jobs and make their machines idle.
+
+        A deleted folder counts as an end: a user may remove it right after the job's end, and its status with it.
+        """
+        records = ((job, job.handle.record) for job in self.jobs)
+        for job in [job for job, record in records if record.over or not record.folder.is_dir()]:
+            self.jobs.remove(job)
+            self.idle += job.nodes
+
+    @property
+    def done(self) -> bool:
+        """Whether the only job of this host has ended."""
+        return self.once and self.served and not self.jobs
+
+    def stop(self) -> None:
+        """Stop the jobs that are not kept, concurrently, each with its last checkpoint."""
+        self.look()
+        stopping = [job for job in self.jobs if not job.keep]
+        for job in stopping:
+            with suppress(DLJobError):  # no answer: it ends with its Ray below
+                job.handle.stop()
+        # All were asked first, so that their last checkpoints overlap.
+        end = time.monotonic() + STOP_S
+        while time.monotonic() < end and not self.deaths and not all(job.handle.record.over for job in stopping):
+            time.sleep(LOOK_S / 4)
+        self.jobs = [job for job in self.jobs if job.keep]
+
+
+class Orders:
+    """Commands of the program: lines of stdin, until stdin closes or the program ends (by its pidfd)."""
+
+    def __init__(self) -> None:
+        # The parent's pid alone could be another process by the time of its end.
+        self._program = os.pidfd_open(os.getppid())
+        self._rest = b""
+        self._lines: list[bytes] = []
+        self.closed = False
+
+    def wait(self, seconds: float) -> bytes | None:
+        """Return the next command; None when none came in time, or none can come any more."""
+        if self._lines:
+            return self._lines.pop(0)
+        if self.closed:
+            time.sleep(seconds)  # stdin is at its end and always readable: select would spin
+            return None
+        ready, _, _ = select.select([0, self._program], [], [], seconds)
+        if 0 in ready:
+            data = os.read(0, 1 << 20)
+            self.closed = not data
+            *self._lines, self._rest = (self._rest + data).split(b"\n")
+        elif ready:  # the program ended, though a child of it may hold our stdin open
+            self.closed = True
+        return self._lines.pop(0) if self._lines else None
+
+
+def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
+    """Carry out commands until the work is done."""
+    told = False
+    while not host.done and not host.deaths:
+        line = orders.wait(LOOK_S)
+        host.look()
+        if line is not None and json.loads(line)["do"] == "submit":
+            _answer(_submitted(host, json.loads(line), stack))
+        elif line is not None:  # close
+            orders.closed = True
+        # Once: further rounds only wait for the kept jobs.
+        if orders.closed and not told:
+            told = True
+            host.stop()
+        if told and not host.jobs:
+            return
+
+
+def _submitted(host: LocalJobs, order: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
+    try:
+        return host.submit(order, stack)
+    except DLJobError as error:
+        return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    except Exception as error:  # noqa: BLE001 - the program raises it
+        return {"error": UnreachableError.__name__, "message": f"{type(error).__name__}: {error}", "hint": ""}
+
+
+def _answer(what: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # the program is gone; the next `Orders.wait` notices it
+        os.write(_ANSWERS, json.dumps(what).encode() + b"\n")
+
+
+_ANSWERS = 3
+"""File descriptor of the answers; stdout is redirected to stderr, so that no print can mix with them."""
+
+
+class _SignalReceived(BaseException):
+    """SIGTERM or SIGHUP reached the host."""
+
+
+def _raise(_number: int, _frame: object) -> None:
+    raise _SignalReceived
+
+
+def main() -> int:
+    """Run the host and return its exit code."""
+    # Answers keep the real stdout; Ray and user code at import print to descriptor 1, which is stderr from now on.
+    os.dup2(1, _ANSWERS, inheritable=False)
+    os.dup2(2, 1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _raise)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes this host
+    host = LocalJobs(once="--once" in sys.argv)
+    with ExitStack() as stack:
+        try:
+            serve(host, Orders(), stack)
+        except _SignalReceived:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the last checkpoints
+            host.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

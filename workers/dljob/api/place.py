@@ -1,0 +1,72 @@
+"""Place of a job that is submitted without a cluster: on a running Ray, or on an embedded one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dljob.api import handle as handles
+from dljob.api.local import session
+from dljob.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dljob.api.handle import JobHandle
+    from dljob.spec.model import DLJobManifest
+
+log = logging.getLogger(__package__)
+
+
+def submit_here(
+    manifest: DLJobManifest, *, address: str | None, code_dir: Path, blocking: bool, detach: bool, replace: bool
+) -> int | JobHandle:
+    """Run a job for `DLJob.submit`."""
+    from dljob.runtime.backend.connect import reachable
+
+    # 1. An explicit address, or a Ray that this process has joined or RAY_ADDRESS names; but within
+    # `with dljob.local()` that block's Ray comes first.
+    if address is not None or (not session.inside() and reachable(None)):
+        made = handles.submit(manifest, address=address, code_dir=code_dir, replace=replace)
+        return _end(made) if blocking else made
+    # 2. An embedded Ray. Check before it starts: that takes seconds.
+    check_here(manifest, code_dir)
+    ray = session.current()
+    made = handles.handle_of(ray.submit(manifest, code_dir=code_dir, keep=detach, replace=replace))
+    if not blocking:
+        return made
+    code = _end(made)
+    # The Ray of one job ends with it; a block's Ray stays for the next job.
+    ray.left()
+    return code
+
+
+def check_here(manifest: DLJobManifest, code_dir: Path) -> None:
+    """Check that a job can run on an embedded Ray.
+
+    Raises:
+        UsageError: the job is suspended, its folder does not exist, or its backend runs elsewhere.
+    """
+    from dljob.runtime.backend.interface import chosen, known
+
+    handles.check_wanted(manifest)
+    handles.check_code_dir(code_dir)
+    asked = manifest.spec.backend
+    name = chosen(None, asked.name if asked else None)
+    known(name)
+    # The yr backend runs in the command's own process, without a session host.
+    if name == "yr":
+        raise UsageError(
+            "a job with backend yr does not run on an embedded Ray", hint="write to_yaml(); dljob run FILE"
+        )
+
+
+def _end(handle: JobHandle) -> int:
+    """Wait for the end; its exit code. A job that failed says why on the logger `dljob.api`."""
+    code = handle.wait_code()
+    if code != ExitCode.OK:
+        status = handle.status()
+        log.error(
+            "job %s: %s: %s: %s; journal and logs: %s",
+            *(handle.name, status["phase"], status.get("reason"), status.get("message"), handle.dir),
+        )
+    return code

@@ -1,0 +1,133 @@
+"""Types of the answers of a job's handle: the status and the timeline."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, Required, TypedDict
+
+
+class RoleStatus(TypedDict, total=False):
+    """Counts of one role's ranks."""
+
+    name: Required[str]
+    desired: Required[int]
+    ready: int
+    running: int
+    succeeded: int
+    failed: int
+    restarts: int
+    wanted: int
+    """Number of ranks that an Elastic role wants; absent for other roles."""
+
+
+class RankStatus(TypedDict):
+    """State of one rank."""
+
+    role: str
+    rank: int
+    phase: str
+    incarnation: int
+    """Number of the rank's process, from 1."""
+    node: str
+    pid: int | None
+    actor: str
+    step: int | None
+    """Last step that it reported by `progress`."""
+    log: str
+
+
+class Fault(TypedDict, total=False):
+    """A failure, and the recovery from it."""
+
+    level: Required[str]
+    """Level of the restart: Process, RoleGroup, Role, Job, Node, Master."""
+    reason: Required[str]
+    target: Required[str]
+    firstCause: Required[str]
+    """The first failure, in its own words."""
+    evidence: list[str]
+    followed: list[str]
+    """Causes of the failures that followed from it."""
+    detectedAt: str | None
+    """RFC 3339."""
+    recoveredAt: str | None
+    seconds: float | None
+    lostSteps: int | None
+
+
+class Progress(TypedDict, total=False):
+    """Progress of the job."""
+
+    step: int | None
+    stepTime: str
+    """Time (RFC 3339) of the latest step that the first driver role reported; absent before its first."""
+    secondsPerStep: float
+    """Median time between its recent steps, in seconds; absent while unknown."""
+    metrics: Any
+    """Metrics of the last step: name -> number on a Ray, [{"name", "value"}] on Kubernetes."""
+    goodputPermille: int | None
+    lastCheckpointStep: int | None
+    lastCheckpointTime: str | None
+
+
+class JobStatus(TypedDict, total=False):
+    """Status of a job, on a Ray or on Kubernetes, where a field is absent until the operator has written it."""
+
+    phase: Required[str]
+    """Pending, Scheduling, Running, Recovering, Succeeded, Failed, ..."""
+    reason: str
+    """Reason of the phase: one CamelCase word."""
+    message: str
+    """Reason of the phase, in words."""
+    startTime: str | None
+    completionTime: str | None
+    roles: list[RoleStatus]
+    restarts: dict[str, int]
+    """Number of restarts by level."""
+    progress: Progress
+    nodes: dict[str, Any]
+    lastFault: Fault | None
+    recentFaults: list[Fault]
+    placement: dict[str, Any]
+    name: str
+    """This field and the following ones exist only on a Ray."""
+    uid: str
+    seconds: float
+    epoch: int
+    """Number of the job's PrimeMaster, from 1."""
+    version: int
+    masterNode: str
+    """Ray's id of the node that PrimeMaster is, or was, on."""
+    ranks: list[RankStatus]
+    units: list[dict[str, Any]]
+    ledger: dict[str, Any]
+    """Time account of the ranks: productive, starting, restarting, waiting."""
+    result: str | None
+    """Value that rank 0 of the first driver role returned, as JSON."""
+    attempt: int
+    """This field and the following ones exist only on Kubernetes. Number of the job's RayCluster, from 1."""
+    conditions: list[dict[str, Any]]
+    rolesReady: str
+    restartsTotal: int
+    submissionId: str
+    rayCluster: dict[str, Any]
+    master: dict[str, Any]
+
+
+class JobEvent(TypedDict):
+    """One line of a job's timeline."""
+
+    time: float
+    """Unix seconds."""
+    reason: str
+    target: str
+    """The job, a role, a rank ("rollout/2"), or a node."""
+    message: str
+    level: NotRequired[str]
+    seconds: NotRequired[float | None]
+    """Duration of a process that takes time."""
+    seq: NotRequired[int]
+    """Number of the note, for entries of PrimeMaster."""
+    type: NotRequired[str]
+    """Normal or Warning, for Events of Kubernetes."""
+    count: NotRequired[int]
+    """Number of repetitions, for Events of Kubernetes."""

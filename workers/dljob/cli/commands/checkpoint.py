@@ -1,0 +1,143 @@
+"""`dljob checkpoint`: list of checkpoints, verification, and export for other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dljob.cli import output
+from dljob.cli.attach import local
+from dljob.errors import CheckpointError, NotFoundError, UsageError
+from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.listing import CheckpointRow, rows, worlds
+from dljob.telemetry.wording import counted
+
+MIB = 1 << 20
+
+
+def checkpoint(
+    action: Literal["ls", "verify", "export"],
+    where: str,
+    out: Path | None = None,
+    /,
+    *,
+    to: Literal["safetensors", "dcp"] | None = None,
+    world: str | None = None,
+    step: int | None = None,
+    rank: int = 0,
+    only: str = "",
+    trust: Annotated[bool, Parameter(negative="")] = False,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
+) -> int:
+    """List or verify checkpoints, or export one for other tools; no running job is needed.
+
+    `ls` lists checkpoints. `verify` reads every byte, and exits with 1 if one is damaged. Neither unpickles anything.
+    `export` writes one rank's state to OUT; sharded tensors are assembled from all ranks.
+
+    Args:
+        action: ls, verify or export.
+        where: a folder with checkpoints in it or below it, or a job of this machine, by name or uid.
+        out: for export: file (safetensors) or folder (dcp) to write; it must not exist.
+        to: for export: safetensors (tensors, arrays) or dcp (PyTorch's distributed checkpoint; numbers and text too).
+        world: only this role, or rank of a role (`rollout/3`), as shown by ls.
+        step: only this step; default for export: the newest valid one.
+        rank: for export: rank whose state is written.
+        only: for export: one part of the state, such as model or optimizer.state.
+        trust: for export: import the state's classes that are not containers, numbers, text, tensors or arrays.
+        form: table, json or yaml, for ls and verify.
+    """
+    if action != "export":
+        if out is not None or to is not None or trust or only:
+            raise UsageError(f"OUT, --to, --trust and --only are for export, not for {action}")
+        return _show(where, world, step, form, read_all=action == "verify")
+    if out is None or to is None:
+        raise UsageError(
+            "export needs a target", hint="dljob checkpoint export WHERE OUT --to safetensors, or --to dcp"
+        )
+    folder = _one(where, world)
+    row = _counting(folder, step)
+    # Only an export needs torch: `ls` and `verify` work on any machine that sees the files.
+    if find_spec("torch") is None:
+        raise UsageError("an export needs torch", hint="pip install 'dljob[torch]'")
+    from dljob.runtime.checkpoint import export
+
+    try:
+        state = export.read_state(folder, row.mark, rank, trust=trust, say=output.say)
+        names = export.write(export.selected(state, only), out, to)
+    except OSError as error:
+        raise CheckpointError(f"{row.mark} is not exported: {error.strerror or error} ({out})") from error
+    whose = f"rank {rank} of {row.ranks}" if row.ranks > 1 else "the rank"
+    output.say(f"{row.mark}, as {whose} saved it: {counted(len(names), 'entry', plural='entries')} in {out}")
+    return 0
+
+
+def _show(where: str, world: str | None, step: int | None, form: output.TableFormat, *, read_all: bool) -> int:
+    shown = list[CheckpointRow]()
+    damaged = list[str]()
+    for name, folder in _worlds(where, world):
+        shown += [row for row in rows(name, folder, read_all=read_all) if step in (None, row.mark.step)]
+        damaged += [f"{name}: {text}" for text in folder.records().damaged]
+    if form == "table":
+        head = ("WORLD", "STEP", "LIFE", "RANKS", "SIZE", "SAVED", "STATE")
+        output.table([head, *(_cells(row) for row in shown)])
+    else:
+        output.structured([_data(row) for row in shown], form)
+    for row in shown:
+        if row.why and form == "table":
+            output.say(f"{row.world}: {row.mark}: {row.why}")
+    for text in damaged:
+        output.say(text)
+    # Only `verify` read everything; a state that `ls` shows is no verdict.
+    return int(any(row.state == "damaged" for row in shown) or bool(damaged)) if read_all else 0
+
+
+def _cells(row: CheckpointRow) -> tuple[str, ...]:
+    step = f"{row.mark.step}" + (f" r{row.mark.revision}" if row.mark.revision else "")
+    saved = "-" if row.saved_at is None else output.moment(row.saved_at)
+    size = f"{row.size / MIB:.1f} MiB"
+    return row.world, step, str(row.mark.life), str(row.ranks or "-"), size, saved, row.state
+
+
+def _data(row: CheckpointRow) -> Mapping[str, Any]:
+    mark, saved = row.mark, row.saved_at
+    return {
+        "world": row.world, "step": mark.step, "revision": mark.revision, "life": str(mark.life), "ranks": row.ranks,
+        "bytes": row.size, "savedAt": None if saved is None else output.moment(saved), "state": row.state,
+        "why": row.why,
+    }  # fmt: skip
+
+
+def _counting(folder: Folder, step: int | None) -> CheckpointRow:
+    """Return the newest valid checkpoint. Raises NotFoundError."""
+    for row in rows("", folder):
+        if row.state in ("whole", "unchecked") and step in (None, row.mark.step):
+            return row
+    wanted = "" if step is None else f" of step {step}"
+    raise NotFoundError(f"no checkpoint{wanted} is valid", hint="see dljob checkpoint verify")
+
+
+def _worlds(where: str, world: str | None) -> list[tuple[str, Folder]]:
+    """Return the selected worlds. Raises NotFoundError."""
+    root = Path(where)
+    if not root.is_dir():
+        root = local("checkpoint", where).folder / "checkpoints"
+    there = worlds(root)
+    found = [(name, folder) for name, folder in there if world in (None, name)]
+    if not found:
+        names = ", ".join(name for name, _ in there)
+        hint = f"--world is one of: {names}" if names else "spec.checkpoint.path says where a job on a cluster saves"
+        raise NotFoundError(f"no checkpoints in {root}" if not names else f"no world {world} in {root}", hint=hint)
+    return found
+
+
+def _one(where: str, world: str | None) -> Folder:
+    found = _worlds(where, world)
+    # An export has one target; choosing a world for the user could export the wrong one unnoticed.
+    if len(found) > 1:
+        names = ", ".join(name for name, _ in found)
+        raise UsageError(f"export of which world? There are {names}", hint="add --world")
+    return found[0][1]

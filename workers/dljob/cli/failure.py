@@ -1,0 +1,85 @@
+"""Report on a failed job, for people: the cause, the rank that failed first, the end of its log, and the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+from dljob.api import logs
+from dljob.cli import output
+from dljob.cli.terminal import rewritten
+
+Log: TypeAlias = Callable[[str, int], BinaryIO]
+LAST_LINES = 20
+MOST_LINES = 120
+"""Most lines of a traceback that is shown whole, beyond LAST_LINES."""
+_END_BYTES = 128 << 10
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+
+
+def report(name: str, folder: Path, status: Mapping[str, Any]) -> list[str]:
+    """Return the report on a job of this machine; empty when it succeeded."""
+
+    def log(role: str, rank: int) -> BinaryIO:
+        return (folder / "logs" / f"{role}-{rank}.log").open("rb")
+
+    return told(name, status, log)
+
+
+def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> list[str]:
+    """Return the lines of the report: the cause; for a failed rank its incarnation, its log's end and the logs command.
+
+    Args:
+        name: the job's name.
+        status: its final status. A fault that the job recovered from did not end it.
+        log: opens the log of a role's rank; raises OSError when there is none.
+        flags: flags with which `dljob logs` finds the job.
+    """
+    if status.get("phase") == "Succeeded":
+        return []
+    lines = [output.fate(name, status)]
+    fault: Mapping[str, Any] = {} if status.get("phase") == "Stopped" else status.get("lastFault") or {}
+    rank = str(fault.get("rank") or "")
+    # The job recovered from its last fault, so that something else ended it.
+    if not rank or fault.get("recoveredAt"):
+        return lines
+    role, _, number = rank.rpartition("/")
+    incarnation = int(fault.get("incarnation") or 1)
+    whole = f"dljob logs {name} --role {role} --rank {number} {flags}".rstrip()
+    end: list[str] = []
+    # Only of the failed incarnation: one log file has all of a rank, and an earlier traceback would mislead.
+    with suppress(OSError), log(role, int(number)) as file:  # no log: the line below says so
+        end = _end(logs.of_incarnation(file, rank, incarnation, _END_BYTES))
+    if not end:
+        return [*lines, f"{rank} failed first, in its incarnation {incarnation}; its log, if there is one: {whole}"]
+    lines.append(f"{rank} failed first, in its incarnation {incarnation}. The end of its log:")
+    return [*lines, *(f"  {line}".rstrip() for line in end), f"all of it: {whole}"]
+
+
+def _end(text: bytes) -> list[str]:
+    """Return the last lines, extended to the beginning of the last traceback."""
+    decoded = text.decode("utf-8", "backslashreplace").split("\n")
+    lines = [rewritten(line).rstrip() for line in decoded]
+    while lines and not lines[-1]:
+        lines.pop()
+    begin = max(0, len(lines) - LAST_LINES)
+    last = _traceback(lines)
+    return lines[max(min(begin, last), len(lines) - MOST_LINES, 0) :]
+
+
+def _traceback(lines: list[str]) -> int:
+    """Return where the last traceback begins, with its chained ones; the number of lines when there is none."""
+    starts = [at for at, line in enumerate(lines) if _TRACEBACK in line]
+    if not starts:
+        return len(lines)
+    first = starts.pop()
+    # Go back over "During handling ..." and "... direct cause": the root of a chain is printed first.
+    while starts and any(line in _CHAINED for line in lines[starts[-1] : first]):
+        first = starts.pop()
+    return first

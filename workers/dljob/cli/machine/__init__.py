@@ -1,0 +1,1 @@
+"""`dljob doctor` on this machine: `facts` gathers facts, `checks` judges them."""

@@ -1,0 +1,241 @@
+"""Checks of this machine for `dljob doctor`. Pure: each check judges the facts and returns its result."""
+
+from __future__ import annotations
+
+import resource
+import shlex
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+from dljob.cli.kubernetes.doctor import CheckResult
+from dljob.cli.machine.facts import Facts, gather, names
+from dljob.runtime.backend.machine import MOST_NODES, SCRATCH_BYTES, SHM, STORE_BYTES
+from dljob.telemetry.wording import counted
+
+LOW_BYTES = 1 << 30
+"""Free memory or disk below which to warn."""
+FEW_PORTS = 1000
+"""Ports below which to warn: a raylet takes about ten, a rank two or three, and closed ones rest for a minute."""
+FEW_FILES = 4096
+"""Open files below which to warn: Ray's GCS and raylets hold a connection per process, and user code opens files."""
+FEW_PROCESSES = 2048
+"""Processes below which to warn: a process of Ray starts some thirty threads, a rank with torch a few per CPU."""
+SHOWN = 6
+_MIB = 1 << 20
+
+
+def here() -> list[CheckResult]:
+    """Check this machine, if jobs can run on it at all."""
+    if find_spec("ray") is None:
+        return [CheckResult("machine", "skip", "not looked at: without Ray no job runs here")]
+    return examine(gather())
+
+
+def examine(facts: Facts) -> list[CheckResult]:
+    """Run all checks, in the order of their display."""
+    return [check(facts) for check in CHECKS]
+
+
+def host_name(facts: Facts) -> CheckResult:
+    """Check that the host name resolves: an embedded Ray does not use it, but libraries of user code do."""
+    host, found = facts.addresses.host, facts.addresses.resolved
+    fix = f"echo {shlex.quote(f'127.0.1.1 {host}')} | sudo tee -a /etc/hosts"
+    if found is None:
+        return CheckResult("host name", "warn", f"{host}: the resolver did not answer in time", fix)
+    if not found:
+        return CheckResult(
+            "host name", "warn", f"{host} does not resolve; torch and NCCL of user code may want it", fix
+        )
+    return CheckResult("host name", "ok", f"{host} is {_some(found)}")
+
+
+def localhost(facts: Facts) -> CheckResult:
+    """Check that `localhost` is 127.0.0.1 at the first try: servers of jobs listen there, and not on ::1."""
+    found = facts.addresses.localhost
+    if found is None or "127.0.0.1" not in found:
+        said = "does not resolve in time" if found is None else f"is {_some(found) or 'unknown'}, not 127.0.0.1"
+        return CheckResult(
+            "localhost", "warn", f"localhost {said}", "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts"
+        )
+    if found[0] != "127.0.0.1":
+        message = f"localhost is {found[0]} first; a server that listens on 127.0.0.1 alone is not found at once"
+        return CheckResult(
+            "localhost", "warn", message, "echo 'precedence ::ffff:0:0/96 100' | sudo tee -a /etc/gai.conf"
+        )
+    return CheckResult("localhost", "ok", f"localhost is {_some(found)}")
+
+
+def address(facts: Facts) -> CheckResult:
+    """Report the address for other machines; a job on this machine needs only loopback."""
+    outward = facts.addresses.outward
+    if not outward:
+        return CheckResult("address", "ok", "loopback alone: jobs run here, and no other machine takes part")
+    return CheckResult("address", "ok", f"{outward} beside loopback; jobs here listen on loopback alone")
+
+
+def loopback(facts: Facts) -> CheckResult:
+    """Check that processes can connect over loopback."""
+    if facts.listening:
+        return CheckResult("loopback", "fail", f"127.0.0.1 cannot be used: {facts.listening}", "sudo ip link set lo up")
+    return CheckResult("loopback", "ok", "a server on 127.0.0.1 is reached")
+
+
+def ports(facts: Facts) -> CheckResult:
+    """Check that there are enough ephemeral ports."""
+    if facts.ports is None:
+        return CheckResult("ports", "skip", "the kernel does not say which ports it gives out")
+    first, last = facts.ports
+    said = f"{last - first + 1} ports for connections ({first} to {last})"
+    if last - first + 1 < FEW_PORTS:
+        fix = "sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'"
+        return CheckResult("ports", "warn", f"{said}: a job with many ranks runs out of them", fix)
+    return CheckResult("ports", "ok", said)
+
+
+def cpus(facts: Facts) -> CheckResult:
+    """Check the CPUs; a control group may grant fewer than are counted."""
+    said = counted(facts.cpus, "CPU")
+    if facts.quota is not None and facts.quota < facts.cpus:
+        # OpenMP and torch count CPUs, not quotas: too many threads are throttled together.
+        granted = f"{said}, of which the control group grants {facts.quota:g}: libraries start threads for all"
+        return CheckResult("CPUs", "warn", granted, f"export OMP_NUM_THREADS={max(1, int(facts.quota))}")
+    return CheckResult("CPUs", "ok", said)
+
+
+def memory(facts: Facts) -> CheckResult:
+    """Check the free memory and the source of its limit."""
+    if facts.memory is None:
+        return CheckResult("memory", "skip", "the free memory is unknown")
+    said = f"{_size(facts.memory)} are free {facts.memory_bound}"
+    if facts.memory >= LOW_BYTES:
+        return CheckResult("memory", "ok", said)
+    contained = "container" in facts.memory_bound
+    fix = "start the container with more memory: --memory 4g" if contained else "ps -eo rss,pid,args --sort=-rss | head"
+    return CheckResult("memory", "warn", f"{said}; a Ray with one raylet takes about {_size(LOW_BYTES)}", fix)
+
+
+def shared_memory(facts: Facts) -> CheckResult:
+    """Check that the object stores of an embedded Ray fit: one for its head, and one for each planned machine."""
+    fix = "sudo mount -o remount,size=1g /dev/shm; a container: start it with --shm-size=1g"
+    if facts.shm is None:
+        return CheckResult(str(SHM), "fail", "there is none, and Ray keeps objects there", fix)
+    stores = facts.shm // STORE_BYTES - 1  # one is the head's
+    said = f"{_size(facts.shm)} are free"
+    if stores < 1:
+        return CheckResult(str(SHM), "fail", f"{said}, a job on one machine takes {_size(2 * STORE_BYTES)}", fix)
+    if stores < MOST_NODES:
+        return CheckResult(str(SHM), "warn", f"{said}: enough for plans of at most {counted(stores, 'machine')}", fix)
+    return CheckResult(str(SHM), "ok", said)
+
+
+def disks(facts: Facts) -> CheckResult:
+    """Check that the folders of jobs and of Ray are writable, and have free space."""
+    for disk in facts.disks:
+        way = "DLJOB_HOME" if disk.use == "jobs" else "TMPDIR"
+        elsewhere = f"export {way}=FOLDER, of another disk" if way == "DLJOB_HOME" else "export TMPDIR=FOLDER"
+        fix = f"dljob prune; or {elsewhere}" if way == "DLJOB_HOME" else elsewhere
+        if not disk.writable:
+            return CheckResult("disk", "fail", f"{disk.path}, for {disk.use}, cannot be written to", elsewhere)
+        if disk.free < LOW_BYTES:
+            said = f"{disk.path}, for {disk.use}, has {_size(disk.free)} free"
+            return CheckResult("disk", "fail" if disk.free < SCRATCH_BYTES else "warn", said, fix)
+    return CheckResult("disk", "ok", "; ".join(f"{_size(disk.free)} free in {disk.path}" for disk in facts.disks))
+
+
+def open_files(facts: Facts) -> CheckResult:
+    """Check the limit of open files of a process."""
+    soft, hard = facts.files
+    if soft == resource.RLIM_INFINITY:
+        return CheckResult("open files", "ok", "no limit")
+    if soft >= FEW_FILES:
+        return CheckResult("open files", "ok", f"at most {soft}")
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+    raised = f"ulimit -n {wanted}"
+    if wanted <= soft:
+        raised = "sudo prlimit --pid $$ --nofile=65536:65536; a container: --ulimit nofile=65536"
+    return CheckResult(
+        "open files", "warn", f"at most {soft} of a process; Ray holds one for each of its processes", raised
+    )
+
+
+def processes(facts: Facts) -> CheckResult:
+    """Check the limit of processes and threads of this user or container."""
+    most = facts.processes
+    if most is None:
+        return CheckResult("processes", "ok", "no limit")
+    if most < FEW_PROCESSES:
+        fix = "ulimit -u 65536; a container: start it with --pids-limit=-1"
+        return CheckResult("processes", "warn", f"at most {most} processes and threads; Ray starts hundreds", fix)
+    return CheckResult("processes", "ok", f"at most {most} processes and threads")
+
+
+def devices(facts: Facts) -> CheckResult:
+    """Check that torch and Ray see the GPUs of the drivers."""
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(facts.devices.items())) or "no GPUs or NPUs"
+    gpus, torch, ray = facts.devices.get("GPU", 0), facts.torch, facts.ray
+    # Such a variable is the usual reason for different numbers, so it is shown with them.
+    hidden = "".join(f"; {name}={value}" for name, value in sorted(facts.hiding.items()))
+    for name, one in (("torch", torch), ("Ray", ray)):
+        if one is not None and one.trouble:
+            fix = f"python -c 'import {name.lower()}'"
+            return CheckResult("devices", "warn", f"{said}; {name} cannot be asked: {one.trouble}", fix)
+    views = [(name, one.count) for name, one in (("torch", torch), ("Ray", ray)) if one is not None]
+    if all(count == gpus for _, count in views):
+        told = " and ".join(name for name, _ in views)
+        return CheckResult("devices", "ok", f"{said}{f', and {told} see as many' if gpus and told else ''}{hidden}")
+    told = ", ".join(f"{name} sees {count}" for name, count in views)
+    message = f"{said}; {told}{hidden}"
+    if torch is not None and not torch.count and not torch.build:
+        message += "; this torch is built without CUDA and ROCm"
+        fix = "pip install --force-reinstall torch, in the build of pytorch.org/get-started for this machine"
+        return CheckResult("devices", "warn", message, fix)
+    return CheckResult("devices", "warn", message, "nvidia-smi; for AMD rocm-smi")
+
+
+def leftovers(facts: Facts) -> CheckResult:
+    """Report remains of earlier jobs, with a command to remove each kind."""
+    left = facts.leftovers
+    found: list[tuple[str, str]] = []
+    if left.processes:
+        said = f"{counted(len(left.processes), 'process', plural='processes')} of a Ray that is over: "
+        found.append(
+            (said + names(left.processes[:SHOWN]), f"kill -9 {' '.join(str(pid) for pid, _ in left.processes)}")
+        )
+    if left.jobs:
+        listed = ", ".join(f"{name} ({uid[:8]})" for name, uid in left.jobs[:SHOWN])
+        words = " ".join(uid[:8] for _, uid in left.jobs)
+        found.append((f"{counted(len(left.jobs), 'job')} whose runner is gone: {listed}", f"dljob delete {words}"))
+    for paths, what in ((left.folders, "unused folder of Ray"), (left.sockets, "socket without a listener")):
+        if paths:
+            plural = "unused folders of Ray" if paths is left.folders else "sockets without a listener"
+            found.append(
+                (f"{counted(len(paths), what, plural=plural)}: {_some(paths)}", f"rm -r -- {shlex.join(paths)}")
+            )
+    if not found:
+        return CheckResult("leftovers", "ok", "none of earlier jobs")
+    return CheckResult("leftovers", "warn", "; ".join(said for said, _ in found), "; ".join(fix for _, fix in found))
+
+
+CHECKS: tuple[Callable[[Facts], CheckResult], ...] = (
+    host_name,
+    localhost,
+    address,
+    loopback,
+    ports,
+    cpus,
+    memory,
+    shared_memory,
+    disks,
+    open_files,
+    processes,
+    devices,
+    leftovers,
+)
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count // _MIB} MiB"

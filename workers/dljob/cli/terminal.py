@@ -1,0 +1,44 @@
+"""Text of users for a terminal: colours pass, a carriage return rewrites its line, other escapes are shown as text.
+
+A rank's output, an exception's message and a metric's name are user data: an escape sequence in them could move the
+cursor, set the clipboard or hide other output.
+"""
+
+from __future__ import annotations
+
+import re
+
+# SGR alone, and of bounded length: an endless sequence must not slow the search down.
+_COLOUR = r"\x1b\[[0-9;:]{0,64}m"
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+"""C0 except tab and newline, DEL, C1, line separators, controls of text direction, and lone surrogates."""
+_ODD = re.compile(f"({_COLOUR})|{_CONTROLS}")
+RESET = "\x1b[0m"
+
+
+def safe(text: str, *, colours: bool) -> str:
+    """Make a text safe to print: it changes nothing but colours; without `colours`, not even those."""
+    if not _ODD.search(text):
+        return text
+    seen = False
+
+    def shown(odd: re.Match[str]) -> str:
+        nonlocal seen
+        if odd[1]:
+            seen = True
+            return odd[1] if colours else ""
+        return _escaped(odd[0])
+
+    made = _ODD.sub(shown, text)
+    # A colour left open would colour the following lines of others.
+    return made + RESET if seen and colours and not made.endswith(RESET) else made
+
+
+def rewritten(line: str) -> str:
+    """Return a line as a terminal would show it after carriage returns: the last non-empty rewrite."""
+    return next((part for part in reversed(line.split("\r")) if part), "") if "\r" in line else line
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

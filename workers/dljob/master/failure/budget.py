@@ -1,0 +1,76 @@
+"""Budgets and backoff: what happened within the window, by key.
+
+Keys: "<role>" and "job" count restarts against their budgets, "master" counts PrimeMaster's, "rule:<name>" a rule's
+attempts, "fail:<role>" all failures, for the backoff. No role may be called job or master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dljob.master.state import limits
+from dljob.master.state.state import BudgetMark
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
+
+JOB = "job"
+MASTER = "master"
+
+
+def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
+    """The marks of a key that lie within the window."""
+    since = d.now - d.job.fault_tolerance.window_seconds
+    return tuple(mark for mark in d.marks.get(key, ()) if mark.at > since)
+
+
+def add(d: StateTransaction, key: str, node: str = "") -> int:
+    """Add a mark now; return the number of marks within the window, this one included."""
+    marks = (*recent(d, key), BudgetMark(d.now, node))
+    d.marks = d.marks.set(key, marks)
+    return len(marks)
+
+
+def give_back(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+    """Remove the marks of these times: they turned out to belong to a failure that no budget pays for."""
+    for name in keys:
+        marks = d.marks.get(name, ())
+        kept = tuple(mark for mark in marks if mark.at not in times)
+        if len(kept) < len(marks):
+            d.marks = d.marks.set(name, kept)
+
+
+def limit(d: StateTransaction, level: Level, role: str) -> int:
+    """How many restarts the budget of a level allows within the window."""
+    if level is Level.JOB:
+        return d.job.fault_tolerance.max_restarts
+    return d.facts(role).plan.max_restarts
+
+
+def left(d: StateTransaction, level: Level, role: str) -> bool:
+    """Whether the budget of a level has a restart left."""
+    return len(recent(d, key(level, role))) < limit(d, level, role)
+
+
+def key(level: Level, role: str) -> str:
+    """The key that restarts of a level are counted under."""
+    return JOB if level is Level.JOB else role
+
+
+def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
+    """Return whether a process ordered at `since` fell to a failure that is counted already."""
+    return any(
+        mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S for mark in recent(d, f"fail:{role}")
+    )
+
+
+def backoff(d: StateTransaction, failures: int) -> float:
+    """Return the seconds to wait before the next restart, given the failures within the window: 0 after the first."""
+    if failures <= 1:
+        return 0.0
+    rule = d.job.fault_tolerance.backoff
+    wait = float(rule.initial_seconds)
+    for _ in range(failures - 2):
+        wait *= rule.multiplier
+        if wait >= rule.max_seconds or rule.multiplier == 1:
+            break
+    return min(wait, float(rule.max_seconds))

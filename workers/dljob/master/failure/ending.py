@@ -1,0 +1,138 @@
+"""The end of a job: ranks that finish, the verdict, graceful shutdown, release, and the final phase."""
+
+from __future__ import annotations
+
+from immutables import Map
+
+from dljob.master.start import spares, starting
+from dljob.master.state import hang, limits
+from dljob.master.state.actions import Finish, Release, StopRanks
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import HostPhase, Phase, RankKey, RankPhase, RankState, Verdict
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import every
+
+
+def unfinished(rank: RankState) -> bool:
+    """Whether a rank has yet to end."""
+    return rank.phase is RankPhase.WAITING or rank.phase.live
+
+
+def inhabited(d: StateTransaction, unit: str) -> bool:
+    """Whether a rank that has yet to end lives in a unit."""
+    return any(
+        unfinished(d.ranks[role, rank])
+        for role, group in d.job.plan.units[unit].members
+        for rank in d.facts(role).group_ranks(group)
+    )
+
+
+def process_gone(d: StateTransaction, key: RankKey) -> None:
+    """Mark a rank as without a process and waiting for a new one."""
+    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, pid=0))
+
+
+def role_changed(d: StateTransaction, role: str) -> None:
+    """A rank of a role became ready or ended: roles that wait for it may start, the job may run, or be done."""
+    state = d.roles[role]
+    if state.waiting or state.starting or state.stopping:
+        return
+    done = starting.completed(d, role)
+    if not state.was_ready:
+        d.set_role(role, evolve(state, was_ready=True))
+        _first_ready(d, role)
+    if done:
+        d.note(reasons.ROLE_COMPLETED, role, every(state.succeeded + state.failed, "rank", one="ended", many="ended"))
+        if all(starting.completed(d, driver) for driver in d.job.drivers):
+            end(d, Verdict(ok=True, reason=reasons.COMPLETED, message="all driver roles ended well", at=d.now))
+            return
+        spares.dismiss(d, role)
+        _start_dependents(d, role)
+
+
+def _first_ready(d: StateTransaction, role: str) -> None:
+    facts = d.facts(role)
+    d.note(
+        reasons.ROLE_READY,
+        role,
+        every(facts.plan.replicas, "rank", one="is ready", many="are ready"),
+        seconds=d.now - d.started_at,
+    )
+    if spares.per_node(d):
+        spares.keep(d, role, spares.homes(d, role, range(facts.plan.replicas)))
+    waved = all(d.roles[name].was_ready for name, f in d.job.roles.items() if f.first_wave)
+    if d.running_at is None and waved:
+        d.running_at, d.phase = d.now, Phase.RUNNING
+        d.note(reasons.JOB_RUNNING, "job", "all first roles are ready", seconds=d.now - d.started_at)
+        for name, own in d.job.roles.items():
+            if own.world and (words := hang.crossed(own.plan.comm_timeout_s, d.job.fault_tolerance.hang)):
+                d.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, words)
+    _start_dependents(d, role)
+
+
+def _start_dependents(d: StateTransaction, role: str) -> None:
+    if not d.facts(role).dependents:
+        return
+    starting.start_roles(d)
+    for name in d.facts(role).dependents:
+        if starting.dependencies_met(d, name):
+            starting.start_waiting(d, name)
+
+
+def fail(d: StateTransaction, reason: str, message: str) -> None:
+    """Fail the job: everything is released at once, without grace."""
+    end(d, Verdict(ok=False, reason=reason, message=message, at=d.now), graceful=False)
+
+
+def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None:
+    """Set the verdict, unless there is one: the first stands. Healthy ranks get a grace period to leave."""
+    if d.verdict is not None:
+        return
+    d.phase, d.verdict = Phase.STOPPING, verdict
+    d.incidents = Map()
+    d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
+    if graceful and d.live:
+        kill_at = d.now + limits.GRACE_S + limits.STOP_S
+        d.verdict = evolve(verdict, kill_at=kill_at)
+        d.wake_at(kill_at)
+        _ask_all_to_leave(d, verdict.reason)
+    else:
+        release(d, verdict)
+
+
+def _ask_all_to_leave(d: StateTransaction, reason: str) -> None:
+    for host, state in sorted(d.hosts.items(), key=lambda item: (item[0].role, item[0].index)):
+        if state.phase is HostPhase.READY and host.index >= 0:
+            ranks = d.facts(host.role).ranks_of(host.index)
+            live = tuple(rank for rank in ranks if d.ranks[host.role, rank].phase.live)
+            if live:
+                d.do(StopRanks(host, state.life, live, limits.GRACE_S, reason))
+
+
+def release(d: StateTransaction, verdict: Verdict) -> None:
+    """Order the release of every actor and reservation of the job."""
+    d.verdict = evolve(verdict, kill_at=None, release_at=d.now)
+    d.wake_at(d.now + limits.RELEASE_S)
+    d.do(Release())
+
+
+def rank_left(d: StateTransaction, key: RankKey) -> None:
+    """A rank ended while the job was stopping; after the last one everything is released."""
+    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
+    if not d.live and d.verdict is not None and d.verdict.kill_at is not None:
+        release(d, d.verdict)
+
+
+def released(d: StateTransaction) -> None:
+    """Nothing is left: the job is over."""
+    verdict = d.verdict
+    if d.phase is not Phase.STOPPING or verdict is None or verdict.release_at is None:
+        return
+    for key, rank in d.ranks.items():
+        if rank.phase.live:
+            d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))
+    d.phase = verdict.phase
+    d.ended_at, d.wake = d.now, None
+    d.note(reasons.RELEASED, "job", "nothing of the job is left", seconds=d.now - verdict.release_at)
+    d.do(Finish(verdict.ok, verdict.reason, verdict.message))

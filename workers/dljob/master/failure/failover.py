@@ -1,0 +1,238 @@
+"""Failover: what a failure restarts, when, and what becomes of restarts that were under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dljob.master.failure import attribution, budget, ending, memory, repeats
+from dljob.master.failure.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
+from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.start import spares, starting
+from dljob.master.state import limits
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Failure
+from dljob.master.state.job import STORE
+from dljob.master.state.state import Incident, RankKey, RankPhase
+from dljob.master.state.transaction import NodeDeparture, StateTransaction
+from dljob.master.state.views import HostId, Level, Outcome, Reason
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+_GONE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
+_LEFT = _GONE | {Reason.NODE_FROZEN}
+_VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
+
+
+def failed(
+    d: StateTransaction,
+    role: str,
+    ranks: tuple[int, ...],
+    outcome: Outcome,
+    *,
+    host_lost: bool,
+    begun: bool = True,
+    decided: Restart | None = None,
+    who: str = "",
+) -> None:
+    """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is.
+
+    `begun`: whether any rank of the role had been started since it last waited as a whole. `decided`: what is to be
+    done, where no rule need be asked any more. `who`: what failed, where it was none of them.
+    """
+    first = ranks[0]
+    heard = attribution.attribute_failure(d, role, first, outcome)
+    outcome = heard.outcome
+    cause = describe(who or heard.name, outcome)
+    decision = decided or decide(d, heard, ("", "") if who else repeats.judge(d, heard))
+    if isinstance(decision, Replace):
+        node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
+        if node:
+            reason = outcome.reason or Reason.UNKNOWN
+            d.leaving.setdefault(node, NodeDeparture(reason.value, f"{cause}; {decision.why}", decision.counts))
+            return
+        # It is being moved already.
+        decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
+    if isinstance(decision, Fail):
+        attribution.ends(d, heard, cause)
+        ending.fail(d, decision.reason, f"{cause}; {decision.why}")
+    elif isinstance(decision, Ignore):
+        _ignore(d, role, ranks, f"{cause}; {decision.why}")
+    else:
+        level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
+        _restart(d, heard, ranks, evolve(decision, level=level), who or heard.name)
+
+
+def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+    if d.facts(role).world and not begun and level is not Level.JOB:
+        # Nobody has met yet: only the host that did not come up is made again.
+        return Level.PROCESS
+    return lift(d.facts(role), level, host_lost=host_lost)
+
+
+def begun(d: StateTransaction, role: str) -> bool:
+    """Whether any rank of a role was started since it last waited as a whole."""
+    return d.roles[role].waiting < d.facts(role).plan.replicas
+
+
+def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
+    for rank in ranks:
+        settle(d, (role, rank))
+        old = d.ranks[role, rank]
+        d.set_rank((role, rank), evolve(old, phase=RankPhase.FAILED, incident=0))
+    d.note(reasons.IGNORED, f"{role}/{ranks[0]}", why)
+    ending.role_changed(d, role)
+
+
+def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
+    """Charge a budget, climb while there is none, and begin."""
+    role, outcome = heard.role, heard.outcome
+    reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
+    cause = describe(who, outcome)
+    level = decision.level
+    if outcome.reason in _LEFT and not decision.counts:
+        _give_back(d, heard)
+    if _joined(d, heard):
+        wait = _left_of_backoff(d, role, ranks)
+    else:
+        wait = budget.backoff(d, budget.add(d, f"fail:{role}", heard.node))
+        if decision.counts:
+            charged = charge(d, role, level, cause)
+            if charged is None:
+                return
+            level = charged
+    d.because(_why(d, role, level, decision, wait))
+    fresh = level is not decision.level
+    ended = memory.grow(d, heard)
+    if role in ended and level is Level.PROCESS:
+        level = Level.ROLE_GROUP  # all of the role that live in that unit
+    begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
+    if level is not Level.JOB:
+        memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, heard.name)
+
+
+def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
+    """The rule that restarts, at which level, what that costs, and how long it waits."""
+    most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
+    cost = f"{used} of {counted(most, 'restart')} used within {d.job.fault_tolerance.window_seconds} s"
+    paid = cost if decision.counts else "no budget pays for it"
+    return f"{decision.why} restarts {role} at level {level.value}; {paid}; it waits {wait:.1f} s"
+
+
+def _joined(d: StateTransaction, heard: Failure) -> bool:
+    """Whether a failure is one that is counted already: without this a lost node would eat the whole budget.
+
+    Processes of one node that die together are one. That a node is gone may be heard after its processes, and what was
+    started there since went with it; or after peers, whose errors only tell of it; or after another node, of one rack.
+    """
+    role, host = heard.role, d.facts(heard.role).host_of(heard.rank)
+    since = max(d.ranks[role, heard.rank].since, d.hosts[host].since)
+    if budget.joined(d, role, heard.node, since):
+        return True
+    return heard.outcome.reason in _GONE and any(
+        fault.node == heard.node
+        or (fault.secondary and not fault.root)
+        or (fault.reason == heard.outcome.reason and since < fault.detected)
+        for fault in d.faults
+        if fault.rank.startswith(f"{role}/") and d.now - fault.detected <= limits.JOIN_S
+    )
+
+
+def _give_back(d: StateTransaction, heard: Failure) -> None:
+    """Peers of a node that is lost fail before anybody knows why: what budgets paid for that is given back."""
+    echoes = frozenset(
+        fault.detected
+        for fault in d.faults
+        if fault.rank.startswith(f"{heard.role}/")
+        and fault.recovered is None
+        and d.now - fault.detected <= limits.LEARN_S
+        and ((fault.secondary and not fault.root) or (fault.node == heard.node and fault.reason in _VAGUE))
+    )
+    budget.give_back(d, (heard.role, budget.JOB), echoes)
+
+
+def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
+    """Seconds that ranks have to wait yet for the restart that they are in."""
+    under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
+    return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
+
+
+def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
+    """Take a restart from the budget of a level, or of the next one that has any; None: none has, the job ends."""
+    at = level
+    while not budget.left(d, at, role):
+        larger = next_level(d.facts(role), at)
+        if larger is None:
+            last = at if budget.limit(d, at, role) else level  # a job that has no budget has that of its roles
+            whose = "the job" if last is Level.JOB else role
+            most, window = budget.limit(d, last, role), d.job.fault_tolerance.window_seconds
+            message = f"{cause}; no restarts are left: {most} of {whose} within {window} s"
+            ending.fail(d, reasons.BUDGET_EXHAUSTED, message)
+            return None
+        at = larger
+    if at is not level:
+        allowed = counted(budget.limit(d, level, role), "restart")
+        used = f"the budget of {allowed} of {role} within {d.job.fault_tolerance.window_seconds} s is used up"
+        d.note(reasons.ESCALATED, role, f"{used}: restarting at level {at.value}", level=at.value)
+    budget.add(d, budget.key(at, role))
+    return at
+
+
+def timed_out(d: StateTransaction, incident: Incident) -> None:
+    """A restart did not finish in time: the next level is tried."""
+    role = incident.role or incident.members[0][0]
+    pending = [f"{r}/{n}" for r, n in incident.members if _is_pending(d, (r, n))]
+    cause = (
+        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready {limits.RESTART_S:.0f} s after"
+    )
+    cause = f"{cause} a restart at level {incident.level.value} ({', '.join(pending[:3])})"
+    larger = next_level(d.facts(role), incident.level)
+    if larger is None:
+        ending.fail(d, reasons.RESTART_TIMED_OUT, cause)
+        return
+    level = charge(d, role, larger, cause)
+    if level is not None:
+        d.note(reasons.ESCALATED, incident.target, cause, level=level.value)
+        ranks = tuple(rank for name, rank in incident.members if name == role)
+        begin(d, RestartOrder(level, role, ranks, incident.reason, cause, fresh=True))
+
+
+def _is_pending(d: StateTransaction, key: RankKey) -> bool:
+    return d.ranks[key].phase in (RankPhase.WAITING, RankPhase.STARTING, RankPhase.STOPPING)
+
+
+def settle(d: StateTransaction, key: RankKey) -> None:
+    """A rank is done with its restart; the restart is over when this was the last one."""
+    number = d.ranks[key].incident
+    incident = d.incidents.get(number)
+    if incident is None:
+        return
+    incident = evolve(incident, pending=incident.pending - 1)
+    if incident.pending:
+        d.incidents = d.incidents.set(number, incident)
+        return
+    d.incidents = d.incidents.delete(number)
+    d.recover_faults(incident.faults)
+    seconds = d.now - incident.detected
+    count = len(incident.members)
+    message = f"{counted(count, 'rank')} ready again {seconds:.2f} s after the failure"
+    d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=seconds)
+    if spares.per_node(d):
+        _keep_spares(d, incident.members)
+
+
+def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
+    ranks: dict[str, list[int]] = {}
+    for role, rank in members:
+        ranks.setdefault(role, []).append(rank)
+    for role in sorted(ranks):
+        if starting.completed(d, role):
+            continue  # of a restart of the job it may have ended before the others were ready
+        spares.keep(d, role, spares.homes(d, role, ranks[role]))
+
+
+def store_lost(d: StateTransaction, role: str, outcome: Outcome) -> None:
+    """The host of a torch store, or of a SubMaster, is gone: the world meets again on a new one."""
+    unfinished = [r for r in range(d.facts(role).plan.replicas) if ending.unfinished(d.ranks[role, r])]
+    if unfinished:
+        store = str(HostId(role, STORE))
+        failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)

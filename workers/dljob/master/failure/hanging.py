@@ -1,0 +1,53 @@
+"""A rank that was found to stand still, or to be slow: what is done about it, by the rules."""
+
+from __future__ import annotations
+
+from dljob.master.failure import ending, failover, policy
+from dljob.master.failure.policy import Restart, own_level
+from dljob.master.failure.restart import kill
+from dljob.master.state.events import HangFound
+from dljob.master.state.state import RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Clue, Level, Outcome, Reason
+from dljob.telemetry import reasons
+from dljob.telemetry.evidence import Source
+
+
+def found(d: StateTransaction, event: HangFound) -> None:
+    """Restart the rank as a failed one, at the level of its role, unless a rule or the job's policy says otherwise."""
+    rank = d.ranks.get((event.role, event.rank))
+    if not d.phase.active or rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.READY:
+        return
+    slow = event.kind == Reason.STRAGGLER.value
+    outcome = _outcome(event)
+    target = event.role if event.whole else f"{event.role}/{event.rank}"
+    stacks = f"; stacks: {event.stacks}" if event.stacks else ""
+    d.note(reasons.STRAGGLER_FOUND if slow else reasons.HANG_FOUND, target, f"{event.why}{stacks}")
+    rule = policy.rule_for(d, event.role, outcome)
+    asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
+    if (rule is not None and rule.action == "Ignore") or (slow and not asked_for):
+        return
+    if not slow and not asked_for and d.job.fault_tolerance.hang.action != "Restart":
+        return
+    facts = d.facts(event.role)
+    live = tuple(r for r in range(facts.plan.replicas) if d.ranks[event.role, r].phase is RankPhase.READY)
+    ranks = live if event.whole else (event.rank,)
+    decided = None
+    if event.whole and rule is None and facts.plan.restart_level != "Never":
+        decided = Restart(_whole(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
+    if facts.ranks_per_host == 1:
+        for one in ranks:  # it can do nothing that it is asked for, and its peers may wait until it is gone
+            kill(d, facts.host_of(one))
+            ending.process_gone(d, (event.role, one))
+    failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
+
+
+def _outcome(event: HangFound) -> Outcome:
+    slow = event.kind == Reason.STRAGGLER.value
+    seen = Clue(Source.MONITOR, f"{'straggler' if slow else 'hang'}: {event.why}")
+    stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
+    return Outcome(ok=False, reason=Reason(event.kind), message=event.why, clues=(seen, *stacks))
+
+
+def _whole(level: Level) -> Level:
+    return level if level is Level.JOB else Level.ROLE

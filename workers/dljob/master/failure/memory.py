@@ -1,0 +1,151 @@
+"""More memory for who was ended for want of it: its unit is given back, and asked for anew with more.
+
+Only what somebody else ended for memory counts: the kernel, a control group, Kubernetes, Ray's monitor. What an
+exception tells of, of a device's memory or the machine's, no larger reservation mends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dljob.master.failure import ending
+from dljob.master.failure.policy import lift, own_level
+from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.start.assign import Assignment, Refusal, assign
+from dljob.master.start.reservations import left, reserve, taken, unit_hosts
+from dljob.master.state import causes, limits, memory_overrides
+from dljob.master.state.actions import Unreserve
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Failure, FaultRecord
+from dljob.master.state.memory_overrides import Given
+from dljob.master.state.state import RankPhase, UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Outcome, Reason
+from dljob.plan.model import GRAIN, Amount, Unit
+from dljob.spec.model import OutOfMemory
+from dljob.spec.quantity import parse_factor, parse_memory, show_memory
+from dljob.telemetry import reasons
+
+_MEBIBYTE: Amount = 2**20 * GRAIN
+
+Ended = Mapping[str, tuple[int, ...]]
+"""Ranks that lived in a unit which was given back, by role."""
+
+
+def grow(d: StateTransaction, heard: Failure) -> Ended:
+    """Give more to the unit of a rank that is about to be restarted; gives who else was ended for that."""
+    if not heard.secondary and _starved(heard.outcome):
+        return _more(d, heard.role, heard.rank)
+    return {}
+
+
+def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
+    """Start those again that were ended for a rank's sake: no failure, so no budget pays and nobody waits."""
+    for role, ranks in ended.items():
+        level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
+        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} comes back with more memory"))
+
+
+def learned(d: StateTransaction) -> None:
+    """The same where it became known only after the restart, as far as that was the last one: it starts once more."""
+    if d.faults is d.base.faults or not d.seats:
+        return
+    before = {fault.id: _hungry(fault) for fault in d.base.faults}
+    for fault in d.faults:
+        if d.ending or before.get(fault.id, True) or not _hungry(fault):
+            continue
+        role, _, rank = fault.rank.partition("/")
+        own = d.ranks[role, int(rank)]
+        if own.incarnation <= fault.incarnation + 1 and ending.unfinished(own):
+            follow(d, _more(d, role, int(rank)), fault.rank)
+
+
+def _hungry(fault: FaultRecord) -> bool:
+    return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
+
+
+def _starved(outcome: Outcome) -> bool:
+    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
+
+
+def _unit(d: StateTransaction, role: str, rank: int) -> str:
+    facts = d.facts(role)
+    return facts.unit_of(facts.host_of(rank))
+
+
+def _together(d: StateTransaction, name: str, unit: str) -> bool:
+    """Whether another rank of its unit fell for the same reason just before: once more memory is for both."""
+    for other in d.faults:
+        if _hungry(other) and other.rank != name and d.now - other.detected <= limits.JOIN_S:
+            role, _, rank = other.rank.partition("/")
+            if _unit(d, role, int(rank)) == unit:
+                return True
+    return False
+
+
+def _more(d: StateTransaction, role: str, rank: int) -> Ended:
+    name, unit, plan = f"{role}/{rank}", _unit(d, role, rank), d.job.plan
+    policy = memory_overrides.policy_of(d.job, role)
+    if policy is None or _together(d, name, unit):
+        return {}
+    now = memory_overrides.given(d.grants, unit)
+    has = dict(now).get(role, memory_overrides.memory_of(plan, role))
+    more = raised(has, policy)
+    if more <= has:
+        d.note(
+            reasons.MEMORY_INCREASE_SKIPPED, name, f"memory stays {show_memory(has)} after OOMKilled: that is maxMemory"
+        )
+        return {}
+    wanted = max(more, d.grants.wanted.get(role, 0))
+    d.grants = evolve(d.grants, wanted=d.grants.wanted.set(role, wanted))
+    words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
+    then = tuple(sorted({**dict(now), role: more}.items()))
+    if d.units[unit].phase is UnitPhase.LOST:
+        d.grants = memory_overrides.with_given(d.grants, unit, then)  # it looks for a place anyhow
+        d.note(reasons.MEMORY_RAISED, name, words)
+        return {}
+    found = _place(d, unit, memory_overrides.unit_of(plan, unit, then))
+    if isinstance(found, Refusal):
+        why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
+        d.note(reasons.MEMORY_INCREASE_SKIPPED, name, f"{words}: {why}")
+        return {}
+    d.note(reasons.MEMORY_RAISED, name, words)
+    return _renew(d, unit, then, found)
+
+
+def raised(amount: Amount, policy: OutOfMemory) -> Amount:
+    """So much more, in whole MiB, and no more than the most."""
+    more = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
+    return min(more, parse_memory(policy.max_memory))
+
+
+def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
+    """Where a unit can be with more: where it is, if it can."""
+    own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
+    holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
+    rooms = [
+        left(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
+        for node in d.nodes
+        if node.id not in barred
+    ]
+    others = [held for held in taken(d) if held.unit.name != name]
+    here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
+    return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
+
+
+def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
+    """Ask for a unit anew. Who lives in it is ended, and starts again once it is held."""
+    d.grants = memory_overrides.with_given(d.grants, name, given)
+    d.do(Unreserve(name, d.units[name].token))
+    d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))
+    lost: dict[str, tuple[int, ...]] = {}
+    for host in unit_hosts(d, name):
+        kill(d, host)
+        for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
+            phase = d.ranks[host.role, rank].phase
+            if phase.live:
+                ending.process_gone(d, (host.role, rank))
+            if phase in (RankPhase.STARTING, RankPhase.READY):
+                lost[host.role] = (*lost.get(host.role, ()), rank)
+    reserve(d, dict(found.nodes))
+    return lost

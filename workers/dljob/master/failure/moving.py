@@ -1,0 +1,84 @@
+"""Giving units up: those of a node that is left, and those that go to another domain with what was lost of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dljob.master.failure import ending
+from dljob.master.failure.policy import lift, own_level
+from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.start import starting
+from dljob.master.start.assign import Assignment, assign
+from dljob.master.start.reservations import taken, unit_hosts
+from dljob.master.state import memory_overrides
+from dljob.master.state.actions import Unreserve
+from dljob.master.state.state import UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId, Reason
+from dljob.telemetry import reasons
+
+
+def give_up(d: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
+    """Give up units, and end who lives there; gives the ranks of each role that had yet to end."""
+    lost: dict[str, list[int]] = {}
+    for name in names:
+        unit = d.units[name]
+        d.do(Unreserve(name, unit.token))
+        d.set_unit(name, UnitState(UnitPhase.LOST, unit.token, ""))
+        for host in unit_hosts(d, name):
+            kill(d, host)
+            _collect(d, host, lost)
+    return lost
+
+
+def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> None:
+    """Add the unfinished ranks of a host to what its role lost; one that has not begun loses none."""
+    has = host.index >= 0 and not starting.ahead(d, host.role)
+    ranks = d.facts(host.role).ranks_of(host.index) if has else ()
+    for rank in ranks:
+        if ending.unfinished(d.ranks[host.role, rank]):
+            ending.process_gone(d, (host.role, rank))
+            lost.setdefault(host.role, []).append(rank)
+
+
+def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:
+    """Where units go that have no room in their domain: to another one, and all other units of their roles with them.
+
+    None where no domain has room for all of a role: what is held stays, and what was lost waits.
+    """
+    table = d.job.plan.units
+    concerned = {table[name].series for name in names if table[name].topology_key}
+    held = {name: series for name, own in d.units.items() if own.node and (series := table[name].series) in concerned}
+    if not held or not d.seats:
+        return None
+    each = [frozenset([series]) for series in sorted(set(held.values()))]
+    for series in (*each, frozenset(held.values())) if len(each) > 1 else each:
+        found = _try(d, names, {name for name, own in held.items() if own in series}, excluded)
+        if found is not None:
+            return found
+    return None
+
+
+def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: frozenset[str]) -> Assignment | None:
+    """The same for these units that are held, which leave their nodes where there is room for all elsewhere."""
+    units = memory_overrides.units_of(d.job.plan, d.grants, sorted({*names, *held}))
+    stay = [own for own in taken(d) if own.unit.name not in held]
+    found = assign(units, d.nodes, excluded=excluded, taken=stay)
+    if not isinstance(found, Assignment):
+        return None
+    series = ", ".join(sorted({d.job.plan.units[name].series for name in held}))
+    others = f"{len(held)} other unit{'s go' if len(held) > 1 else ' goes'}"
+    why = f"what {series} lost has no room left in its domain: {others} to another one with it"
+    d.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, why)
+    _begin(d, give_up(d, sorted(held)), why)
+    return found
+
+
+def _begin(d: StateTransaction, lost: Mapping[str, list[int]], why: str) -> None:
+    """Restart who had to leave, as one with the restart for what was lost: no budget pays for it a second time."""
+    for role in d.job.roles:
+        if lost.get(role):
+            level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
+            under_way = [own.due for own in d.incidents.values() if own.role in ("", role) and not own.launched]
+            wait = max([0.0, *(due - d.now for due in under_way)])
+            begin(d, RestartOrder(level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, anew=True))

@@ -1,0 +1,120 @@
+"""Failures that repeat: one rule for exceptions, exit codes and signals decides that no restart would mend them.
+
+The job ends at the same end twice in a row of a rank (of a torch world: of any of its ranks) with no progress between
+and nobody else to blame. A SIGKILL or SIGTERM may come from anybody, so it counts only where both lives ended before
+they were ready; but three lives in a row that each ended soon after their start are a crash loop, whoever sent it.
+Progress is a higher step of any role, a committed checkpoint, or an hour ready.
+"""
+
+from __future__ import annotations
+
+from dljob.master.state import causes, limits, memory_overrides
+from dljob.master.state.faults import Failure
+from dljob.master.state.state import ErrorMemory, RankKey
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Outcome, Reason
+from dljob.telemetry import reasons
+
+CRASH_LOOP_LIVES = 3
+CRASH_LOOP_S = 30.0
+"""A life of a crash loop ends within this time of its start."""
+SETTLED_S = 3600.0
+"""A rank that was ready for so long made progress, whatever it told."""
+_FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
+"""Exit codes of a process that somebody may have ended; None: nobody could learn it."""
+_OTHERS = frozenset(
+    {
+        *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
+        *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER),
+    }
+)
+"""Reasons that blame a machine, a peer or a monitor."""
+_PEER_ERRORS = frozenset(
+    {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
+)
+_PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken pipe")
+
+
+def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[str, str]:
+    """The reason to end the job at a failure, and why in words; empty: it may be restarted. Remembers the failure.
+
+    `late`: the rank was started again before its end was told.
+    """
+    outcome = heard.outcome
+    if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
+        return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
+    if heard.secondary or heard.ordered or _blames_peer(outcome):
+        return "", ""
+    key: RankKey = (heard.role, -1 if d.facts(heard.role).world else heard.rank)
+    last, own = d.errors.get(key), d.ranks[heard.role, heard.rank]
+    if outcome.reason in _OTHERS or (outcome.reason is Reason.UNKNOWN and outcome.error_type):
+        d.errors = d.errors.delete(key) if last else d.errors
+        return "", ""
+    began = d.now - limits.JOIN_S if late else own.since
+    if (began == 0.0 and not late) or (last is not None and began < last.at):
+        return "", ""  # it had no process, or its life is one whose end is remembered already
+    ready = late or own.ready_at > 0.0
+    progressed = _progressed(d, last, outcome, began, own.ready_at)
+    short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, heard)
+    short_lives = (last.short_lives if last and short else 0) + short
+    memory = ErrorMemory(outcome.error_type, outcome.frame, outcome.step, outcome.code, d.now, ready, short_lives)
+    d.errors = d.errors.set(key, memory)
+    if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
+        return reasons.USER_ERROR_REPEATS, f"{_what(outcome)} twice, with no progress between{_proviso(outcome)}"
+    if short_lives >= CRASH_LOOP_LIVES:
+        words = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
+        return reasons.CRASH_LOOP, f"a crash loop: {words}"
+    return "", ""
+
+
+def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
+    """Whether two ends are the same, and of the process' own making."""
+    if (last.error_type, last.frame) != (new.error_type, new.frame):
+        return False
+    if new.error_type and new.error_type != "SystemExit":
+        return True
+    sent = not new.error_type and new.code in _FROM_OUTSIDE
+    return last.code == new.code and not (sent and (last.ready or new.ready))
+
+
+def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float) -> bool:
+    """Whether the job got on since the last end, or, at the first one, in the life that ended."""
+    since = began if last is None else last.at
+    before = None if last is None else last.step
+    return (
+        (outcome.step is not None and (before is None or outcome.step > before))
+        or (outcome.advanced is not None and outcome.advanced > since)
+        or (ready_at > 0.0 and d.now - ready_at >= SETTLED_S)
+        or any(saves.last is not None and saves.last.at > since for saves in d.saves.values())
+    )
+
+
+def _grows(d: StateTransaction, heard: Failure) -> bool:
+    """Whether the next life is given more memory: then it is no repetition."""
+    return _kernels(heard.outcome) and memory_overrides.policy_of(d.job, heard.role) is not None
+
+
+def _kernels(outcome: Outcome) -> bool:
+    """Whether the kernel, the kubelet or Ray ended the process for its memory."""
+    return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
+
+
+def _what(outcome: Outcome) -> str:
+    if outcome.error_type and outcome.error_type != "SystemExit":
+        return "the same error at the same place"
+    if outcome.code is None:
+        return "the same end"
+    return f"the same signal {outcome.code - 128}" if outcome.code > 128 else f"the same exit code {outcome.code}"
+
+
+def _proviso(outcome: Outcome) -> str:
+    sent = not outcome.error_type and outcome.code in _FROM_OUTSIDE
+    return ", both before it was ready" if sent else ""
+
+
+def _blames_peer(outcome: Outcome) -> bool:
+    """Whether the error only says that another process of the world went away."""
+    text = outcome.message.lower()
+    return outcome.error_type in _PEER_ERRORS or (
+        bool(outcome.error_type) and any(words in text for words in _PEER_WORDS)
+    )

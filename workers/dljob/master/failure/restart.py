@@ -1,0 +1,319 @@
+"""Carrying out a restart: choose its members, take them down, and start them again after the backoff."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from dljob.master.failure import attribution
+from dljob.master.start import starting
+from dljob.master.state import limits
+from dljob.master.state.actions import KillHost, LeaveGroup, StopRanks
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Failure
+from dljob.master.state.job import STORE
+from dljob.master.state.state import HostPhase, Incident, JobState, RankKey, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId, Level, Reason
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+GATHER_S = 2 * limits.LEAVE_S
+"""Deadline after which the remaining ranks restart even if no new world size was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOrder:
+    """A restart to begin. `ranks` failed (or are meant by a command); the level says who goes with them."""
+
+    level: Level
+    role: str
+    ranks: tuple[int, ...]
+    reason: str
+    cause: str
+    wait: float = 0.0
+    """Seconds of backoff."""
+    fresh: bool = False
+    """Replace hosts whose process lives as well."""
+    heard: Failure | None = None
+    """The failure that it is for."""
+    leaving: tuple[RankKey, ...] = ()
+    """Ranks that the role has no more."""
+    anew: bool = False
+    """It is the restart that is under way, with others in it: no new fault, and counted already."""
+    gathers: bool = False
+    """Nobody starts before it is ordered anew: with how many ranks is decided when all have left."""
+
+
+def begin(d: StateTransaction, order: RestartOrder) -> None:
+    """Take down the members of a restart, and start them again at once or after the backoff."""
+    if order.level is not Level.JOB and starting.ahead(d, order.role):
+        return  # of another size now, it starts so when its turn comes
+    members = _members(d, order)
+    fresh = order.fresh or order.level is Level.JOB
+    number = d.next_serial()
+    target = _target(d, order)
+    fault = () if order.anew else (d.add_fault(order.level, order.reason, target, order.cause),)
+    follows = attribution.record_fault(d, fault[0], order.heard) if fault else ""
+    later = _later_ranks(d) if order.level is Level.JOB else ()
+    # Members leave the incidents they were in: a rank counts as pending in one incident alone.
+    inherited = _take_over(d, (*members, *later, *order.leaving))
+    if order.level is Level.JOB:
+        _reset_roles(d, later)
+    elif len(members) == d.facts(order.role).plan.replicas:
+        starting.new_life(d, order.role)
+    due = d.now + (GATHER_S if order.gathers else order.wait)
+    d.incidents = d.incidents.set(
+        number,
+        Incident(
+            level=order.level,
+            role="" if order.level is Level.JOB else order.role,
+            target=target,
+            reason=order.reason,
+            members=members,
+            pending=len(members),
+            detected=d.now,
+            due=due,
+            deadline=due + limits.RESTART_S,
+            fresh=fresh,
+            faults=(*inherited, *fault),
+        ),
+    )
+    if not order.anew:
+        d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
+    wait = f" in {order.wait:g} s" if order.wait else ""
+    d.note(
+        reasons.RESTARTING,
+        target,
+        f"{order.cause}{follows}; restarting {counted(len(members), 'rank')}{wait}",
+        level=order.level.value,
+    )
+    # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
+    _hold(d, d.incidents[number], 1)
+    with d.many():
+        _take_down(d, number, _staying(d, order, members))
+    if due > d.now:
+        d.wake_at(due)
+    else:
+        launch(d, number)
+
+
+def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
+    """Who is restarted. At job level, roles that wait for another to complete come later, on their own."""
+    facts = d.facts(order.role)
+    if order.level is Level.PROCESS:
+        return tuple((order.role, rank) for rank in order.ranks)
+    if order.level is Level.ROLE_GROUP:
+        groups = sorted({rank // facts.plan.group_size for rank in order.ranks})
+        return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
+    if order.level in (Level.IN_PROCESS, Level.ROLE):
+        return tuple((order.role, rank) for rank in range(facts.plan.replicas))
+    return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in range(f.plan.replicas))
+
+
+def _target(d: StateTransaction, order: RestartOrder) -> str:
+    if order.level is Level.JOB:
+        return "job"
+    plan = d.facts(order.role).plan
+    whole = order.level in (Level.IN_PROCESS, Level.ROLE) or (order.level is Level.ROLE_GROUP and plan.groups == 1)
+    return order.role if whole else f"{order.role}/{order.ranks[0]}"
+
+
+def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
+    """Take members out of their present incidents; return the faults of the incidents that end by that."""
+    leaving = Counter(d.ranks[key].incident for key in members)
+    inherited: list[int] = []
+    for number in sorted(leaving):
+        incident = d.incidents.get(number)
+        if incident is None:
+            continue
+        pending = incident.pending - leaving[number]
+        if pending:
+            d.incidents = d.incidents.set(number, evolve(incident, pending=pending))
+            continue
+        d.incidents = d.incidents.delete(number)
+        inherited.extend(incident.faults)
+        if not incident.launched:
+            _hold(d, incident, -1)
+    return tuple(inherited)
+
+
+def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
+    """Ranks of roles that wait for another to complete."""
+    return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))
+
+
+def _reset_roles(d: StateTransaction, later: tuple[RankKey, ...]) -> None:
+    """A job that restarts starts its roles in order again, also those that the restart does not wait for."""
+    for name, facts in d.job.roles.items():
+        d.set_role(name, evolve(d.roles[name], spawned=False, was_ready=False))
+        for host in () if facts.first_wave else facts.hosts():
+            kill(d, host)
+    for key in later:
+        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, incident=0, pid=0))
+
+
+def _hold(d: StateTransaction, incident: Incident, change: int) -> None:
+    for role in sorted({role for role, _ in incident.members}):
+        state = d.roles[role]
+        d.set_role(role, evolve(state, hold=state.hold + change))
+
+
+def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
+    """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
+
+    An error that only tells of a lost peer is no failure of the process itself; a rank that ended well is finished.
+    """
+    if order.level is not Level.IN_PROCESS or order.fresh:
+        return frozenset()
+    failed = () if order.heard is not None and order.heard.secondary else order.ranks
+    return frozenset(
+        key
+        for key in members
+        if (phase := d.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed)
+    )
+
+
+def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) -> None:
+    """End the members' processes: a host that only has to start its ranks anew keeps its own."""
+    incident = d.incidents[number]
+    hosts: dict[HostId, list[int]] = {}
+    for role, rank in incident.members:
+        hosts.setdefault(d.facts(role).host_of(rank), []).append(rank)
+    stopping = False
+    for host, ranks in hosts.items():
+        keep = d.facts(host.role).ranks_per_host > 1 and not incident.fresh
+        if keep and d.hosts[host].phase is HostPhase.READY:
+            stopping = _stop(d, host, ranks, number) or stopping
+        elif (host.role, ranks[0]) in staying and d.hosts[host].phase is HostPhase.READY:
+            stopping = _leave(d, host, ranks[0], number) or stopping
+        else:
+            kill(d, host)
+            for rank in ranks:
+                _wait(d, (host.role, rank), number)
+    for role in sorted({role for role, _ in incident.members}):
+        if d.facts(role).world and incident.fresh:
+            kill(d, HostId(role, STORE))
+    if stopping:
+        within = limits.LEAVE_S if staying else limits.STOP_S + _grace(incident.reason)
+        stop_by = d.now + within
+        d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
+        d.wake_at(stop_by)
+
+
+def _wait(d: StateTransaction, key: RankKey, number: int) -> None:
+    reason = d.incidents[number].reason
+    old = d.ranks[key]
+    d.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
+
+
+def _stop(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
+    """Ask the live ranks of a host to end; return whether there were any."""
+    live: list[int] = []
+    for rank in ranks:
+        old = d.ranks[host.role, rank]
+        if old.phase.live:
+            reason = d.incidents[number].reason
+            stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
+            d.set_rank((host.role, rank), stopping)
+            live.append(rank)
+        else:
+            _wait(d, (host.role, rank), number)
+    if live:
+        d.do(stop_ranks(d, host, tuple(live)))
+    return bool(live)
+
+
+def stop_ranks(d: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+    """The order that ends ranks of a host which will start them again, in their present incarnations."""
+    incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
+    grace = _grace(d.ranks[host.role, ranks[0]].restart_reason)
+    return StopRanks(host, d.hosts[host].life, ranks, grace, "restart", incarnations)
+
+
+def _grace(reason: str) -> float:
+    """How long ranks that run scripts have to end after SIGTERM. Those that hang would not see it, and get nothing."""
+    return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
+
+
+def _leave(d: StateTransaction, host: HostId, rank: int, number: int) -> bool:
+    """Ask the rank of a host to leave its torch group; return whether the answer is still awaited."""
+    old = d.ranks[host.role, rank]
+    if not old.phase.live:
+        _wait(d, (host.role, rank), number)
+        return False
+    reason = d.incidents[number].reason
+    d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason))
+    d.do(leave_group(d, host, rank))
+    return True
+
+
+def leave_group(d: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
+    """The order that takes a rank out of its torch group, in its present incarnation."""
+    own, state = d.ranks[host.role, rank], d.hosts[host]
+    sizing = d.sizes.get(host.role)
+    parts = sizing is not None and sizing.parting and rank >= sizing.target
+    return LeaveGroup(host, state.life, state.actor, rank, own.incarnation, own.restart_reason, parts)
+
+
+def kill(d: StateTransaction, host: HostId) -> None:
+    """End a host's process by every means, if it has one."""
+    state = d.hosts[host]
+    if state.phase is not HostPhase.DOWN:
+        d.set_host(host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
+        d.do(KillHost(host, state.life, state.actor))
+
+
+def launch(d: StateTransaction, number: int) -> None:
+    """The backoff is over: start what is down."""
+    incident = evolve(d.incidents[number], launched=True)
+    d.incidents = d.incidents.set(number, incident)
+    d.wake_at(incident.deadline)
+    _hold(d, incident, -1)
+    d.touched.ranks.update(incident.members)
+    if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
+        # One of the job that waits starts its roles itself. One that lost all its members to others left that to them.
+        starting.start_roles(d)
+    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
+    for role in sorted({role for role, _ in incident.members}):
+        if d.facts(role).world:
+            starting.ensure_host(d, HostId(role, STORE))
+    with d.many():
+        for host in hosts:
+            if d.hosts[host].phase is HostPhase.READY:
+                starting.try_start(d, host)
+            else:
+                starting.ensure_host(d, host)
+
+
+def stop_overdue(d: StateTransaction, number: int) -> None:
+    """Kill and respawn the hosts that did not end their ranks in time; their other live ranks join the restart."""
+    incident = evolve(d.incidents[number], stop_by=None)
+    d.incidents = d.incidents.set(number, incident)
+    late = [key for key in incident.members if _is_stopping(d, key, number)]
+    hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in late)
+    for host in hosts:
+        kill(d, host)
+        for rank in d.facts(host.role).ranks_of(host.index):
+            _swept_along(d, (host.role, rank), number)
+    for host in hosts:
+        starting.ensure_host(d, host)
+
+
+def _swept_along(d: StateTransaction, key: RankKey, number: int) -> None:
+    """A rank whose host was killed for another's sake joins that restart, unless it is in one already."""
+    rank = d.ranks[key]
+    if not rank.phase.live:
+        return
+    if rank.incident in d.incidents:
+        _wait(d, key, rank.incident)
+        return
+    incident = d.incidents[number]
+    joined = evolve(incident, members=(*incident.members, key), pending=incident.pending + 1)
+    d.incidents = d.incidents.set(number, joined)
+    _wait(d, key, number)
+
+
+def _is_stopping(d: StateTransaction, key: RankKey, number: int) -> bool:
+    rank = d.ranks[key]
+    return rank.incident == number and rank.phase is RankPhase.STOPPING

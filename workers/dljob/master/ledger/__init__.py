@@ -1,0 +1,1 @@
+"""Goodput: `rules` says which time counts as productive, `view` shows the sums."""

@@ -1,0 +1,160 @@
+"""Which account a rank is in, from the state alone; and the booking of what an event changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dljob.master.state import ledger
+from dljob.master.state.events import Event, HangFound, HostLost, NodeFrozen, NodesSeen
+from dljob.master.state.job import RoleFacts
+from dljob.master.state.ledger import Account, Move, RankKey
+from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, RankState, RoleState, SpareState, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId, Reason
+
+Signs = dict[HostId | str, float]
+"""Host, or node -> when it gave its last sign of life (unix seconds)."""
+
+
+def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
+    """The account that a rank is in; None: its role has it no more."""
+    own, facts = s.ranks[key], s.job.roles[key[0]]
+    phase = own.phase
+    if phase is RankPhase.ABSENT:
+        return None
+    if s.verdict is not None:
+        return Account.IDLE
+    if phase is RankPhase.READY:
+        return _ready(s.roles[key[0]], facts, own)
+    if phase is RankPhase.STARTING:
+        return Account.INIT
+    if phase is not RankPhase.WAITING and phase is not RankPhase.STOPPING:
+        return Account.IDLE
+    if not s.seats:
+        return Account.QUEUE if s.phase is Phase.PENDING else Account.SCHEDULE
+    incident = s.incidents.get(own.incident)
+    if incident is not None and not incident.launched:
+        return Account.DECIDE
+    if phase is RankPhase.STOPPING:
+        return Account.REPLACE
+    return _waiting(s, facts, own, facts.host_of(key[1]))
+
+
+def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
+    """The account of a rank that is up."""
+    if facts.world and not _all_in(role):
+        return Account.RENDEZVOUS
+    if own.goal is None:
+        return Account.PRODUCTIVE
+    return Account.RECOMPUTE if own.stepped else Account.INIT
+
+
+def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, host: HostId) -> Account:
+    """The account of a rank of an admitted job that shall have a process, and has none."""
+    begins = Account.REPLACE if own.incarnation or own.incident else Account.INIT
+    if s.units[facts.unit_of(host)].phase is not UnitPhase.HELD:
+        return Account.SCHEDULE
+    if not s.roles[host.role].spawned:
+        return Account.WAIT
+    if s.hosts[host].phase is not HostPhase.READY:
+        return begins
+    if not all(_met(s, other, kind) for other, kind in facts.plan.depends_on):
+        return Account.WAIT
+    return Account.RENDEZVOUS if facts.world else begins
+
+
+def _met(s: JobState | StateTransaction, other: str, kind: str) -> bool:
+    role = s.roles[other]
+    return _completed(role, s.job.roles[other]) or (kind == "Ready" and role.was_ready)
+
+
+def _completed(role: RoleState, facts: RoleFacts) -> bool:
+    return role.succeeded + role.failed == facts.plan.replicas
+
+
+def _all_in(role: RoleState) -> bool:
+    """Whether no rank of a torch world is still to come."""
+    return not (role.waiting or role.starting or role.stopping)
+
+
+def micros(s: JobState | StateTransaction, at: float) -> int:
+    """Unix seconds as microseconds since the job's start."""
+    return round((at - s.started_at) * 1e6)
+
+
+def settle(d: StateTransaction, event: Event) -> None:
+    """Book what this transition changed."""
+    spares = _spares(d) if d.touched.spares else {}
+    clocks, signs = d.ledger.clocks, _signs(d, event)
+    moves: list[Move] = []
+    for key in _keys(d):
+        account, was = account_of(d, key), clocks.get(key)
+        if (was and was[0]) is not account:
+            moves.append(Move(key, account, _lost(d, key, signs) if signs else None))
+    if moves or spares:
+        d.ledger = ledger.booked(d.ledger, moves, spares, micros(d, d.now))
+
+
+def _keys(d: StateTransaction) -> set[RankKey]:
+    """The ranks whose account this transition may have changed."""
+    base = d.base
+    ends = d.verdict is not None and base.verdict is None
+    if ends or bool(d.seats) != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
+        return set(d.ranks)
+    keys = d.touched.ranks
+    for name in d.touched.roles.union(role for role, _ in keys):
+        old, new, facts = base.roles[name], d.roles[name], d.job.roles[name]
+        if old.spawned != new.spawned or (facts.world and _all_in(old) != _all_in(new)):
+            keys = keys | _ranks(facts)
+        if facts.dependents and _allows(old, facts) != _allows(new, facts):
+            keys = keys.union(*(_ranks(d.job.roles[other]) for other in facts.dependents))
+    return keys
+
+
+def _allows(role: RoleState, facts: RoleFacts) -> tuple[bool, bool]:
+    """What roles that wait for this one look at."""
+    return role.was_ready, _completed(role, facts)
+
+
+def _ranks(facts: RoleFacts) -> set[RankKey]:
+    return {(facts.plan.name, rank) for rank in range(facts.plan.replicas)}
+
+
+def _spares(d: StateTransaction) -> dict[str, int]:
+    """By how many the spare processes of each role became more."""
+    change = Counter[str]()
+    for key in d.touched.spares:
+        change[key[0]] += _alive(d.spares.get(key)) - _alive(d.base.spares.get(key))
+    return {role: number for role, number in change.items() if number}
+
+
+def _alive(spare: SpareState | None) -> bool:
+    return spare is not None and spare.phase.alive
+
+
+def _signs(d: StateTransaction, event: Event) -> Signs:
+    """What an event knows of last signs of life."""
+    if isinstance(event, HostLost):
+        if event.seen is None:
+            return {}
+        own = d.base.hosts.get(event.host) if event.outcome.reason is Reason.NODE_LOST else None
+        return {event.host: event.seen, **({own.node: event.seen} if own else {})}
+    if isinstance(event, NodeFrozen):
+        return {event.node: d.now - event.silent_s}
+    if isinstance(event, HangFound):
+        facts = d.job.roles.get(event.role)
+        if facts is None:
+            return {}
+        still = facts.world or event.whole  # its peers wait for it
+        hosts = facts.hosts() if still else (facts.host_of(event.rank),)
+        return dict.fromkeys(hosts, d.now - event.silent_s)
+    return dict(event.silent) if isinstance(event, NodesSeen) else {}
+
+
+def _lost(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
+    """When a rank whose host or node is lost by this event was last known to live."""
+    host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
+    if before is None or not before.phase.live:
+        return None
+    sign = signs.get(host, signs.get(d.base.hosts[host].node))
+    return None if sign is None else micros(d, sign)

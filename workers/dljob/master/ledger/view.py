@@ -1,0 +1,65 @@
+"""The ledger as the snapshot shows it, in seconds and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.master.ledger.rules import micros
+from dljob.master.state.ledger import Account, Goodput, goodput, owed, rank_time, totals
+from dljob.master.state.state import JobState
+
+
+def shown(state: JobState, now: float) -> dict[str, Any]:
+    """Wall time, processes, goodput, and the accounts of the job and of each role, in process-seconds.
+
+    Accounts that hold nothing are left out. `owed` is what a counter of an account adds so that it does not fall.
+    """
+    at = _until(state, now)
+    rows: list[dict[str, Any]] = []
+    whole = dict.fromkeys(Account, 0)
+    for role in state.job.roles:
+        own = totals(state.ledger, role, at)
+        for account, total in own.items():
+            whole[account] += total
+        row = {"name": role, "accounts": _seconds(own)}
+        lacking = owed(state.ledger, role, at)
+        rows.append({**row, "owed": _seconds(lacking)} if lacking else row)
+    share = _goodput(state, at)
+    return {
+        "seconds": at / 1e6,
+        "processes": _ranks(state),
+        "goodput": _rounded(share.overall),
+        "recentGoodput": _rounded(share.recent),
+        "accounts": _seconds({account: total for account, total in whole.items() if total}),
+        "roles": rows,
+    }
+
+
+def permille(state: JobState, now: float) -> int | None:
+    """The job's goodput in thousandths; None before any time has passed."""
+    share = _goodput(state, _until(state, now)).overall
+    return None if share is None else int(share * 1000)
+
+
+def _ranks(state: JobState) -> int:
+    return len(state.ranks) - sum(role.absent for role in state.roles.values())
+
+
+def _goodput(state: JobState, at: int) -> Goodput:
+    spent = (rank_time(state.ledger, name, own.plan.replicas, at) for name, own in state.job.roles.items())
+    return goodput(state.ledger, _ranks(state), at, sum(spent))
+
+
+def _until(state: JobState, now: float) -> int:
+    """Now, or the job's end, in microseconds since its start."""
+    at = now if state.ended_at is None else state.ended_at
+    return max(state.ledger.at, micros(state, at))
+
+
+def _seconds(accounts: Mapping[Account, int]) -> dict[str, float]:
+    return {account.value: total / 1e6 for account, total in accounts.items()}
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

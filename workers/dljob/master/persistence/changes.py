@@ -1,0 +1,173 @@
+"""What changed between two states, as JSON that can be laid over the older one by code that knows neither.
+
+A journal of events leads to a state only in the code that folded them. So each batch of them is followed by what it
+changed, written together with them, before anybody acts: other code takes the state as it was written, and decides
+nothing again. A change is one of
+
+    ["v", value]                     another value
+    ["d", {field: change}]           of an object, by field
+    ["m", [[key, change]], [key]]    of a map: what is new or other, and what is gone
+    ["s", first, last, [items]]      of an array: so many of its first and last items stay, those are between them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import cache
+from itertools import compress
+from operator import attrgetter, is_, is_not
+from typing import Any, TypeAlias, cast, get_args, get_origin
+
+from immutables import Map
+
+from dljob.errors import JournalError
+from dljob.master.persistence.codec import encoder, parts
+from dljob.master.state.state import JobState
+
+Differ: TypeAlias = Callable[[Any, Any], list[Any] | None]
+_NOTHING = object()
+
+
+def changes(before: JobState, after: JobState) -> list[Any] | None:
+    """What makes one state of the other; None: they are the same."""
+    return _differ(JobState)(before, after)
+
+
+@cache
+def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones included
+    """How two values of a type are told apart."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Map:
+        return _of_map(*args)
+    if origin is tuple and args[-1] is Ellipsis:
+        return _of_array(encoder(args[0]))
+    if origin is None and is_dataclass(kind):
+        return _of_object(cast("type", kind))
+    encode = encoder(kind)
+    return lambda old, new: None if old is new or old == new else ["v", encode(new)]
+
+
+def _of_object(kind: type) -> Differ:
+    own = tuple((name, _differ(part)) for name, part in parts(kind).items())
+    names = [name for name, _ in own]
+    values = attrgetter(*names, names[0])  # one name alone would give no tuple
+
+    def differ(old: object, new: object) -> list[Any] | None:
+        if old is new:
+            return None
+        were, are = values(old), values(new)
+        # Most fields of most rows are the same object: no call is made for them.
+        others = compress(zip(own, were, are, strict=False), map(is_not, were, are))
+        found = {name: part(was, now) for (name, part), was, now in others}
+        told = {name: change for name, change in found.items() if change is not None}
+        return ["d", told] if told else None
+
+    return differ
+
+
+def _of_map(key: Any, value: Any) -> Differ:  # noqa: ANN401 - types of any kind
+    """Unchanged rows are known by being the same object: that is what a walk over ten thousand ranks can afford."""
+    key_of, encode, inner = encoder(key), encoder(value), _differ(value)
+
+    def differ(old: Map[Any, Any], new: Map[Any, Any]) -> list[Any] | None:
+        if len(old) == len(new) and all(map(is_, old, new)):  # keys of the same map come in the same order
+            others = compress(
+                zip(new, old.values(), new.values(), strict=True), map(is_not, old.values(), new.values())
+            )
+            found = [[key_of(name), inner(was, is_now)] for name, was, is_now in others]
+            put, gone = [row for row in found if row[1] is not None], []
+        else:
+            found = [[key_of(name), change_of(old.get(name, _NOTHING), own)] for name, own in new.items()]
+            put, gone = [row for row in found if row[1] is not None], [key_of(name) for name in old if name not in new]
+        return ["m", put, gone] if put or gone else None
+
+    def change_of(was: Any, is_now: Any) -> list[Any] | None:  # noqa: ANN401 - values of that type
+        return ["v", encode(is_now)] if was is _NOTHING else inner(was, is_now)
+
+    return differ
+
+
+def _of_array(encode: Callable[[Any], Any]) -> Differ:
+    def differ(old: tuple[Any, ...], new: tuple[Any, ...]) -> list[Any] | None:
+        if old is new or old == new:
+            return None
+        shorter = min(len(old), len(new))
+        first = next((i for i in range(shorter) if _other(old[i], new[i])), shorter)
+        rest = shorter - first
+        last = next((i for i in range(rest) if _other(old[-1 - i], new[-1 - i])), rest)
+        return ["s", first, last, [encode(item) for item in new[first : len(new) - last]]]
+
+    return differ
+
+
+def _other(old: object, new: object) -> bool:
+    return old is not new and old != new
+
+
+class _Rows(dict[str, list[Any]]):
+    """A map that is being changed: the key as text -> [key, value]."""
+
+
+class Written:
+    """A state as it was written down, and what was laid over it since."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+
+    def lay(self, change: list[Any] | None) -> None:
+        """Lay a change over it.
+
+        Raises:
+            JournalError: It is of a form that this version does not know, or of another state.
+        """
+        if change is None:
+            return
+        try:
+            self._data = _laid(self._data, change)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise JournalError(f"a change does not fit what it follows: {error!r}", offset=0) from error
+
+    def data(self) -> dict[str, Any]:
+        """The state, as `codec.encode_state` writes one."""
+        return _plain(self._data)
+
+
+def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
+    """The old value with a change, itself where it can be changed."""
+    form, *said = change
+    match form:
+        case "v":
+            return said[0]
+        case "d":
+            for name, part in cast("dict[str, list[Any]]", said[0]).items():
+                old[name] = _laid(old.get(name), part)
+            return old
+        case "m":
+            return _laid_map(old, *said)
+        case "s":
+            first, last, items = said
+            return [*old[:first], *items, *old[len(old) - last :]]
+        case _:
+            raise ValueError(f"there is no change of the form {form!r}")
+
+
+def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
+    rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
+    for key, change in put:
+        text = json.dumps(key)
+        rows[text] = [key, _laid(rows.get(text, (None, None))[1], change)]
+    for key in gone:
+        rows.pop(json.dumps(key), None)
+    return rows
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, _Rows):
+        return [[key, _plain(own)] for key, own in value.values()]
+    if isinstance(value, dict):
+        return {name: _plain(own) for name, own in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_plain(own) for own in cast("list[Any]", value)]
+    return value

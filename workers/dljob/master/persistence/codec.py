@@ -1,0 +1,181 @@
+"""Events and states as JSON and back, exactly; and a journal's records folded into a state.
+
+Values are written by the types of their fields: a dataclass as an object, or as {"t": name, ...} where several types
+may stand; a tuple as an array; a map as an array of [key, value], sorted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from immutables import Map
+
+from dljob.errors import JournalError
+from dljob.master.state.events import Event
+from dljob.master.state.job import Job
+from dljob.master.state.state import JobState, homeless_units
+from dljob.master.transition import initial, transition
+from dljob.plan.model import JobPlan
+from dljob.spec.model import DLJobSpec
+from dljob.telemetry.records import VERSION, Record
+
+CHUNK = 65536
+"""Characters of a snapshot in one record."""
+
+EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def event_record(event: Event, at: float) -> Record:
+    """An event that happened at a time (unix seconds), as a journal record."""
+    return {"k": "event", "at": at, "e": encode_event(event)}
+
+
+def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
+    """A whole state, as journal records of bounded size."""
+    text = json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
+    chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
+    head = {"k": "snapshot", "at": at, "plan": state.job.plan.digest, "of": len(chunks)}
+    return tuple({**head, "i": i, "d": chunk} for i, chunk in enumerate(chunks))
+
+
+def replay(
+    plan: JobPlan, spec: DLJobSpec, uid: str, records: Iterable[Record], *, start: float, own_nodes: bool = False
+) -> JobState:
+    """The state that a journal leads to. `start` is the job's start (unix seconds), for a journal without a snapshot.
+
+    A snapshot takes the place of everything before it; one that was cut short counts for nothing. Records of kinds that
+    are none of the core's are passed over.
+    """
+    state = initial(plan, spec, uid, start, own_nodes=own_nodes)
+    chunks: list[str] = []
+    for record in records:
+        if record["k"] == "event":
+            state = transition(state, decode_event(record["e"]), record["at"]).state
+        elif record["k"] == "snapshot":
+            chunks = [*chunks, record["d"]] if record["i"] else [record["d"]]
+            if len(chunks) == record["of"]:
+                state = decode_state(json.loads("".join(chunks)), state.job)
+    return state
+
+
+def encode_event(event: Event) -> dict[str, Any]:
+    """An event as JSON-able data."""
+    return {"t": type(event).__name__, **encoder(type(event))(event)}
+
+
+def decode_event(data: Mapping[str, Any]) -> Event:
+    """The event that `encode_event` wrote.
+
+    Raises:
+        JournalError: There is no such event in this version.
+    """
+    kind = EVENTS.get(data["t"])
+    if kind is None:
+        raise JournalError(f"unknown event {data['t']!r}", offset=0, hint="use the dljob that wrote the journal")
+    return cast("Event", decoder(kind)({key: value for key, value in data.items() if key != "t"}))
+
+
+def encode_state(state: JobState) -> dict[str, Any]:
+    """A state as JSON-able data, without what never changes."""
+    return {"v": VERSION, **encoder(JobState)(state)}
+
+
+def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
+    """The state that `encode_state` wrote, of a job with these constants.
+
+    Raises:
+        JournalError: It was written by another version.
+    """
+    if data["v"] != VERSION:
+        message = f"a snapshot of version {data['v']}; this dljob reads version {VERSION}"
+        raise JournalError(message, offset=0, hint="use the dljob that wrote it")
+    read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
+    sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
+    return JobState(job=job.sized(sizes), homeless=homeless_units(read["units"]), **read)
+
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+
+@cache
+def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
+    """How a value of a type is written."""
+    origin = get_origin(kind)
+    if origin is tuple:
+        return _sequence(get_args(kind), encoder)
+    if origin is Map:
+        key, value = (encoder(part) for part in get_args(kind))
+        return lambda v: _sorted([key(k), value(x)] for k, x in v.items())
+    if origin in (UnionType, Union):
+        inner = encoder(optional(kind))
+        return lambda v: None if v is None else inner(v)
+    if is_dataclass(kind):
+        made = cast("type", kind)
+        return lambda v: _write(made, v)
+    if issubclass(kind, Enum):
+        return lambda v: v.value
+    return lambda v: v
+
+
+def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[Any], list[Any]]:
+    """How the items of a tuple are converted, all by one type or each by its own."""
+    if args[-1] is Ellipsis:
+        item = of(args[0])
+        return lambda v: [item(x) for x in cast("Iterable[Any]", v)]
+    items = tuple(of(part) for part in args)
+    return lambda v: [convert(x) for convert, x in zip(items, cast("Iterable[Any]", v), strict=True)]
+
+
+def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
+    """[key, value] pairs in one order, whatever the keys are."""
+    return sorted(pairs, key=lambda pair: json.dumps(pair[0]))
+
+
+def _write(kind: type, value: Any) -> dict[str, Any]:  # noqa: ANN401 - an instance of that type
+    return {name: encoder(part)(getattr(value, name)) for name, part in parts(kind).items()}
+
+
+def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    own = parts(kind)
+    return {name: decoder(own[name])(value) for name, value in data.items()}
+
+
+@cache
+def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
+    """How a value of a type is read."""
+    origin = get_origin(kind)
+    if origin is tuple:
+        items = _sequence(get_args(kind), decoder)
+        return lambda v: tuple(items(v))
+    if origin is Map:
+        key, value = (decoder(part) for part in get_args(kind))
+        return lambda v: Map({key(k): value(x) for k, x in v})
+    if origin in (UnionType, Union):
+        inner = decoder(optional(kind))
+        return lambda v: None if v is None else inner(v)
+    if is_dataclass(kind):
+        made = cast("type", kind)
+        return lambda v: made(**_read(made, v))
+    if issubclass(kind, Enum):
+        return kind
+    return lambda v: v
+
+
+def optional(kind: Any) -> Any:  # noqa: ANN401 - a union with None, the only kind of union in use
+    """The type that a value has which is there."""
+    (inner,) = (part for part in get_args(kind) if part is not NoneType)
+    return inner
+
+
+@cache
+def parts(kind: type) -> dict[str, Any]:
+    """Name and type of each field that is written."""
+    hints = get_type_hints(kind)
+    written = (f.name for f in fields(kind) if "derived" not in f.metadata)
+    return {name: hints[name] for name in written if hints[name] is not Job}

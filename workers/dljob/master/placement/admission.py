@@ -1,0 +1,306 @@
+"""Admission: all units of the job are held, or none; and units of a lost node find another one."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from dljob.master.failure import ending, failover, moving
+from dljob.master.failure.policy import Restart, own_level
+from dljob.master.placement import resizing
+from dljob.master.start import checks
+from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
+from dljob.master.start.local_ranks import seats_of
+from dljob.master.start.reservations import reserve, taken, unit_hosts
+from dljob.master.start.spares import forget_node
+from dljob.master.start.starting import completed, ensure_host, start_roles
+from dljob.master.state import limits, memory_overrides
+from dljob.master.state.actions import Unreserve
+from dljob.master.state.events import NodesSeen, UnitRefused, UnitReserved
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import Phase, Search, UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level, Outcome, Reason
+from dljob.plan.quota import quota_units
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
+
+
+def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
+    """The nodes changed: look for room, and leave those that are gone."""
+    if event.nodes != d.nodes or not d.nodes_seen:
+        d.nodes, d.nodes_seen = event.nodes, True
+    if d.ending:
+        return
+    there = frozenset(node.id for node in event.nodes)
+    # Units may have left a node before it went (a role of fewer ranks, a node that stands by): its spares have not.
+    forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
+    gone = frozenset(u.node for u in d.units.values() if u.node) - there
+    if gone:
+        outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
+        d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
+        leave(d, gone, outcome)
+    look(d)
+
+
+def look(d: StateTransaction, *, last: bool = False) -> None:
+    """Try to place what has no place, unless a wait for that is under way.
+
+    Units whose ranks have all ended come last: they take what nobody else wants, for a restart to find it.
+
+    `last`: it is the last time, so that a node that was excluded is better than none, whoever else may be coming.
+    """
+    if not d.nodes_seen or d.ending:
+        return
+    if not last and d.search.retry_at is not None and d.now < d.search.retry_at:
+        return
+    if d.search.retry_at is not None:
+        d.search = evolve(d.search, retry_at=None)
+    excluded = frozenset(d.exclusions).union(d.departures)
+    first = d.phase is Phase.PENDING
+    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost(d)
+    if names:
+        _place(d, names, excluded, last=last)
+    if not first and d.held < d.job.unit_count:
+        _leftover(d, excluded)
+
+
+def lost(d: StateTransaction) -> tuple[str, ...]:
+    """The units that lost their nodes and that a rank lives in which has yet to end."""
+    return tuple(n for n in d.homeless if d.units[n].phase is UnitPhase.LOST and ending.inhabited(d, n))
+
+
+def _leftover(d: StateTransaction, excluded: frozenset[str]) -> None:
+    """Units of ranks that have ended take room where all others have theirs, and no role is to have more ranks."""
+    names = tuple(name for name in d.homeless if d.units[name].phase is UnitPhase.LOST)
+    short = any(own.size < own.want and not completed(d, role) for role, own in d.sizes.items())
+    if not names or short or any(ending.inhabited(d, name) for name in names):
+        return
+    found = _room(d, names, excluded)
+    if isinstance(found, Assignment):
+        reserve(d, {name: found.nodes[name] for name in sorted(names)})
+
+
+def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str], *, last: bool) -> None:
+    """Reserve a place for units, or wait for one."""
+    found = _fitting(d, names, excluded)
+    if isinstance(found, Refusal) and (last or not d.job.own_nodes):
+        unfit = frozenset(
+            n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
+        ).union(d.departures)
+        again = _fitting(d, names, unfit) if unfit < excluded else found
+        if isinstance(again, Assignment):
+            _readmit(d, excluded.intersection(again.nodes.values()))
+            found = again
+    if isinstance(found, Refusal):
+        found = moving.to_another_domain(d, names, excluded) or found
+    if isinstance(found, Assignment):
+        for own in found.domains:
+            d.note(reasons.DOMAIN_CHOSEN, own.series, own.why)
+        reserve(d, {name: found.nodes[name] for name in sorted(found.nodes) if name in d.units})
+    else:
+        _no_room(d, found)
+
+
+def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+    """Where units could go with what they were given; if that has no room, with what the plan says."""
+    found, full = _room(d, names, excluded), d.grants
+    d.grants = memory_overrides.without(full, names)
+    if isinstance(found, Assignment) or d.grants is full:
+        d.grants = full
+        return found
+    less = _room(d, names, excluded)
+    # At first nodes may still be coming that are as large as the job wants them.
+    waits = d.phase is Phase.PENDING and d.job.own_nodes and not _complete(d)
+    if isinstance(less, Assignment) and not waits:
+        d.note(
+            reasons.MEMORY_INCREASE_SKIPPED, "job", f"there is no room for more memory than the spec says: {found.why}"
+        )
+        return less
+    d.grants = full
+    return found if waits else less
+
+
+def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+    plan = d.job.plan
+    units = memory_overrides.units_of(plan, d.grants, names)
+    if d.phase is Phase.PENDING:
+        # Spares stay free at admission only: a unit that lost its node is what they are there for. So do quotas: a
+        # framework has taken what is its own by then.
+        units = (*units, *quota_units(plan.roles))
+        return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
+    # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
+    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=taken(d, every=False))
+    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=taken(d))
+
+
+def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusal:
+    """Where units could go that have a node, without anybody leaving first."""
+    units = memory_overrides.units_of(d.job.plan, d.grants, names)
+    barred = frozenset(d.exclusions).union(d.departures)
+    rooms = [node for node in d.nodes if node.id not in barred]
+    others = [held for held in taken(d) if held.unit.name not in names] if rooms else ()
+    return assign(units, roomy(rooms, units), taken=others)
+
+
+def _readmit(d: StateTransaction, nodes: frozenset[str]) -> None:
+    for name in sorted(nodes):
+        d.exclusions = d.exclusions.delete(name)
+        d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
+
+
+def _no_room(d: StateTransaction, refusal: Refusal) -> None:
+    """Wait for nodes to change, or end the job where waiting cannot help."""
+    first = d.phase is Phase.PENDING
+    since = d.search.since if d.search.since is not None else d.now
+    never = first and refusal.never
+    # Nodes may still be joining: that these cannot hold the job is final only a little later.
+    final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
+    if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
+        if not d.sizes or not resizing.start_with_fewer(d, refusal.why):
+            ending.fail(d, reasons.NEVER_FITS, refusal.why)
+        return
+    why = refusal.why + checks.words(d)
+    if why != d.search.why:
+        d.note(reasons.NO_ROOM, "job", why)
+    search = evolve(d.search, why=why, since=since, final_at=final_at, deadline=_deadline(d))
+    if search != d.search:
+        d.search = search
+        for at in (final_at, search.deadline):
+            if at is not None:
+                d.wake_at(at)
+
+
+def _complete(d: StateTransaction) -> bool:
+    """Whether all nodes of the plan are there. How many a RayCluster has that is not the job's, no plan knows."""
+    planned = sum(group.replicas for group in d.job.plan.node_groups.values())
+    return d.job.spec.ray_cluster_ref is None and sum(not node.head for node in d.nodes) >= planned
+
+
+def _deadline(d: StateTransaction) -> float | None:
+    """Until when units of lost nodes may look for room; at first the job's own deadlines decide."""
+    if not d.seats or d.search.deadline is not None:
+        return d.search.deadline
+    return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
+
+
+def reserved(d: StateTransaction, event: UnitReserved) -> None:
+    """A unit is held; when it was the last one, roles start."""
+    unit = d.units.get(event.unit)
+    if unit is None or event.token > unit.token:
+        return
+    if event.token < unit.token or unit.phase in _NOWHERE:
+        d.do(Unreserve(event.unit, event.token))
+        return
+    if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:
+        return
+    d.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
+    if d.held == d.job.unit_count:
+        d.search = Search()
+    if not d.seats:
+        if d.held == d.job.unit_count:
+            _admitted(d)
+        return
+    d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
+    for role, _ in d.job.plan.units[event.unit].members:
+        d.seats = d.seats.set(role, seats_of(d, role))
+    for host in unit_hosts(d, event.unit):
+        ensure_host(d, host)
+
+
+def _admitted(d: StateTransaction) -> None:
+    for role in d.job.roles:
+        d.seats = d.seats.set(role, seats_of(d, role))
+    nodes = {unit.node for unit in d.units.values()}
+    d.note(reasons.ADMITTED, "job", f"{counted(d.held, 'unit')} held on {counted(len(nodes), 'node')}")
+    start_roles(d)
+
+
+def refused(d: StateTransaction, event: UnitRefused) -> None:
+    """A unit could not be had: at first everything is given back, later only that unit; then another try."""
+    unit = d.units.get(event.unit)
+    if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or d.ending:
+        return
+    if d.seats:
+        d.do(Unreserve(event.unit, unit.token))
+        d.set_unit(event.unit, UnitState(UnitPhase.LOST, unit.token))
+        _with_less(d, event)
+    else:
+        _give_all_back(d)
+    _back_off(d, f"{event.unit}: {event.why}")
+
+
+def _with_less(d: StateTransaction, event: UnitRefused) -> None:
+    """A unit that could not be had with what it was given is asked for as the spec says."""
+    less = memory_overrides.without(d.grants, (event.unit,))
+    if less is not d.grants:
+        d.grants = less
+        d.note(reasons.MEMORY_INCREASE_SKIPPED, event.unit, f"it is asked for with what the spec says: {event.why}")
+
+
+def _give_all_back(d: StateTransaction) -> None:
+    """All units are reserved or held now: none of them stays so."""
+    for name, unit in sorted(d.units.items()):
+        if unit.phase is not UnitPhase.ABSENT:
+            d.do(Unreserve(name, unit.token))
+            d.set_unit(name, UnitState(UnitPhase.UNPLACED, unit.token))
+    d.phase = Phase.PENDING
+
+
+def _back_off(d: StateTransaction, why: str) -> None:
+    attempt = d.search.attempt + 1
+    wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
+    wait *= 0.5 + _jitter(d.job.uid, attempt)
+    d.search = evolve(d.search, attempt=attempt, retry_at=d.now + wait, why=why, deadline=_deadline(d))
+    d.wake_at(d.now + wait)
+    d.note(reasons.RESERVATION_REFUSED, "job", f"{why}; trying again in {wait:.1f} s")
+
+
+def _jitter(uid: str, attempt: int) -> float:
+    """In 0..1, different for each job, so that two that block each other do not meet again and again."""
+    digest = blake2b(f"{uid}/{attempt}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") / 2**32
+
+
+def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts: bool | None = None) -> None:
+    """Give up everything on nodes that are gone, frozen or replaced; its ranks failed with them.
+
+    `counts`: whether the restarts use up budgets, where that is decided; None: the rules are asked.
+    """
+    forget_node(d, gone)
+    names = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    if not names:
+        return
+    if not d.seats:
+        _give_all_back(d)
+        _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
+        return
+    d.replaced += len({d.units[name].node for name in names})
+    begun = {role: failover.begun(d, role) for role in d.job.roles}
+    lost = moving.give_up(d, names)
+    if lost:
+        d.count_restart(Level.NODE)
+    for role in d.job.roles:
+        if lost.get(role) and not d.ending:
+            decided = None if counts is None else Restart(own_level(d.facts(role)), counts, "its node is left")
+            ranks = tuple(lost[role])
+            failover.failed(d, role, ranks, outcome, host_lost=True, begun=begun[role], decided=decided)
+
+
+def needed(d: StateTransaction) -> bool:
+    """Whether a rank that has yet to end lives in a unit that has no place."""
+    return any(ending.inhabited(d, name) for name in d.homeless)
+
+
+def follow(d: StateTransaction) -> None:
+    """After an event: a search ends when nobody waits for a place any more, and begins when ended ranks start anew."""
+    if not d.seats or d.ending or (d.units is d.base.units and d.incidents is d.base.incidents):
+        return
+    if d.search.deadline is None and lost(d):
+        look(d)
+    elif not needed(d):
+        own = d.search
+        rest = Search() if d.held == d.job.unit_count else Search(attempt=own.attempt, retry_at=own.retry_at)
+        if own != rest:
+            d.search = rest

@@ -1,0 +1,186 @@
+"""Nodes that somebody is about to take away: what is in memory is saved, and their ranks leave while there is time.
+
+Two announce it: Ray, of a node that it drains (for an autoscaler, for `ray drain-node`, and since 2.60 when its pod is
+told to end), and Kubernetes, of a pod that is evicted, preempted, tainted away or deleted. Nothing is placed on such a
+node any more. Its ranks leave once their copies are on disk, if another node can hold them; else they stay to the end,
+and look again when nodes change. Either way that announcement is the cause, and no budget pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from dljob.master.failure import attribution, ending
+from dljob.master.placement.admission import elsewhere, leave, look
+from dljob.master.start.assign import Refusal
+from dljob.master.state import causes, limits
+from dljob.master.state.actions import SaveCopies, Unreserve
+from dljob.master.state.events import CauseLearned, CopiesSaved
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Departure, Notice
+from dljob.master.state.state import JobState, UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Clue, NodeView, Outcome, Reason
+from dljob.telemetry import reasons
+from dljob.telemetry.evidence import Source
+
+GRACE_S = 120.0
+"""So long copies may take to come to disk, where the spec says nothing of checkpoints."""
+WORDS = 500
+"""So many letters of who announced it are kept."""
+
+
+def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
+    """Ray drains some of these nodes."""
+    for node in nodes:
+        if node.leaving is not None and node.id not in d.departures and not d.ending:
+            until = f", it is gone by {_clock(node.leaving)}" if node.leaving else ""
+            why = f"Ray drains it{until}"
+            before = d.notices.get(node.id)
+            clues = (*(before.clues if before else ()), Clue(Source.NOTICE.value, why))
+            d.notices = d.notices.set(node.id, Notice(d.now, clues))
+            _begin(d, node.id, why, node.leaving or d.now + limits.DEPART_S)
+
+
+def learned(d: StateTransaction, event: CauseLearned) -> None:
+    """More is known of why something went, or will go."""
+    attribution.learned(d, event)
+    kind, _, name = event.target.partition("/")
+    if kind != "node" or d.ending or not any(node.id == name for node in d.nodes):
+        return
+    cause = causes.classify(Outcome(ok=False, clues=event.clues))
+    if cause.reason is Reason.PREEMPTED:
+        _begin(d, name, cause.line, d.now + limits.DEPART_S)
+        go(d)
+        look(d)
+
+
+def saved(d: StateTransaction, event: CopiesSaved) -> None:
+    """What ranks had copied is on disk, or will not be: of all nodes that are to go."""
+    waiting = [(name, own) for name, own in sorted(d.departures.items()) if not own.saved]
+    for name, own in waiting:
+        _saved(d, name, own, event.why)
+    if waiting:
+        go(d)
+
+
+def follow(d: StateTransaction) -> None:
+    """The nodes are others now: who is gone cannot leave any more, who had to stay may have somewhere to go."""
+    there = {node.id for node in d.nodes}
+    for name in sorted(d.departures):
+        if name not in there:
+            d.departures = d.departures.delete(name)
+    go(d)
+
+
+def go(d: StateTransaction) -> None:
+    """Let the ranks of nodes that are to go leave, where another node can hold them."""
+    for name, own in sorted(d.departures.items()):
+        units = _inhabited(d, name)
+        if d.ending or not own.saved or not units:
+            continue
+        found = elsewhere(d, units) if d.seats else None
+        if isinstance(found, Refusal):
+            if not own.stays:
+                d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay to the end: {found.why}")
+            d.departures = d.departures.set(name, evolve(own, stays=found.why))
+            continue
+        why = f"node {name} is taken away: {own.why}"
+        leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.PREEMPTED, message=why))
+        look(d)
+
+
+def timers(state: JobState | StateTransaction) -> Iterator[float]:
+    """When the departures want a Tick, in unix seconds."""
+    for own in state.departures.values():
+        yield _due(own)
+
+
+def tick(d: StateTransaction) -> None:
+    """Who waited long enough for its copies leaves; a node that is still there long after its time is used again."""
+    due = [(name, own) for name, own in sorted(d.departures.items()) if _due(own) <= d.now]
+    drained = {node.id for node in d.nodes if node.leaving is not None}
+    for name, own in due:
+        if not own.saved:
+            _saved(d, name, own, f"that took longer than {own.save_by - own.since:.0f} s")
+        elif name in drained:
+            d.departures = d.departures.set(name, evolve(own, by=d.now))
+        else:
+            d.departures = d.departures.delete(name)
+            d.note(
+                reasons.NODE_DRAIN_CANCELLED,
+                f"node/{name}",
+                f"still there, {d.now - own.since:.0f} s after it was to go",
+            )
+    if due:
+        go(d)
+        look(d)
+
+
+def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
+    """What a master that takes the job over asks again."""
+    first = _first(state)
+    if first is not None:
+        yield SaveCopies(first[0], max(first[1].save_by - now, 1.0))
+
+
+def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
+    """A node whose ranks wait for their copies: what is asked for one of them is asked for all."""
+    return next(((name, own) for name, own in sorted(d.departures.items()) if not own.saved), None)
+
+
+def _due(own: Departure) -> float:
+    return own.by + limits.NOTICE_S if own.saved else own.save_by
+
+
+def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
+    old = d.departures.get(name)
+    if old is not None:
+        if why not in old.why:
+            d.departures = d.departures.set(name, evolve(old, why=f"{old.why}; {why}"[:WORDS]))
+        return
+    checkpoint = d.job.spec.checkpoint
+    grace = checkpoint.grace_period_seconds if checkpoint else GRACE_S
+    within = max(1.0, min(grace, by - d.now - limits.PARTING_S))
+    _cancel_reservations(d, name)
+    waits, asked = bool(d.seats and _inhabited(d, name)), _first(d) is not None
+    own = Departure(why, d.now, by, d.now + within, saved=not waits)
+    d.departures = d.departures.set(name, own)
+    d.wake_at(_due(own))
+    then = "; what its ranks copied goes to disk, then they leave it" if waits else ""
+    d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is to be taken away: {why}{then}")
+    if waits and not asked:
+        d.do(SaveCopies(name, within))
+
+
+def _cancel_reservations(d: StateTransaction, name: str) -> None:
+    """Give back what this node was asked to hold and has not answered; nobody lives there yet.
+
+    The caller looks for room once the departure is known. At admission `go` gives all units back.
+    """
+    asked = [unit for unit in d.homeless if d.units[unit].node == name] if d.seats else []
+    for unit in sorted(asked):
+        token = d.units[unit].token
+        d.do(Unreserve(unit, token))
+        d.set_unit(unit, UnitState(UnitPhase.LOST, token))
+
+
+def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
+    own = evolve(own, saved=True)
+    d.departures = d.departures.set(name, own)
+    d.wake_at(_due(own))
+    if why:
+        d.note(reasons.NODE_LEAVING, f"node/{name}", f"not all that its ranks copied is on disk: {why}")
+
+
+def _inhabited(d: StateTransaction, name: str) -> frozenset[str]:
+    """The units on a node, if a rank that has yet to end lives in any of them."""
+    units = frozenset(
+        unit for unit, own in d.units.items() if own.node == name and own.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
+    )
+    return units if any(ending.inhabited(d, unit) for unit in units) else frozenset()
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")

@@ -1,0 +1,271 @@
+"""Elastic roles: fewer ranks when a lost node has no replacement, more again when there is room, by a restart.
+
+A role of level InProcess keeps the processes of those who stay: all leave user code first, then those who go end.
+
+The ranks of a world are always 0 to n-1, and group k of them lives in unit k: with fewer ranks the last units are given
+back, and those of the first that lost their nodes go where the last ones were. A loss has the patience that a
+replacement needs; a growth waits until no more nodes join, and until what ranks copied is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from immutables import Map
+
+from dljob.master.failure.ending import inhabited
+from dljob.master.placement import resizing
+from dljob.master.placement.departures import GRACE_S
+from dljob.master.placement.resizing import Resize
+from dljob.master.start import starting
+from dljob.master.start.assign import Refusal, roomy
+from dljob.master.state import limits
+from dljob.master.state.actions import SaveCopies
+from dljob.master.state.evolve import evolve
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import JobState, Phase, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level, NodeView
+from dljob.plan.model import JobPlan
+
+
+def opened(plan: JobPlan) -> Map[str, Sizing]:
+    """The roles whose number of ranks may change, with what they begin with."""
+    return Map({name: Sizing(own.replicas, own.replicas) for name, own in plan.roles.items() if own.resizes})
+
+
+def follow(d: StateTransaction) -> None:
+    """After an event: whose units lack a place has its time from now on, and so has who could have more ranks."""
+    if d.sizes and not d.seats:
+        _watch_start(d)
+    if not d.sizes or not d.seats or not d.phase.active:
+        return
+    for role, own in sorted(d.sizes.items()):
+        _watch_losses(d, role, own)
+        if own.parting and not d.roles[role].stopping:
+            _parted(d, role)
+    if d.phase is Phase.RUNNING and _changed(d):
+        for role, own in sorted(d.sizes.items()):
+            _watch_room(d, role, own)
+
+
+def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
+    """When elastic roles want a Tick, in unix seconds."""
+    for own in state.sizes.values():
+        yield from (own.shrink_at, own.move_at, own.save_by)
+
+
+def tick(d: StateTransaction) -> None:
+    """Do what is due."""
+    if d.phase is Phase.PENDING and d.sizes:
+        _start(d)
+    if not d.phase.active:
+        return
+    if any(own.shrink_at is not None and own.shrink_at <= d.now for own in d.sizes.values()):
+        _shrink(d)
+    for role, own in sorted(d.sizes.items()):
+        if own.save_by is not None and own.save_by <= d.now:
+            _move(d, role)
+        elif own.move_at is not None and own.move_at <= d.now:
+            _save(d, role)
+
+
+def saved(d: StateTransaction) -> None:
+    """What ranks had copied is on disk, or will not be."""
+    for role, own in sorted(d.sizes.items()):
+        if own.save_by is not None and d.phase.active:
+            _move(d, role)
+
+
+def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
+    """What a master that takes the job over asks again."""
+    due = [own.save_by for own in state.sizes.values() if own.save_by is not None]
+    if due:
+        yield SaveCopies("", max(min(due) - now, 1.0))
+
+
+# -- the start
+
+
+def _watch_start(d: StateTransaction) -> None:
+    """A job without room for all ranks waits until no more nodes join; one that is being admitted waits no more."""
+    waits = d.phase is Phase.PENDING and d.search.since is not None
+    joined = len(d.nodes) > len(d.base.nodes)
+    for role, own in sorted(d.sizes.items()):
+        if waits and (joined or own.shrink_at is None):
+            _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
+        elif not waits and own.shrink_at is not None:
+            _put(d, role, evolve(own, shrink_at=None))
+
+
+def _start(d: StateTransaction) -> None:
+    """Nobody has joined for a time: start with as many as there is room for, or look again later."""
+    due = any(own.shrink_at is not None and own.shrink_at <= d.now for own in d.sizes.values())
+    if not due or (d.search.retry_at is not None and d.now < d.search.retry_at):
+        return
+    if not resizing.start_with_fewer(d, d.search.why):
+        for role, own in sorted(d.sizes.items()):
+            _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
+
+
+# -- fewer
+
+
+def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
+    if d.held == d.job.unit_count and own.shrink_at is None:
+        return
+    phases = _phases(d, role)
+    if own.shrink_at is None and UnitPhase.LOST in phases:
+        _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
+    elif own.shrink_at is not None and phases <= {UnitPhase.HELD}:
+        _put(d, role, evolve(own, shrink_at=None))
+
+
+def _phases(d: StateTransaction, role: str) -> frozenset[UnitPhase]:
+    """Where the units stand that ranks of a role live in who have yet to end."""
+    facts = d.facts(role)
+    names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
+    return frozenset(d.units[name].phase for name in names if inhabited(d, name))
+
+
+def _patience(d: StateTransaction) -> float:
+    said = d.job.spec.fault_tolerance.elastic.shrink_after_seconds
+    return said or (limits.SHRINK_S if d.job.own_nodes else limits.SHRINK_BARE_S)
+
+
+def _shrink(d: StateTransaction) -> None:
+    """Go on with as many ranks as there is room for; who may have no fewer waits on."""
+    waiting = [role for role in d.job.roles if role in d.sizes and d.sizes[role].shrink_at is not None]
+    lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role)]
+    found = resizing.fewer(d, lacking)
+    for role in waiting:
+        _put(d, role, evolve(d.sizes[role], shrink_at=d.now + _patience(d)))
+    if isinstance(found, Refusal):
+        return
+    for role in lacking:
+        own = d.sizes[role]
+        soon = own.grown is not None and d.now - own.grown < limits.VAIN_S
+        _put(d, role, evolve(own, vain=min(own.vain + 1, limits.GROW_DOUBLINGS) if soon else 0, grown=None))
+    resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
+
+
+# -- more, or as many as somebody asked for
+
+
+def _changed(d: StateTransaction) -> bool:
+    """Whether anything is different on which it depends how many ranks there is room for."""
+    base = d.base
+    same = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
+    return base.phase is not d.phase or d.sizes is not base.sizes or not all(same)
+
+
+def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
+    if own.save_by is not None or own.parting:
+        return
+    target = _target(d, role, own).sizes[role]
+    if target == own.size:
+        _calm(d, role)
+    elif target != own.target:
+        at = d.now
+        if target > own.size:
+            at = d.now + limits.SETTLE_S
+            if own.resized is not None:
+                at = max(at, own.resized + d.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**own.vain)
+        _put(d, role, evolve(own, target=target, move_at=at))
+
+
+def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:
+    """What it can be given of what it is to have; one whose ranks all ended is done, and no room starts them again."""
+    if starting.completed(d, role):
+        return Resize({role: own.size}, {})
+    return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
+
+
+def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
+    """What nodes that are as free as these change for roles that are to have more ranks, while the job runs.
+
+    1: one could have more, and is not about to; -1: there is no room for what one is about to take; 0: nothing. It is
+    asked once a second: where nothing has changed, or no node is free enough, it is quick.
+    """
+    if nodes == state.nodes:
+        return 0
+    d, change = StateTransaction(state, state.started_at), 0
+    d.nodes = nodes
+    for role, own in state.sizes.items():
+        if own.size >= own.want or starting.completed(d, role):
+            continue
+        facts = d.facts(role)
+        if own.target > own.size:
+            if resizing.fits(d, role, own.target) is None:
+                return -1
+        elif roomy(nodes, [d.job.plan.units[f"{facts.series}/0"]]):
+            change = change or int(resizing.fits(d, role, own.size + facts.plan.group_size) is not None)
+    return change
+
+
+def _calm(d: StateTransaction, role: str) -> None:
+    """It stays as it is."""
+    own = d.sizes[role]
+    if own.target or own.move_at is not None or own.save_by is not None:
+        _put(d, role, evolve(own, target=0, move_at=None, save_by=None, parting=False))
+
+
+def _save(d: StateTransaction, role: str) -> None:
+    """Have what its ranks copied brought to disk: a world of another size restores from there."""
+    own = d.sizes[role]
+    if d.phase is not Phase.RUNNING or _target(d, role, own).sizes[role] == own.size:
+        _calm(d, role)  # when the job runs again, or nodes change, it is looked at again
+        return
+    checkpoint = d.job.spec.checkpoint
+    within = float(checkpoint.grace_period_seconds) if checkpoint else GRACE_S
+    _put(d, role, evolve(own, move_at=None, save_by=d.now + within))
+    d.do(SaveCopies("", within))
+
+
+def _move(d: StateTransaction, role: str) -> None:
+    """Give it what there is room for now."""
+    own = d.sizes[role]
+    made = _target(d, role, own)
+    if d.phase is not Phase.RUNNING or made.sizes[role] == own.size:
+        _calm(d, role)
+        return
+    if resizing.level_of(d.job, role) is Level.IN_PROCESS:
+        _put(d, role, evolve(own, target=made.sizes[role], save_by=None, parting=True))
+        resizing.part(d, role, _why(own, made.sizes[role]))
+    else:
+        resizing.resize(d, made, _why(own, made.sizes[role]), anew=False)
+
+
+def _why(own: Sizing, size: int) -> str:
+    return "there is room for more" if size > own.size else f"it is to have {own.want}"
+
+
+def _parted(d: StateTransaction, role: str) -> None:
+    """Nobody of it is in user code any more: it becomes what it left for, or, where there is no room now, what it was.
+
+    Where something else restarts it meanwhile it is looked at again when it runs.
+    """
+    own = d.sizes[role]
+    if not _keeps_processes(d, role):
+        _calm(d, role)
+        return
+    made = Resize({role: own.target}, {}) if own.target < own.size else resizing.more(d, role, own.target)
+    if made.sizes[role] == own.size:
+        _calm(d, role)
+        resizing.stay(d, role)
+    else:
+        resizing.resize(d, made, _why(own, made.sizes[role]), anew=True)
+
+
+def _keeps_processes(d: StateTransaction, role: str) -> bool:
+    """All its ranks wait, and each keeps its process. In a restart of a larger level they wait for new ones."""
+    count = d.facts(role).plan.replicas
+    incidents = [d.incidents.get(d.ranks[role, rank].incident) for rank in range(count)]
+    return d.roles[role].waiting == count and all(own and own.level is Level.IN_PROCESS for own in incidents)
+
+
+def _put(d: StateTransaction, role: str, own: Sizing) -> None:
+    d.sizes = d.sizes.set(role, own)
+    for at in (own.shrink_at, own.move_at, own.save_by):
+        if at is not None:
+            d.wake_at(at)

@@ -1,0 +1,162 @@
+"""What an attempt hands on to the next: how often the job was restarted, and when, so that budgets hold over attempts.
+
+Whoever makes attempts keeps it and gives it back, possibly late: it is safe although stale. Ranks that ended well are
+none of it: a restart of the whole job runs them again too, since nobody knows whether what they left outlives the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from dljob.master.failure import budget
+from dljob.master.start import shards
+from dljob.master.state import memory_overrides
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId, Saves
+from dljob.master.state.events import Carried
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import BudgetMark as Failure
+from dljob.master.state.state import JobState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
+from dljob.spec.quantity import parse_memory, show_memory
+from dljob.telemetry import reasons
+
+VERSION = 1
+MARKS_A_KEY, MARKS = 32, 256
+"""So many times are handed on of each budget, and of all: the newest, about 4 KiB."""
+WORLDS = 64
+"""Of so many worlds the last checkpoint, the newest."""
+
+
+def carry(state: JobState) -> dict[str, Any]:
+    """What is to be handed on, JSON-able; empty while nothing was restarted, nothing failed and nothing was saved."""
+    marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
+    newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
+    oldest = newest[-1] if newest else 0.0
+    found = {
+        "restarts": dict(sorted(state.restarts.items())),
+        "roles": {name: role.restarts for name, role in sorted(state.roles.items()) if role.restarts},
+        "marks": {key: [round(at, 1) for at in own if at >= oldest] for key, own in marks.items()},
+        "checkpoints": _saves(state),
+        "data": shards.carry(state),
+        "memory": {role: show_memory(amount) for role, amount in sorted(state.grants.wanted.items())},
+    }
+    kept = {name: {key: value for key, value in table.items() if value} for name, table in found.items()}
+    told = {name: table for name, table in kept.items() if table}
+    return {"v": VERSION, **told} if told else {}
+
+
+def _saves(state: JobState) -> dict[str, list[float]]:
+    """World -> [attempt, number of the life, step, when] of its last checkpoint."""
+    found = [(own.last, world) for world, own in state.saves.items() if own.last]
+    newest = sorted(found, key=lambda one: (-one[0].at, one[1]))[:WORLDS]
+    return {
+        world: [one.mark.life.attempt, one.mark.life.number, one.mark.step, round(one.at, 1)]
+        for one, world in sorted(newest, key=lambda one: one[1])
+    }
+
+
+def carried(text: str, uid: str, attempt: int) -> Carried:
+    """What the last attempt handed on to this one, as an event; one that says why, when it cannot be used.
+
+    `text` is JSON: {"job": uid, "attempt": the one that told it, "step": its last one, "state": as `carry` made it}.
+    """
+    try:
+        data = json.loads(text)
+        told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
+        if job != uid:
+            return Carried(told, why=f"it is of another job, {job}")
+        if not 0 < told < attempt:
+            return Carried(told, why=f"it is of attempt {told}, and this is attempt {attempt}")
+        if state["v"] != VERSION:
+            return Carried(told, why=f"it is of version {state['v']}, and this dljob reads version {VERSION}")
+        return _read(told, data.get("step"), state)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        return Carried(0, why=f"it cannot be read: {error!r}")
+
+
+def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
+    restarts, roles = (_counts(state.get(name, {})) for name in ("restarts", "roles"))
+    marks: list[tuple[str, tuple[float, ...]]] = []
+    for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
+        own = tuple(float(at) for at in times)
+        if not all(math.isfinite(at) for at in own):
+            raise ValueError(f"a time of {key} is not finite")
+        marks.append((key, own))
+    saves: list[tuple[str, Committed]] = []
+    for world, (told, number, saved, at) in cast("Mapping[str, list[float]]", state.get("checkpoints", {})).items():
+        if not math.isfinite(at):
+            raise ValueError(f"the time of the checkpoint of {world} is not finite")
+        saves.append((world, Committed(CheckpointId(RunId(int(told), int(number)), int(saved)), float(at))))
+    reached = step if isinstance(step, int) else None
+    wanted = cast("Mapping[str, str]", state.get("memory", {}))
+    memory = tuple((role, parse_memory(text)) for role, text in sorted(wanted.items()))
+    feeds = shards.carried(state.get("data", {}))
+    return Carried(attempt, restarts, roles, tuple(marks), reached, saves=tuple(saves), feeds=feeds, memory=memory)
+
+
+def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((key, max(int(count), 0)) for key, count in table.items())
+
+
+def take(d: StateTransaction, event: Carried) -> None:
+    """Begin where the last attempt was, once."""
+    if d.carried:
+        return
+    d.carried = True
+    if event.why:
+        d.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"what the last attempt handed on is not used: {event.why}")
+        return
+    levels = {level.value for level in Level}
+    for level, count in event.restarts:
+        if level in levels:
+            d.restarts = d.restarts.set(level, d.restarts.get(level, 0) + count)
+    for name, count in event.roles:
+        role = d.roles.get(name)
+        if role is not None:
+            d.set_role(name, evolve(role, restarts=role.restarts + count))
+    known = _keys(d)
+    for key, times in event.marks:
+        if key in known:
+            # The last head's clock may have been ahead: nothing of the past may seem younger than what comes.
+            marks = [Failure(min(at, d.now)) for at in times]
+            d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
+    _take_saves(d, event)
+    _take_memory(d, event)
+    _tell(d, event)
+
+
+def _take_saves(d: StateTransaction, event: Carried) -> None:
+    for name, feed in event.feeds:
+        if name not in d.feeds:
+            d.feeds = d.feeds.set(name, feed)
+    for world, one in event.saves:
+        if world.partition("/")[0] in d.roles:
+            own = d.saves.get(world, Saves())
+            d.saves = d.saves.set(world, evolve(own, committed=(evolve(one, at=min(one.at, d.now)), *own.committed)))
+
+
+def _take_memory(d: StateTransaction, event: Carried) -> None:
+    """All ranks of a role begin with the most that one of them was to have: the next one would come to need it too."""
+    for role, amount in () if d.seats else event.memory:
+        policy = memory_overrides.policy_of(d.job, role)
+        if policy is None:
+            continue
+        most = min(amount, parse_memory(policy.max_memory))
+        if most > memory_overrides.memory_of(d.job.plan, role):
+            d.grants = memory_overrides.for_role(d.job.plan, d.grants, role, most)
+
+
+def _keys(d: StateTransaction) -> frozenset[str]:
+    """The budgets that exist: the spec may be another one than the last attempt's."""
+    rules = (f"rule:{rule.name}" for rule in d.job.fault_tolerance.rules)
+    return frozenset({budget.JOB, budget.MASTER, *d.roles, *(f"fail:{name}" for name in d.roles), *rules})
+
+
+def _tell(d: StateTransaction, event: Carried) -> None:
+    counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
+    reached = "" if event.step is None else f"; it had come to step {event.step}"
+    d.note(reasons.RESTART_COUNTS_RESTORED, "job", f"attempt {event.attempt} hands on its restarts: {counts}{reached}")

@@ -1,0 +1,136 @@
+"""What a master that takes a job over orders again: everything that was ordered and not answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dljob.master.failure.restart import leave_group, stop_ranks
+from dljob.master.placement import departures, elastic
+from dljob.master.start import checks, relaunch, starting, visible_devices
+from dljob.master.state import limits, memory_overrides
+from dljob.master.state.actions import (
+    Action,
+    Finish,
+    KillHost,
+    Release,
+    Reserve,
+    SpawnHost,
+    SpawnSpare,
+    StopRanks,
+    Unreserve,
+)
+from dljob.master.state.job import STORE
+from dljob.master.state.state import (
+    HostPhase,
+    HostState,
+    JobState,
+    RankPhase,
+    SpareKey,
+    SparePhase,
+    SpareState,
+    UnitPhase,
+)
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
+from dljob.plan.role import HostKind
+
+
+def kills(state: JobState) -> tuple[Action, ...]:
+    """The kills that may not have been carried out: they come before anything that the first batch of events begins."""
+    if state.phase.final or state.verdict is not None:
+        return ()
+    hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
+    return tuple(action for host, own in hosts for action in _kills(host, own))
+
+
+def reissue(state: JobState, now: float) -> tuple[Action, ...]:
+    """The orders that may not have been carried out. Each is idempotent; kills come first."""
+    if state.phase.final:
+        verdict = state.verdict
+        return () if verdict is None else (Finish(verdict.ok, verdict.reason, verdict.message),)
+    if state.verdict is not None and state.verdict.release_at is not None:
+        return (Release(),)
+    hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
+    d = StateTransaction(state, now)
+    there = {role: visible_devices.of_nodes(d, role) for role in d.job.roles}
+    if state.verdict is not None:
+        return tuple(action for host, own in hosts for action in _leave(d, host, own))
+    return (
+        *kills(state),
+        *_units(state),
+        *(action for host, own in hosts for action in _host(d, host, own, there)),
+        *(
+            SpawnSpare(role, node, slot, spare.life)
+            for (role, node, slot), spare in sorted(state.spares.items())
+            if spare.phase is SparePhase.SPAWNING
+        ),
+        *checks.again(d),
+        *departures.orders(state, now),
+        *elastic.orders(state, now),
+        *relaunch.orders(state),
+    )
+
+
+def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:
+    """The hosts that a master watches from now on: those that answered before."""
+    ready = ((host, own) for host, own in state.hosts.items() if own.phase is HostPhase.READY)
+    return tuple(sorted(ready, key=lambda item: (item[0].role, item[0].index)))
+
+
+def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
+    """The spares that a master watches from now on."""
+    return tuple(sorted((key, own) for key, own in state.spares.items() if own.phase is SparePhase.READY))
+
+
+def _kills(host: HostId, own: HostState) -> Iterator[Action]:
+    former: list[tuple[int, str]] = []
+    if own.phase is HostPhase.DOWN and own.life:
+        former.append((own.life, own.actor))
+    elif own.life > 1:
+        former.append((own.life - 1, ""))
+    if own.past:
+        former.append((own.life - 1, own.past))
+    each = {actor or life: (life, actor) for life, actor in (*own.unconfirmed, *former)}
+    yield from (KillHost(host, life, actor) for life, actor in reversed(each.values()))
+
+
+def _units(state: JobState) -> Iterator[Action]:
+    for name, unit in sorted(state.units.items()):
+        if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
+            yield Unreserve(name, unit.token - 1)  # it may be wanted anew since it was to be given back
+        if unit.phase is UnitPhase.RESERVING:
+            yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, memory_overrides.given(state.grants, name))
+        elif unit.phase is not UnitPhase.HELD and unit.token:
+            yield Unreserve(name, unit.token)
+
+
+def _host(
+    d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.There]
+) -> Iterator[Action]:
+    if own.phase is HostPhase.SPAWNING:
+        unit = d.facts(host.role).unit_of(host)
+        yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
+    if own.phase is not HostPhase.READY or host.index == STORE:
+        return
+    facts = d.facts(host.role)
+    begun = _in_phase(d, host, RankPhase.STARTING)
+    if begun:
+        store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
+        yield starting.order(d, host, begun, store, there[host.role])
+    stopping = _in_phase(d, host, RankPhase.STOPPING)
+    if stopping and facts.plan.host is HostKind.THREAD:
+        yield leave_group(d, host, *stopping)
+    elif stopping:
+        yield stop_ranks(d, host, stopping)
+
+
+def _leave(d: StateTransaction, host: HostId, own: HostState) -> Iterator[Action]:
+    """At the end of the job: what the ranks of a host were asked."""
+    live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
+    if own.phase is HostPhase.READY and live and d.verdict is not None:
+        yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason)
+
+
+def _in_phase(d: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
+    ranks = d.facts(host.role).ranks_of(host.index)
+    return tuple(rank for rank in ranks if d.ranks[host.role, rank].phase in phases)

@@ -1,0 +1,232 @@
+"""Giving roles other numbers of ranks: where their units can be then, and the restart with which they have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dljob.master.failure import ending
+from dljob.master.failure.policy import own_level
+from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.ledger.rules import micros
+from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, spare_nodes
+from dljob.master.start.local_ranks import seats_of
+from dljob.master.start.reservations import left, reserve, taken, unit_hosts
+from dljob.master.start.starting import completed
+from dljob.master.state import ledger, memory_overrides
+from dljob.master.state.actions import Unreserve
+from dljob.master.state.evolve import evolve
+from dljob.master.state.job import Job, RoleFacts
+from dljob.master.state.state import HostState, Phase, RankKey, RankPhase, RankState, UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
+from dljob.plan.quota import quota_units
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+RESIZED = "Resized"
+"""Why ranks are restarted that have other peers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Numbers of ranks by role, and the nodes of the units that have none yet."""
+
+    sizes: Mapping[str, int]
+    nodes: Mapping[str, str]
+
+
+def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
+    """The largest numbers of ranks of these roles with which all that has no place finds one, the first roles first."""
+    sizes = {role: d.facts(role).plan.min_replicas for role in roles}
+    found = placed(d, sizes, spares=spares)
+    for role in roles if isinstance(found, Assignment) else ():
+        group = d.facts(role).plan.group_size
+        low, high = sizes[role] // group, d.facts(role).plan.groups
+        while low < high:
+            middle = (low + high + 1) // 2
+            tried = placed(d, {**sizes, role: middle * group}, spares=spares)
+            if isinstance(tried, Assignment):
+                low, found = middle, tried
+            else:
+                high = middle - 1
+        sizes[role] = low * group
+    return found if isinstance(found, Refusal) else Resize(sizes, found.nodes)
+
+
+def more(d: StateTransaction, role: str, upto: int) -> Resize:
+    """The most ranks up to so many of a role that there is room for."""
+    facts = d.facts(role)
+    group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
+    best = Resize({role: facts.plan.replicas}, {})
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = fits(d, role, middle * group)
+        if tried is not None:
+            low, best = middle, Resize({role: middle * group}, tried.nodes)
+        else:
+            high = middle - 1
+    return best
+
+
+def fits(d: StateTransaction, role: str, size: int) -> Assignment | None:
+    """Where a role finds room that grows to so many ranks; None: there is none."""
+    tried = placed(d, {role: size}, spares=True)
+    return tried if isinstance(tried, Assignment) and _leaves_quotas(d, {role: size}, tried) else None
+
+
+def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
+    """Where all units that lack a node go when roles have these numbers of ranks. `spares`: those nodes stay free.
+
+    A job that is to start leaves what its quotas want, as at admission. A lost unit of another role whose ranks have
+    all ended lacks none.
+    """
+    plan = d.job.sized(sizes).plan
+    quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
+    gone = frozenset(name for role in sizes for name in _units(d.facts(role), sizes[role]))
+    lacking = [name for name in plan.units if _lacks(d, name, sizes)]
+    barred = frozenset(d.exclusions).union(d.departures)
+    nodes = {node.id: node for node in d.nodes}
+    for name in gone:
+        own = d.units[name]
+        if own.phase is UnitPhase.HELD and own.node in nodes:
+            holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
+            nodes[own.node] = left(nodes[own.node], holds)
+    found = assign(
+        (*memory_overrides.units_of(plan, d.grants, lacking), *quotas),
+        nodes.values(),
+        excluded=barred,
+        taken=[held for held in taken(d) if held.unit.name not in gone],
+        reserve_nodes=spare_nodes(plan) if spares else None,
+    )
+    return found if isinstance(found, Refusal) else replace(found, nodes={name: found.nodes[name] for name in lacking})
+
+
+def _lacks(d: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a unit is to have a node when these roles are resized: all their ranks start anew, ended ones too."""
+    phase = d.units[name].phase if name in d.units else UnitPhase.ABSENT
+    if phase is not UnitPhase.LOST:
+        return phase in _NOWHERE
+    return ending.inhabited(d, name) or any(role in sizes for role, _ in d.job.plan.units[name].members)
+
+
+def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignment) -> bool:
+    """Whether roles that grow so leave what frameworks count on, which may have taken it, or not yet.
+
+    What is free does not tell which: so it is asked whether all of it fits beside all units, on nodes that are empty.
+    """
+    quotas = {name: own.plan for name, own in d.job.roles.items() if own.plan.quota and not completed(d, name)}
+    if not quotas:
+        return True
+    plan = d.job.sized(sizes).plan
+    new = [
+        AssignedUnit(unit, found.nodes[unit.name])
+        for unit in memory_overrides.units_of(plan, d.grants, tuple(found.nodes))
+    ]
+    left_over = assign(
+        quota_units(quotas),
+        [replace(node, free=node.total) for node in d.nodes],
+        excluded=frozenset(d.departures),
+        taken=[replace(held, counted=False) for held in (*taken(d), *new)],
+        reserve_nodes=spare_nodes(plan),
+    )
+    return isinstance(left_over, Assignment)
+
+
+_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
+
+
+def _units(facts: RoleFacts, size: int) -> Iterable[str]:
+    """The units that a role has no more with so many ranks."""
+    return (f"{facts.series}/{k}" for k in range(size // facts.plan.group_size, facts.plan.groups))
+
+
+def start_with_fewer(d: StateTransaction, why: str) -> bool:
+    """Admit a job that has no room with as many ranks of its elastic roles as there is room for, if there is."""
+    roles = [role for role in d.job.roles if role in d.sizes]
+    made = fewer(d, roles, spares=True)
+    before = {role: d.facts(role) for role in roles}
+    if isinstance(made, Refusal) or all(made.sizes[role] == facts.plan.replicas for role, facts in before.items()):
+        return False
+    for role, facts in before.items():
+        _give_back(d, facts, made.sizes[role])
+    d.job = d.job.sized(made.sizes)
+    for role, facts in before.items():
+        have, had = made.sizes[role], facts.plan.replicas
+        own = evolve(d.sizes[role], size=have, shrink_at=None, resized=d.now)
+        d.sizes = d.sizes.set(role, own)
+        if have != had:
+            d.ledger = ledger.resized(d.ledger, role, had, have, micros(d, d.now))
+            d.note(reasons.RESIZED, role, f"it starts with {counted(have, 'rank')} instead of {had}: {why}")
+    reserve(d, dict(made.nodes))
+    return True
+
+
+def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
+    """Restart roles with other numbers of ranks. `anew`: for the loss that restarts them anyhow."""
+    before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
+    left_out = {role: _give_back(d, facts, made.sizes[role]) for role, facts in before.items()}
+    d.job = d.job.sized({role: made.sizes[role] for role in before})
+    for role, facts in before.items():
+        _add(d, role, facts)
+        d.ledger = ledger.resized(d.ledger, role, facts.plan.replicas, d.facts(role).plan.replicas, micros(d, d.now))
+    reserve(d, dict(made.nodes))
+    for role, facts in before.items():
+        have, had = d.facts(role).plan.replicas, facts.plan.replicas
+        own = d.sizes[role]
+        grown = d.now if have > had else own.grown
+        settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
+        d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False))
+        d.seats = d.seats.set(role, seats_of(d, role))
+        words = f"{counted(have, 'rank')} instead of {had}: {why}"
+        d.note(reasons.RESIZED, role, words)
+        begin(d, RestartOrder(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], anew=anew))
+        for key in left_out[role]:
+            d.set_rank(key, evolve(d.ranks[key], incident=0))
+
+
+def part(d: StateTransaction, role: str, why: str) -> None:
+    """Have all ranks of a role leave user code and keep their processes; who starts, and with whom, comes later."""
+    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave: {why}", gathers=True))
+
+
+def stay(d: StateTransaction, role: str) -> None:
+    """Ranks that left for a world of another size meet again as they were."""
+    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", anew=True))
+
+
+def level_of(job: Job, role: str) -> Level:
+    """What a role with other ranks restarts: its processes, unless it says of failures that who lives keeps its own."""
+    return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
+
+
+def _give_back(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
+    """Give up the units beyond so many ranks; gives the ranks that are no more."""
+    for name in _units(facts, size):
+        own = d.units[name]
+        d.do(Unreserve(name, own.token))
+        for host in unit_hosts(d, name):
+            kill(d, host)
+        d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
+    keys = tuple((facts.plan.name, rank) for rank in range(size, facts.plan.replicas))
+    for key in keys:
+        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT, pid=0))
+    return keys
+
+
+def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
+    """Ranks that the role had not; one that it once had is a later process of it."""
+    facts = d.facts(role)
+    for rank in range(before.plan.replicas, facts.plan.replicas):
+        key, host = (role, rank), facts.host_of(rank)
+        if key in d.ranks:
+            d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING))
+        else:
+            d.ranks = d.ranks.set(key, RankState())
+            d.set_role(role, evolve(d.roles[role], waiting=d.roles[role].waiting + 1))
+            d.touched.ranks.add(key)
+        if host not in d.hosts:
+            d.hosts = d.hosts.set(host, HostState())
+    for name in _units(facts, before.plan.replicas):
+        token = d.units[name].token if name in d.units else 0
+        d.put_unit(name, UnitState(UnitPhase.LOST, token))

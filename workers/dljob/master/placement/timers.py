@@ -1,0 +1,127 @@
+"""Timers: what is due when. The shell sleeps until the earliest and sends a Tick; an early Tick is harmless."""
+
+from __future__ import annotations
+
+from dljob.master.failure import ending, failover, restart
+from dljob.master.placement import admission, departures, elastic, nodes
+from dljob.master.start import starting
+from dljob.master.state import limits
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import JobState, UnitPhase, Verdict
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+
+def earliest(state: JobState | StateTransaction) -> float | None:
+    """When the next timer is due, in unix seconds."""
+    due = [at for at in _times(state) if at is not None]
+    return min(due) if due else None
+
+
+def _times(state: JobState | StateTransaction) -> list[float | None]:
+    if state.phase.final:
+        return []
+    if state.verdict is not None:
+        at = state.verdict.release_at
+        return [state.verdict.kill_at, None if at is None else at + limits.RELEASE_S]
+    times = [state.search.retry_at, state.search.deadline, state.search.final_at]
+    started, spec = state.started_at, state.job.spec
+    if spec.active_deadline_seconds is not None:
+        times.append(started + spec.active_deadline_seconds)
+    if spec.pre_running_deadline_seconds is not None and state.running_at is None:
+        times.append(started + spec.pre_running_deadline_seconds)
+    times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state)))
+    for incident in state.incidents.values():
+        times.append(incident.deadline if incident.launched else incident.due)
+        times.append(incident.stop_by)
+    return times
+
+
+def tick(d: StateTransaction) -> None:
+    """Do what is due, and find out what is due next."""
+    verdict = d.verdict
+    if verdict is not None:
+        _end_of_grace(d, verdict)
+    else:
+        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, _search):
+            if not d.ending:
+                rule(d)
+    d.wake = earliest(d)
+
+
+def _end_of_grace(d: StateTransaction, verdict: Verdict) -> None:
+    late = verdict.kill_at is not None and verdict.kill_at <= d.now
+    unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= d.now
+    if late or unanswered:
+        ending.release(d, verdict)
+
+
+def _deadlines(d: StateTransaction) -> None:
+    started, spec = d.started_at, d.job.spec
+    most, first = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
+    if most is not None and started + most <= d.now:
+        message = f"the job ran longer than activeDeadlineSeconds = {most}"
+        ending.end(d, Verdict(ok=False, reason=reasons.DEADLINE_EXCEEDED, message=message, at=d.now))
+    elif first is not None and d.running_at is None and started + first <= d.now:
+        late = [name for name, f in d.job.roles.items() if f.first_wave and not d.roles[name].was_ready]
+        why = d.search.why or f"not ready: {', '.join(late)}"
+        message = f"the job was not running after preRunningDeadlineSeconds = {first}; {why}"
+        ending.fail(d, reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _restarts(d: StateTransaction) -> None:
+    for number in sorted(d.incidents):
+        incident = d.incidents.get(number)
+        if incident is None or d.ending:
+            continue
+        if not incident.launched and incident.due <= d.now:
+            restart.launch(d, number)
+        elif incident.stop_by is not None and incident.stop_by <= d.now:
+            restart.stop_overdue(d, number)
+        elif incident.launched and incident.deadline <= d.now:
+            _overdue(d, number)
+
+
+def _overdue(d: StateTransaction, number: int) -> None:
+    """A restart took too long; while units that it needs look for room, the time for that counts instead."""
+    incident = d.incidents[number]
+    if _looks_for_room(d, number):
+        d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
+        admission.look(d)
+    else:
+        failover.timed_out(d, incident)
+
+
+def _looks_for_room(d: StateTransaction, number: int) -> bool:
+    """Whether a member of a restart has no place, or one of its world; or anybody, while its role waits for others."""
+    members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
+    roles = {role for role, _ in members}
+    if not all(starting.dependencies_met(d, role) for role in roles):
+        return admission.needed(d)
+    for role in roles:
+        if d.facts(role).world:
+            members.update((role, rank) for rank in range(d.facts(role).plan.replicas))
+    homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}
+    return any(d.units[name].phase is not UnitPhase.HELD for name in homes)
+
+
+def _search(d: StateTransaction) -> None:
+    late = d.search.deadline is not None and d.search.deadline <= d.now
+    if late and not admission.needed(d):
+        # All ranks of these units ended: nobody waits for them, until somebody restarts one.
+        d.search = evolve(d.search, deadline=None)
+    elif late and not _found_at_last(d):
+        message = f"{counted(len(admission.lost(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
+        ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
+    elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
+        admission.look(d)
+
+
+def _found_at_last(d: StateTransaction) -> bool:
+    """Whether units of lost nodes have a place after all, if only on a node that was excluded."""
+    admission.look(d, last=True)
+    if admission.lost(d):
+        return False
+    d.search = evolve(d.search, deadline=None)
+    return True

@@ -1,0 +1,219 @@
+"""Which unit goes to which node: pure, exact, and with the reason when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dljob.master.state.views import NodeView
+from dljob.plan.capacity import Capacity, Demand, demand_of, room_of, take
+from dljob.plan.conflict import Conflict
+from dljob.plan.domains import Choice, pack_in_domains, why_not
+from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
+from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, machine_name, runs_of
+from dljob.plan.words import natural
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A node for every unit."""
+
+    nodes: Mapping[str, str]
+    """Unit -> node id."""
+    domains: tuple[Choice, ...] = ()
+    """Where series that want one domain had none before: which it is, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No node for some unit, and why. Nothing of the gang is to be reserved."""
+
+    why: str
+    """The smallest set that conflicts, with its numbers."""
+    conflict: tuple[tuple[str, int], ...]
+    """That set: (role or collocation, how many of its units). Without any one of them the others fit."""
+    missing: Resources
+    """What would have to become free at least; empty when it is not a matter of amounts."""
+    never: bool
+    """True: it would not fit on these nodes either if all others left them. False: waiting may help."""
+    proven: bool = True
+    """False: no way was found within the bounds of the search, which is no proof that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedUnit:
+    """A unit of the job that has its node already. `counted`: its node's `free` is without it."""
+
+    unit: Unit
+    node: str
+    counted: bool = True
+    domain: str = ""
+    """The node's value of the unit's topology key; empty: it has none."""
+
+
+def assign(
+    units: Iterable[Unit],
+    nodes: Iterable[NodeView],
+    *,
+    excluded: frozenset[str] = frozenset(),
+    taken: Iterable[AssignedUnit] = (),
+    reserve_nodes: Mapping[str, int] | None = None,
+) -> Assignment | Refusal:
+    """A node for every unit, or for none.
+
+    The answer does not depend on the order of units, nodes or `taken`. Head nodes get no unit.
+
+    Args:
+        units: What to place; all of them or none.
+        nodes: The live nodes.
+        excluded: Ids of nodes that get no unit now, though they might later.
+        taken: Units that keep their node.
+        reserve_nodes: Node group -> how many of its nodes stay entirely free, as spares.
+    """
+    batches, members = _batches(units)
+    everything = tuple(nodes)
+    seen = sorted((node for node in everything if not node.head), key=lambda node: natural(node.id))
+    held, spares = tuple(taken), reserve_nodes or {}
+    now, short = _runs(seen, batches, held, spares, excluded)
+    fixed = _fixed(held)
+    found, chosen = (Stuck(proven=True), ()) if short else pack_in_domains(batches, now, fixed)
+    if isinstance(found, Packing):
+        return Assignment(_spread(found, members, seen), chosen)
+    emptied = [replace(node, free=node.total) for node in seen]
+    whole = [replace(item, counted=False) for item in held]
+    later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
+    ever = Stuck(proven=True) if ever_short else pack_in_domains(batches, later, fixed)[0]
+    never = isinstance(ever, Stuck) and ever.proven
+    if short:
+        return Refusal(ever_short or short, (), (), never=never)
+    conflict = why_not(
+        batches, later if never else now, fixed, proven=never or found.proven, left="" if never else " free"
+    )
+    return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
+
+
+def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
+    """The nodes that have enough free of everything for the smallest of these units."""
+    demands = [dict(demand) for demand in {unit.demand for unit in units}]
+    common = set[str]().union(*demands).intersection(*demands)
+    least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
+    found: list[NodeView] = []
+    for node in nodes:
+        free, total = dict(node.free), dict(node.total)
+        if all(name not in total or free.get(name, 0) >= amount for name, amount in least):
+            found.append(node)
+    return found
+
+
+def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
+    """The machines of the plan's node groups as if they were there and empty: `<group>-<i>`, spares last."""
+    return tuple(
+        NodeView(machine_name(group, i), group.resources, group.resources, group.labels)
+        for group in plan.node_groups.values()
+        for i in range(group.replicas)
+    )
+
+
+def spare_nodes(plan: JobPlan) -> dict[str, int]:
+    """How many machines of each node group are to stay free: `reserve_nodes` of `assign`."""
+    return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
+
+
+def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
+    """The nodes of a node group: those that say so, and where no node says of what group it is, all of them."""
+    workers = [node for node in nodes if not node.head]
+    said = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
+    return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
+
+
+def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
+    """Series -> the domains that its units are in already."""
+    found: dict[str, set[str]] = {}
+    for item in held:
+        if item.unit.topology_key:
+            found.setdefault(item.unit.series, set()).add(item.domain)
+    return {series: frozenset(values) for series, values in found.items()}
+
+
+def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
+    """Exchangeable units of one series together, and the names of each batch in order."""
+    found: dict[tuple[str, Demand], list[Unit]] = {}
+    for unit in sorted(units, key=lambda unit: natural(unit.name)):
+        found.setdefault((unit.series, demand_of(unit)), []).append(unit)
+    batches = [Batch(name, demand, len(same), same[0]) for (name, demand), same in found.items()]
+    return batches, [[unit.name for unit in same] for same in found.values()]
+
+
+def _runs(
+    nodes: Sequence[NodeView],
+    batches: Sequence[Batch],
+    held: Sequence[AssignedUnit],
+    spares: Mapping[str, int],
+    excluded: frozenset[str],
+) -> tuple[tuple[MachineRun, ...], str]:
+    """What the nodes have left, spares and excluded ones set aside; and which spares cannot be had, in words."""
+    by_node: dict[str, list[AssignedUnit]] = {}
+    for item in held:
+        by_node.setdefault(item.node, []).append(item)
+    aside, short = _set_aside(nodes, by_node, spares, excluded)
+    rooms: list[tuple[Capacity, Sequence[int]]] = []
+    for index, node in enumerate(nodes):
+        if node.id not in excluded and index not in aside:
+            room = _room(node, by_node.get(node.id, ()))
+            if room is not None:
+                rooms.append((room, (index,)))
+    return runs_of(rooms, batches), short
+
+
+def _set_aside(
+    nodes: Sequence[NodeView],
+    held: Mapping[str, Sequence[AssignedUnit]],
+    spares: Mapping[str, int],
+    excluded: frozenset[str],
+) -> tuple[set[int], str]:
+    """The last nodes of each group that are entirely free, as many as are to be spares."""
+    aside: set[int] = set()
+    at = {node.id: index for index, node in enumerate(nodes)}
+    for group, count in sorted(spares.items()):
+        mine = [at[node.id] for node in of_group(nodes, group)]
+        free = [
+            i
+            for i in mine
+            if nodes[i].free == nodes[i].total and not {nodes[i].id} & (held.keys() | excluded) and i not in aside
+        ]
+        if len(free) < count:
+            return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(mine)} are free"
+        aside.update(free[len(free) - count :])
+    return aside, ""
+
+
+def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
+    """What a node has left after the units held there; None when they hold more than it has."""
+    room: Capacity | None = room_of(node.free, node.labels, node.total)
+    for item in held:
+        demand = demand_of(item.unit)
+        if item.counted:
+            demand = replace(demand, bulk=(), devices=())
+        room = take(room, demand) if room is not None else None
+    return room
+
+
+def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[NodeView]) -> dict[str, str]:
+    """Units in order to nodes in order: neighbours stay neighbours."""
+    chosen: dict[str, str] = {}
+    for names, spots in zip(members, packing.spots, strict=True):
+        where = sorted((index, each) for ids, each in spots for index in ids)
+        indices = [index for index, each in where for _ in range(each)]
+        chosen.update((name, nodes[index].id) for name, index in zip(names, indices, strict=True))
+    return chosen
+
+
+def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
+    kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
+    why = conflict.why
+    if only_head:
+        why = f"{why} (ranks never live on the head)"
+    elif kept:
+        why = f"{why} (kept free as spares: {kept})"
+    named = tuple((batch.name, batch.count) for batch in conflict.batches)
+    return Refusal(why, named, conflict.missing, never=never, proven=conflict.proven)

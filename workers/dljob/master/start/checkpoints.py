@@ -1,0 +1,103 @@
+"""Checkpoints exist when they are journaled: PrimeMaster hears what is whole on disk and what each life goes on from.
+
+Both come from processes that may be of the past. What an earlier life saved beyond what a later one went on from is
+refused, and so is a decision of a life that a later one has followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dljob.master.start import shards
+from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
+from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import FaultRecord
+from dljob.master.state.state import JobState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
+from dljob.telemetry import reasons
+
+KEPT = 2
+"""So many committed checkpoints of a world are remembered, as many as stay on disk."""
+DECISIONS = 8
+"""So many decisions: a process that froze longer ago than these is told by the files."""
+FIRST = RunId(1, 1)
+
+
+def refused(state: JobState | StateTransaction, world: str, mark: CheckpointId) -> str:
+    """Why a checkpoint is none; empty: it counts."""
+    return fence(mark, state.saves.get(world, Saves()).decisions)
+
+
+def superseded(state: JobState | StateTransaction, world: str, life: RunId) -> str:
+    """Why a life may decide nothing any more; empty: it may."""
+    later = state.saves.get(world, Saves()).superseded(life)
+    return f"life {later} of {world} has begun" if later else ""
+
+
+def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
+    """All parts of a checkpoint are on disk."""
+    if role_of(event.world) not in d.roles:
+        return
+    own = d.saves.get(event.world, Saves())
+    if any(known.mark == event.mark for known in own.committed):
+        return
+    if why := refused(d, event.world, event.mark):
+        d.note(reasons.CHECKPOINT_REFUSED, event.world, f"{event.mark} does not count: {why}")
+        return
+    new = evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now))))
+    d.saves = d.saves.set(event.world, new)
+    shards.committed(d, event.world, new.committed[0].mark)
+
+
+def _newest(found: Iterable[Committed]) -> tuple[Committed, ...]:
+    return tuple(sorted(found, key=lambda one: one.mark)[-KEPT:])
+
+
+def decided(d: StateTransaction, event: CheckpointDecided) -> None:
+    """A life goes on from a checkpoint, or from nothing; the first word counts."""
+    if role_of(event.world) not in d.roles:
+        return
+    own = d.saves.get(event.world, Saves())
+    if own.decision(event.life) is not None or superseded(d, event.world, event.life):
+        return
+    decisions = (*own.decisions, RestoreDecision(event.life, event.chosen))[-DECISIONS:]
+    counting = tuple(one for one in own.committed if not fence(one.mark, decisions))
+    d.saves = d.saves.set(event.world, Saves(counting, decisions))
+    shards.decided(d, event.world, event.life, event.chosen)
+    for text in event.damaged:
+        d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
+    if event.life > FIRST:
+        _went_on(d, event)
+
+
+def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
+    """Say from where, and what of the work is to be done again."""
+    lost = None
+    if event.reached is not None:
+        lost = max(0, event.reached - (event.chosen.step if event.chosen else 0))
+        fault = _fault_of(d, role_of(event.world))
+        if fault is not None:
+            # Ranks of a role of which each saves by itself lose different numbers: the greatest is told.
+            worse = evolve(fault, lost=max(lost, fault.lost or 0))
+            d.faults = tuple(worse if one is fault else one for one in d.faults)
+    none = "no checkpoint can be read" if event.damaged else "there is no checkpoint"
+    where = f"goes on from {event.chosen}" if event.chosen else f"begins anew: {none}"
+    again = "" if lost is None else f"; it had come to step {event.reached}, {lost} of them lost"
+    d.note(reasons.CHECKPOINT_RESTORED, event.world, f"life {event.life} {where}{again}")
+
+
+def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:
+    """The last fault that had ranks of a role started again."""
+    wide = (Level.JOB.value, Level.NODE.value)
+    found = (one for one in reversed(d.faults) if one.level in wide or role_of(one.target) == role)
+    return next((one for one in found if one.level != Level.MASTER.value), None)
+
+
+def last(state: JobState) -> Committed | None:
+    """The checkpoint that the status tells of: the first driver role's, else the one that was journaled last."""
+    driver = state.job.drivers[0]
+    found = {world: own.last for world, own in state.saves.items() if own.last}
+    own = [one for world, one in found.items() if role_of(world) == driver]
+    return max(own or found.values(), key=lambda one: (one.at, one.mark), default=None)

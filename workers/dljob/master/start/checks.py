@@ -1,0 +1,119 @@
+"""Checks of a role's nodes before its ranks start: when they are due, what is ordered, and who stays out for them.
+
+A torch world whose `comm.preCheck` says so starts only on nodes that passed: all of them at first, later those that are
+new to it. A process that starts again on a node that passed waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dljob.master.state import limits
+from dljob.master.state.actions import CheckNodes, CheckPlace
+from dljob.master.state.evolve import evolve
+from dljob.master.state.pairing import RoleCheck, Team, first_round, met
+from dljob.master.state.state import UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
+from dljob.plan.model import GRAIN
+
+Places = tuple[tuple[str, int, str], ...]
+
+
+def pending(d: StateTransaction, role: str) -> bool:
+    """Whether a role whose hosts are all there must wait for its nodes to be checked; orders what nobody has."""
+    if not d.facts(role).plan.pre_check:
+        return False
+    places, own = places_of(d, role), d.checks.get(role, RoleCheck())
+    if own.round and own.places == places:
+        return True
+    nodes = nodes_of(places)
+    known = frozenset(own.proven)
+    fresh = tuple(node for node in nodes if node not in known)
+    if not fresh:
+        return False
+    teams = first_round(fresh, tuple(node for node in nodes if node in known), own.failures)
+    ask(d, role, evolve(own, round=1, began=d.now, places=places), fresh, teams)
+    return True
+
+
+def ask(d: StateTransaction, role: str, own: RoleCheck, nodes: Team, teams: tuple[Team, ...]) -> None:
+    """Order a round: these nodes, and whoever is in these teams."""
+    whole = dict.fromkeys((*nodes, *(node for team in teams for node in team)))
+    own = evolve(own, number=own.number + 1, nodes=tuple(whole), teams=teams)
+    d.checks = d.checks.set(role, own)
+    d.do(order(d, role, own))
+
+
+def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
+    """The round that is under way, as an order: what is told of a node is everything of it that is the role's."""
+    facts = d.facts(role)
+    where = {node: (unit, token) for unit, token, node in reversed(own.places)}
+    ranks, devices = Counter[str](), dict[str, dict[str, dict[str, None]]]()
+    for index in range(facts.host_count):
+        host = d.hosts[HostId(role, index)]
+        ranks[host.node] += facts.ranks_per_host
+        for resource, ids in host.devices:
+            devices.setdefault(host.node, {}).setdefault(resource, {}).update(dict.fromkeys(ids))
+    memory = max(0, dict(facts.plan.per_rank).get("memory", 0) // GRAIN - limits.CHECK_TAKEN_BYTES)
+    places = tuple(
+        CheckPlace(
+            node, *where[node], memory * ranks[node],
+            tuple((resource, tuple(ids)) for resource, ids in sorted(devices.get(node, {}).items())),
+        )
+        for node in own.nodes
+    )  # fmt: skip
+    return CheckNodes(role, own.number, places, own.teams)
+
+
+def again(d: StateTransaction) -> Iterator[CheckNodes]:
+    """What a new master orders again."""
+    for role, own in sorted(d.checks.items()):
+        if own.round and own.places == places_of(d, role):
+            yield order(d, role, own)
+
+
+def places_of(d: StateTransaction, role: str) -> Places:
+    """Where a role's groups are, as (unit, token, node), in the order of the groups."""
+    facts = d.facts(role)
+    names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
+    return tuple((name, d.units[name].token, d.units[name].node) for name in names)
+
+
+def nodes_of(places: Places) -> Team:
+    """The nodes among them, each once."""
+    return tuple(dict.fromkeys(node for _, _, node in places))
+
+
+def barred(d: StateTransaction, node: str) -> bool:
+    """Whether an excluded node is out of the question even where nothing else is left.
+
+    One that is bad for sure is. One that failed with somebody of whom no more is known may be tried beside others.
+    """
+    if not d.exclusions[node].check:
+        return False
+    for role, own in d.checks.items():
+        if node not in own.bad and any(node in team for team in own.failures):
+            names = (f"{d.facts(role).series}/{group}" for group in range(d.facts(role).plan.groups))
+            mates = {d.units[name].node for name in names if d.units[name].phase is UnitPhase.HELD} - {node}
+            if any(not met(own.failures, node, mate) for mate in mates):
+                return False
+    return True
+
+
+def forget(d: StateTransaction, node: str) -> None:
+    """The time of a node that had failed is over: it is checked again like one that nobody knows."""
+    for role, own in d.checks.items():
+        if node in own.bad or any(node in team for team in own.failures):
+            failures = tuple(team for team in own.failures if node not in team)
+            bad = tuple(other for other in own.bad if other != node)
+            speeds = tuple(speed for speed in own.speeds if speed[1] != node)
+            d.checks = d.checks.set(role, evolve(own, failures=failures, bad=bad, speeds=speeds))
+
+
+def words(d: StateTransaction) -> str:
+    """The nodes that failed, for who asks why there is no room; empty: none did."""
+    failed = [f"{name} ({own.check})" for name, own in sorted(d.exclusions.items()) if own.check]
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"; excluded: {', '.join(failed[:3])}{more}" if failed else ""

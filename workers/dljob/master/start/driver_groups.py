@@ -1,0 +1,98 @@
+"""Placement groups and actors that a role's own Ray driver asked for: why one waits, and telling so once.
+
+Ray waits for ever, without a word. What is said here is arithmetic on what the nodes report; Ray alone places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dljob.master.state.events import GroupAsked
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import AskedGroup, NodeView
+from dljob.plan.model import Amount, Resources, add_up
+from dljob.plan.words import resource_text, resources_text
+from dljob.telemetry import reasons
+
+SHOWN = 6
+"""How many nodes an explanation names."""
+_NODE_NAME_LENGTH = 8
+
+
+def told(d: StateTransaction, event: GroupAsked) -> None:
+    """A group waits: a note the first time, words in the status as long as it does."""
+    if event.waits:
+        if event.group not in d.groups:
+            d.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
+        if d.groups.get(event.group) != (event.owner, event.why):
+            d.groups = d.groups.set(event.group, (event.owner, event.why))
+    elif event.group in d.groups:
+        d.groups = d.groups.delete(event.group)
+        d.note(reasons.PLACEMENT_RESOLVED, event.owner, event.why)
+
+
+def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
+    """What a group, or an actor, needs, why it cannot be had now or ever, and what the nodes have of it."""
+    known = sorted(nodes, key=lambda node: node.id)
+    parts = [add_up(*group.bundles)] if group.strategy == "STRICT_PACK" else list(group.bundles)
+    apart = group.strategy == "STRICT_SPREAD"
+    never = _lack(parts, [dict(node.total) for node in known], "has", apart=apart)
+    now = _lack(parts, [dict(node.free) for node in known], "has free", apart=apart)
+    if never:
+        verdict = f"these nodes can never hold it: {never}"
+    elif now:
+        verdict = f"not now: {now}"
+    else:
+        verdict = "there is enough, but not in the right pieces, or not under the labels that it asks for"
+    who = f"{group.kind} {group.name or group.id} of {group.owner}"
+    return f"{who} waits for {_wanted(group)}; {verdict}; {_have(group, known)}"
+
+
+def _wanted(group: AskedGroup) -> str:
+    """The bundles, equal ones together, and where they must be."""
+    counts: dict[Resources, int] = {}
+    for bundle in group.bundles:
+        counts[bundle] = counts.get(bundle, 0) + 1
+    texts = [f"{count} x ({resources_text(bundle)})" for bundle, count in counts.items()]
+    where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": ", each on a node of its own"}.get(group.strategy, "")
+    return " + ".join(texts) + where
+
+
+def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: str, *, apart: bool) -> str:
+    """What is missing: a node for the largest part, nodes enough, or the sum; empty: nothing that counting shows."""
+    for part in dict.fromkeys(parts):
+        if not any(_holds(own, part) for own in have):
+            return f"no node {verb} {resources_text(part)}"
+    fit = sum(any(_holds(own, part) for part in parts) for own in have)
+    if apart and fit < len(parts):
+        return f"it wants {len(parts)} nodes, and {fit} could hold a bundle"
+    wanted = add_up(*parts)
+    there = {name: sum(own.get(name, 0) for own in have) for name, _ in wanted}
+    short = [name for name, amount in wanted if amount > there[name]]
+    if not short:
+        return ""
+    needs = ", ".join(resource_text(name, dict(wanted)[name]) for name in short)
+    has = ", ".join(resource_text(name, there[name]) for name in short)
+    return f"it needs {needs} in all, and all nodes together {verb.replace('has', 'have')} {has}"
+
+
+def _holds(own: dict[str, Amount], part: Resources) -> bool:
+    """Whether a node has a part of a group."""
+    return all(own.get(name, 0) >= amount for name, amount in part)
+
+
+def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:
+    """What is free on the nodes that have any of what the group needs."""
+    names = [name for name, _ in add_up(*group.bundles)]
+    rows: list[str] = []
+    for node in nodes:
+        total, free = dict(node.total), dict(node.free)
+        texts = [
+            f"{resource_text(name, free.get(name, 0))} of {resource_text(name, total[name]).split()[0]}"
+            for name in names
+            if name in total
+        ]
+        if texts:
+            rows.append(f"{node.id[:_NODE_NAME_LENGTH]}: {', '.join(texts)}")
+    more = f" and {len(rows) - SHOWN} more nodes" if len(rows) > SHOWN else ""
+    return f"free on nodes: {'; '.join(rows[:SHOWN])}{more}" if rows else "no node has any of it"

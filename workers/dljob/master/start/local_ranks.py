@@ -1,0 +1,25 @@
+"""Seats: local and node ranks as torchrun counts them, over all groups of a role on a machine."""
+
+from __future__ import annotations
+
+from dljob.master.state.state import Seat
+from dljob.master.state.transaction import StateTransaction
+
+
+def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
+    """The seat of each group of a role, from the nodes that its units are on.
+
+    Nodes are numbered in the order of their first group. A unit that is being moved counts as a node of its own.
+    """
+    facts = d.facts(role)
+    size = facts.plan.group_size
+    nodes: dict[str, int] = {}
+    placed: list[tuple[str, int]] = []
+    for group in range(facts.plan.groups):
+        name = f"{facts.series}/{group}"
+        node = d.units[name].node or f"?{name}"
+        before = nodes.get(node, 0)
+        placed.append((node, before))
+        nodes[node] = before + size
+    rank_of = {node: index for index, node in enumerate(nodes)}
+    return tuple(Seat(rank_of[node], before, nodes[node], len(nodes)) for node, before in placed)

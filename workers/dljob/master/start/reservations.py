@@ -1,0 +1,69 @@
+"""Units on nodes: who holds what, who lives in it, and the order to hold one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dljob.master.start.assign import AssignedUnit
+from dljob.master.state import limits, memory_overrides
+from dljob.master.state.actions import Reserve
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import Phase, UnitPhase, UnitState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId, NodeView
+from dljob.plan.model import Unit, add_up
+
+
+def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
+    """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
+    plan = d.job.plan
+    series = plan.units.series
+    apart = every or any(own.apart or own.spread or own.topology_key for own in series)
+    wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
+    labels = {node.id: dict(node.labels) for node in d.nodes} if any(own.topology_key for own in series) else {}
+    found: list[AssignedUnit] = []
+    for name, own in d.units.items():
+        if own.phase in wanted:
+            unit = memory_overrides.unit_of(plan, name, memory_overrides.given(d.grants, name))
+            domain = labels.get(own.node, {}).get(unit.topology_key, "")
+            found.append(AssignedUnit(unit, own.node, counted=own.phase is UnitPhase.HELD, domain=domain))
+    return found
+
+
+def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
+    """Ask these nodes to hold these units."""
+    if d.phase is Phase.PENDING:
+        d.phase = Phase.SCHEDULING
+    if d.search.since is not None:
+        d.search = evolve(d.search, why="", since=None, final_at=None)
+    for name, node in nodes.items():
+        token = d.units[name].token + 1
+        if token > 1:
+            _forget_devices(d, name)
+        d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
+        d.do(Reserve(name, token, node, limits.RESERVE_S, memory_overrides.given(d.grants, name)))
+
+
+def _forget_devices(d: StateTransaction, unit: str) -> None:
+    """What is held anew may have other devices, on the same node too."""
+    for host in unit_hosts(d, unit):
+        if d.hosts[host].devices:
+            d.set_host(host, evolve(d.hosts[host], devices=(), slots=()))
+
+
+def left(node: NodeView, unit: Unit) -> NodeView:
+    """A node as it will be when it holds a unit no more."""
+    total = dict(node.total)
+    free = add_up(node.free, unit.demand)
+    return replace(node, free=tuple((name, min(amount, total[name])) for name, amount in free if name in total))
+
+
+def unit_hosts(d: StateTransaction, unit: str) -> tuple[HostId, ...]:
+    """All hosts that live in a unit."""
+    hosts: list[HostId] = []
+    for role, group in d.job.plan.units[unit].members:
+        facts = d.facts(role)
+        if facts.world and group == 0:
+            hosts.append(HostId(role, -1))
+        hosts.extend(dict.fromkeys(facts.host_of(rank) for rank in facts.group_ranks(group)))
+    return tuple(hosts)

@@ -1,0 +1,148 @@
+"""Data positions: PrimeMaster leases shards of data sets, takes them back, and hands out again what a restore undid.
+
+Each position is done exactly once as far as checkpoints tell: what a process did counts when a checkpoint that was
+saved after it does, and what it did after the one that its successor goes on from is to do again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
+from typing import Any
+
+from immutables import Map
+
+from dljob.master.state import shard_table
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId, Saves
+from dljob.master.state.events import ShardsTold
+from dljob.master.state.evolve import evolve
+from dljob.master.state.shard_table import Acked, Holder, ShardLeases, ShardTable
+from dljob.master.state.state import JobState, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+
+GONE = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
+FEEDS = 64
+"""A job has no more data sets than these."""
+ROWS = 48
+"""So many intervals of a data set are handed on to the next attempt."""
+
+
+def told(d: StateTransaction, event: ShardsTold) -> None:
+    """A process says what it has done of a data set, and how many shards it wants to hold."""
+    if refused(d, event):
+        return
+    key, feed = (
+        (event.role, event.rank),
+        d.feeds.get(event.name) or shard_table.made(event.size, event.shard, event.epochs),
+    )
+    for start, end, after in event.done:
+        feed = shard_table.done(feed, key, event.incarnation, (start, end), after)
+    if present(d, event):
+        held = feed.held.get(key)
+        if held is not None and held.incarnation < event.incarnation:
+            feed, held = shard_table.returned(feed, key), None
+        who = held or ShardLeases(event.world, event.incarnation, event.life, event.saves)
+        feed = shard_table.take(feed, key, evolve(who, saves=event.saves or who.saves), event.want)
+    _put(d, event.name, feed)
+
+
+def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
+    """Why a process gets nothing of this data set; empty: it may."""
+    if (event.role, event.rank) not in state.ranks:
+        return f"there is no rank {event.role}/{event.rank}"
+    feed = state.feeds.get(event.name)
+    if feed is None:
+        if len(state.feeds) >= FEEDS:
+            return f"there are {FEEDS} data sets already; all ranks that share one give it the same name"
+        sound = event.size > 0 and event.shard > 0 and event.epochs > 0
+        return "" if sound else "its size, shard size and epochs are whole numbers from 1"
+    have, wants = (feed.size, feed.shard, feed.epochs), (event.size, event.shard, event.epochs)
+    words = "{} samples in shards of {}, {} times"
+    return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}"
+
+
+def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
+    """Whether who asks is a rank's process of now, in a life that no later one has followed."""
+    own = state.ranks[event.role, event.rank]
+    superseded = state.saves.get(event.world, Saves()).superseded(event.life)
+    return own.incarnation == event.incarnation and own.phase not in GONE and not superseded
+
+
+def left(d: StateTransaction) -> None:
+    """Take back what processes held that are gone; of those that save, when it is known what of it was done."""
+    if not d.feeds:
+        return
+    for key in sorted(d.touched.ranks):
+        rank = d.ranks[key]
+        for name, feed in d.feeds.items():
+            held = feed.held.get(key)
+            if held is None:
+                continue
+            over = rank.incarnation != held.incarnation or not rank.phase.live
+            if rank.phase in GONE or (over and not held.saves):
+                _put(d, name, shard_table.returned(feed, key))
+
+
+def committed(d: StateTransaction, world: str, oldest: CheckpointId) -> None:
+    """What is in the oldest checkpoint that is left need not be remembered."""
+    for name, feed in d.feeds.items():
+        _put(d, name, shard_table.settled(feed, world, oldest, remember="/" not in world))
+
+
+def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId | None) -> None:
+    """A life goes on from a checkpoint, once: what was done after it is to do again."""
+    for name, feed in d.feeds.items():
+        new, again = shard_table.restored(feed, world, life, chosen)
+        _put(d, name, new)
+        if again:
+            d.note(reasons.DATA_RETURNED, world, f"{again} samples of {name} are handed out again")
+
+
+def carry(state: JobState) -> dict[str, Any]:
+    """What of data sets is handed on to the next attempt, as JSON: what cannot be told in short is done again."""
+    return {name: _carry(feed) for name, feed in sorted(state.feeds.items())}
+
+
+def _carry(feed: ShardTable) -> list[Any]:
+    held = [run for held in feed.held.values() for run in held.runs]
+    acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
+    todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), ROWS)
+    # Joining neighbours may have taken in what is acked: it is done again then, once.
+    known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
+    rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
+    settled = {
+        world: [list(run) for run in shard_table.coarse(runs, ROWS)] for world, runs in sorted(feed.settled.items())
+    }
+    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *([settled] if settled else ())]
+
+
+def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
+    """What `carry` said. Raises ValueError, TypeError or KeyError when it is not that."""
+    found: list[tuple[str, ShardTable]] = []
+    for name, (size, shard, epochs, todo, rows, *more) in told.items():
+        acked = [
+            Acked(str(row[0]), CheckpointId(RunId(int(row[1]), int(row[2])), int(row[3])), *map(int, row[4:]))
+            for row in rows
+        ]
+        done: Mapping[str, Any] = more[0] if more else {}
+        sure = Map({str(world): _runs(own) for world, own in done.items()})
+        feed = ShardTable(int(size), int(shard), int(epochs), _runs(todo), acked=tuple(acked), settled=sure)
+        found.append((str(name), feed))
+    return tuple(found)
+
+
+def _runs(told: Iterable[Any]) -> shard_table.Runs:
+    return tuple((int(start), int(end)) for start, end in told)
+
+
+def _put(d: StateTransaction, name: str, feed: ShardTable) -> None:
+    if d.feeds.get(name) is not feed:
+        d.feeds = d.feeds.set(name, feed)
+
+
+def runs_of(state: JobState, name: str, holder: Holder, incarnation: int) -> shard_table.Runs:
+    """What a process holds."""
+    feed = state.feeds.get(name)
+    held = feed and feed.held.get(holder)
+    return held.runs if held is not None and held.incarnation == incarnation else ()

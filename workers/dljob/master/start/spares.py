@@ -1,0 +1,135 @@
+"""Process spares: kept ready per node and role, taken by whichever host of the node needs a process.
+
+A node of the job has so many of each role as the spec says; one that stands by (`standby`) as many as it may have to
+replace at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from dljob.master.state import limits
+from dljob.master.state.actions import KillSpare, SpawnSpare
+from dljob.master.state.events import SpareLost, SpareReady
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import HostPhase, HostState, SpareKey, SparePhase, SpareState, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+_GONE = (SparePhase.TAKEN, SparePhase.LOST)
+
+
+def per_node(d: StateTransaction) -> int:
+    """How many spares each node keeps for each role that runs there."""
+    return d.job.fault_tolerance.spares.processes_per_node
+
+
+def keep(d: StateTransaction, role: str, nodes: Iterable[str], count: int = 0) -> None:
+    """Order the spares that these nodes lack for a role: so many each, or as many as the spec says, which is more."""
+    for node in sorted(set(nodes) - {""}):
+        for slot in range(max(count, per_node(d))):
+            spare = d.spares.get((role, node, slot))
+            if spare is None or spare.phase is SparePhase.TAKEN:
+                _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
+
+
+def homes(d: StateTransaction, role: str, ranks: Iterable[int]) -> set[str]:
+    """The nodes where ranks of a role are at home: one that was left is none, even if their last process was there."""
+    facts = d.facts(role)
+    units = (d.units[facts.unit_of(facts.host_of(rank))] for rank in ranks)
+    return {unit.node for unit in units if unit.phase is UnitPhase.HELD}
+
+
+def take(d: StateTransaction, host: HostId, node: str) -> bool:
+    """Let a ready spare of this node be the host, with the devices that the host had.
+
+    The next spare is ordered when the rank is back: its start would take the processor from the restart.
+    """
+    old = d.hosts[host]
+    if host.index < 0 or not old.life:
+        return False
+    # Devices belong to bundles: only those that this host had on this node are known to be its own.
+    devices = old.devices if old.node == node else ()
+    if d.facts(host.role).plan.accelerator is not None and not devices:
+        return False
+    for slot in itertools.takewhile(lambda slot: (host.role, node, slot) in d.spares, itertools.count()):
+        spare = d.spares[host.role, node, slot]
+        if spare.phase is SparePhase.READY:
+            log = spare.log or old.log
+            life = old.life + 1
+            past = old.actor or old.past
+            process = (life, d.now, node, spare.pid, spare.actor, past)
+            new = HostState(HostPhase.READY, *process, devices, log, slots=old.slots, unconfirmed=old.replaced)
+            d.set_host(host, new)
+            d.set_spare((host.role, node, slot), evolve(spare, phase=SparePhase.TAKEN))
+            return True
+    return False
+
+
+def dismiss(d: StateTransaction, role: str) -> None:
+    """A role that ended needs no spares."""
+    for key in sorted(d.spares):
+        if key[0] == role:
+            end(d, key)
+
+
+def end(d: StateTransaction, key: SpareKey) -> None:
+    """End a spare that nobody needs any more, if it lives."""
+    spare = d.spares[key]
+    if spare.phase.alive:
+        d.do(KillSpare(*key, spare.life, spare.actor))
+        d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+
+
+def taker(d: StateTransaction, event: SpareLost) -> HostId | None:
+    """The host that a lost spare had become, when the news came too late to be about a spare."""
+    spare = d.spares.get((event.role, event.node, event.slot))
+    if spare is None or spare.life != event.life or spare.phase is not SparePhase.TAKEN or not spare.actor:
+        return None
+    mine = (host for host, own in d.hosts.items() if host.role == event.role and own.actor == spare.actor)
+    return next((host for host in mine if d.hosts[host].phase is HostPhase.READY), None)
+
+
+def forget_node(d: StateTransaction, nodes: frozenset[str]) -> None:
+    """Drop the spares of nodes that are left; some of them may live."""
+    for key in sorted(key for key in d.spares if key[1] in nodes):
+        spare = d.spares[key]
+        if spare.phase not in _GONE:
+            d.do(KillSpare(*key, spare.life, spare.actor))
+        d.set_spare(key, None)
+
+
+def ready(d: StateTransaction, event: SpareReady) -> None:
+    """A spare came up."""
+    key = (event.role, event.node, event.slot)
+    spare = d.spares.get(key)
+    if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
+        new = SpareState(SparePhase.READY, event.life, event.actor, event.pid, event.log)
+        d.set_spare(key, new)
+
+
+def lost(d: StateTransaction, event: SpareLost) -> None:
+    """A spare died, or did not come up: another is ordered, unless that was tried too often in a row."""
+    key = (event.role, event.node, event.slot)
+    spare = d.spares.get(key)
+    if spare is None or spare.life != event.life or spare.phase in _GONE:
+        return
+    if d.ending:
+        # What is made now would come too late to be released.
+        d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
+        return
+    failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
+    if failures >= limits.SPARE_FAILURES:
+        d.set_spare(key, evolve(spare, phase=SparePhase.LOST, failures=failures))
+        message = f"spare {event.slot} on node {event.node} failed to come up {counted(failures, 'time')}: given up"
+        d.note(reasons.SPARE_POOL_DEGRADED, event.role, message)
+        return
+    _spawn(d, *key, SpareState(SparePhase.SPAWNING, spare.life + 1, failures=failures))
+
+
+def _spawn(d: StateTransaction, role: str, node: str, slot: int, spare: SpareState) -> None:
+    d.set_spare((role, node, slot), spare)
+    d.do(SpawnSpare(role, node, slot, spare.life))

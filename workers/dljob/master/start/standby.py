@@ -1,0 +1,89 @@
+"""Spare nodes: kept free of ranks, and warm. What stands by there is a process for each host that a node may lose.
+
+Which nodes these are follows from the state: as many of each node group as it has spares, of those that hold nothing of
+the job, are not excluded, and bring processes up. So the pool refills by itself: a node that joins stands by where one
+is lacking, and so does one whose exclusion ends. A unit that lost its node finds room there, and its hosts find
+processes; those with devices do not, whose ids only a process in their bundle can tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from dljob.master.start import spares
+from dljob.master.start.assign import of_group, spare_nodes
+from dljob.master.start.starting import completed
+from dljob.master.state.state import JobState, Phase, SparePhase, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.plan.words import natural
+
+
+def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]]:
+    """Node group -> its nodes that stand by, as many as it has spares, where there are so many."""
+    used = {unit.node for unit in state.units.values() if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)}
+    barred = {*state.exclusions, *state.departures, *_failing(state)}
+    found: dict[str, tuple[str, ...]] = {}
+    for group, count in sorted(spare_nodes(state.job.plan).items()):
+        idle = [
+            node
+            for node in of_group(state.nodes, group)
+            if not node.head and node.id not in used and node.id not in barred
+        ]
+        # As at admission: the last ones of those that are entirely free, as far as is known.
+        idle.sort(key=lambda node: (node.free == node.total, natural(node.id)))
+        found[group] = tuple(node.id for node in idle[len(idle) - min(count, len(idle)) :])
+        used.update(found[group])
+    return found
+
+
+def _failing(state: JobState | StateTransaction) -> set[str]:
+    """Nodes where a process was given up, because it failed to come up too often: others stand by in their place."""
+    return {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
+
+
+def keep(d: StateTransaction) -> None:
+    """After an event: order what the nodes that stand by lack, and end what is left over where none does any more."""
+    if not d.job.fault_tolerance.spares.nodes or d.phase is not Phase.RUNNING or not _changed(d):
+        return
+    wanted = _wanted(d, standing_by(d))
+    for role, node, slot in sorted(d.spares):
+        if slot >= max(spares.per_node(d), wanted.get((role, node), 0)):
+            spares.end(d, (role, node, slot))
+    for (role, node), count in sorted(wanted.items()):
+        spares.keep(d, role, [node], count)
+
+
+def _changed(d: StateTransaction) -> bool:
+    """Whether anything is different on which the nodes that stand by, or what they need, depend."""
+    base = d.base
+    nodes = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
+    tables = (*nodes, d.units is base.units)
+    return base.phase is not d.phase or not all(tables) or _grew(d) or _gave_up(d)
+
+
+def _gave_up(d: StateTransaction) -> bool:
+    """Whether a process was given up. It is forgotten with its node, or with an exclusion."""
+    there = (d.spares.get(key) for key in d.touched.spares)
+    return any(own is not None and own.phase is SparePhase.LOST for own in there)
+
+
+def _grew(d: StateTransaction) -> bool:
+    """Whether a role became ready for the first time, or has ended."""
+    return any(
+        d.roles[role].was_ready is not d.base.roles[role].was_ready or completed(d, role) for role in d.touched.roles
+    )
+
+
+def _wanted(d: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
+    """(Role, node that stands by) -> the most hosts that a node of its group has of the role."""
+    labels = {node.id: node for node in d.nodes}
+    found: dict[tuple[str, str], int] = {}
+    for group, idle in nodes.items():
+        own = {node.id for node in of_group(labels.values(), group)}
+        for role, facts in d.job.roles.items():
+            if idle and facts.plan.accelerator is None and d.roles[role].was_ready and not completed(d, role):
+                where = Counter(d.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
+                most = max((count for node, count in where.items() if node in own), default=0)
+                found.update({(role, node): most for node in idle if most})
+    return found

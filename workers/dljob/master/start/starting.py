@@ -1,0 +1,187 @@
+"""Starting: hosts when their role may have them, ranks when everything that they wait for is there."""
+
+from __future__ import annotations
+
+from dljob.master.start import checks, spares, visible_devices
+from dljob.master.state import limits
+from dljob.master.state.actions import RankStart, SpawnHost, StartRanks
+from dljob.master.state.evolve import evolve
+from dljob.master.state.job import STORE
+from dljob.master.state.state import HostPhase, HostState, RankPhase, RankState, UnitPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
+
+
+def completed(d: StateTransaction, role: str) -> bool:
+    """Whether all ranks of a role ended for good."""
+    state = d.roles[role]
+    return state.succeeded + state.failed == d.facts(role).plan.replicas
+
+
+def dependencies_met(d: StateTransaction, role: str) -> bool:
+    """Whether ranks of a role may start."""
+    return not _unmet(d, role)
+
+
+def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
+    return tuple(
+        other
+        for other, kind in d.facts(role).plan.depends_on
+        if not (completed(d, other) or (kind == "Ready" and d.roles[other].was_ready))
+    )
+
+
+def ahead(d: StateTransaction, role: str) -> tuple[str, ...]:
+    """The roles that have their turn before one that has not begun; none where it has, or waits for none to complete.
+
+    There is nothing to restart of it: what it lost is there again, or is not, when its turn comes.
+    """
+    return () if d.facts(role).first_wave or d.roles[role].spawned else _unmet(d, role)
+
+
+def _may_spawn(d: StateTransaction, role: str) -> bool:
+    """Whether hosts of a role may start: they come up while a role waits for another to be ready, not to complete."""
+    return all(
+        completed(d, other) or (kind == "Ready" and (d.roles[other].spawned or d.roles[other].was_ready))
+        for other, kind in d.facts(role).plan.depends_on
+    )
+
+
+def start_roles(d: StateTransaction) -> None:
+    """Order the hosts of every role that may have them and has none."""
+    again = True
+    while again:
+        again = False
+        for name in d.job.roles:
+            if not d.roles[name].spawned and _may_spawn(d, name):
+                d.set_role(name, evolve(d.roles[name], spawned=True))
+                new_life(d, name)
+                again = True
+                for host in d.facts(name).hosts():
+                    ensure_host(d, host)
+
+
+def new_life(d: StateTransaction, role: str) -> None:
+    """Count that all of an Elastic role starts: its checkpoints are of that life.
+
+    A torch world counts when it starts, as a whole; where ranks meet in no store, each starts when it can.
+    """
+    facts = d.facts(role)
+    if facts.plan.elastic and not facts.world:
+        d.set_role(role, evolve(d.roles[role], generation=d.roles[role].generation + 1))
+
+
+def on_hold(d: StateTransaction, rank: RankState) -> bool:
+    """Whether a rank waits out the backoff of its restart."""
+    incident = d.incidents.get(rank.incident)
+    return incident is not None and not incident.launched
+
+
+def _wanted(d: StateTransaction, host: HostId) -> bool:
+    """Whether a host has something to start."""
+    role = d.roles[host.role]
+    if not role.spawned:
+        return False
+    if host.index == STORE:
+        return not completed(d, host.role)
+    ranks = (d.ranks[host.role, rank] for rank in d.facts(host.role).ranks_of(host.index))
+    return any(rank.phase is RankPhase.WAITING and not on_hold(d, rank) for rank in ranks)
+
+
+def ensure_host(d: StateTransaction, host: HostId) -> None:
+    """Give a host a process when it needs one and may have one: a spare of its node, else a new one."""
+    state = d.hosts[host]
+    if state.phase is not HostPhase.DOWN or not _wanted(d, host):
+        return
+    name = d.facts(host.role).unit_of(host)
+    unit = d.units[name]
+    if unit.phase is not UnitPhase.HELD:
+        return
+    if spares.take(d, host, unit.node):
+        try_start(d, host)
+        return
+    devices, slots = (state.devices, state.slots) if state.node == unit.node else ((), ())
+    past = state.actor or state.past  # one that never answered may not even have been made
+    new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices, slots=slots)
+    new = evolve(new, unconfirmed=state.replaced)
+    d.set_host(host, new)
+    d.do(SpawnHost(host, new.life, name, unit.token, limits.SPAWN_S))
+
+
+def try_start(d: StateTransaction, host: HostId) -> None:
+    """Start what waits for this host: its own ranks, or the whole torch world when this was the last one."""
+    if d.facts(host.role).world:
+        start_world(d, host.role)
+    elif dependencies_met(d, host.role):
+        _start_host(d, host, "", {})
+
+
+def start_waiting(d: StateTransaction, role: str) -> None:
+    """Start all ranks of a role whose hosts are ready."""
+    if d.facts(role).world:
+        start_world(d, role)
+        return
+    for host in d.facts(role).hosts():
+        _start_host(d, host, "", {})
+
+
+def start_world(d: StateTransaction, role: str) -> None:
+    """Start a torch world when all its ranks wait, all its hosts are ready, its nodes passed, and its store serves."""
+    facts, state = d.facts(role), d.roles[role]
+    whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
+    store = d.hosts[HostId(role, STORE)]
+    if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
+        return
+    d.set_role(role, evolve(state, generation=state.generation + 1))
+    there = visible_devices.of_nodes(d, role)
+    with d.many():
+        for index in range(facts.host_count):
+            _start_host(d, HostId(role, index), store.address, there)
+
+
+def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.There) -> None:
+    """Start the waiting ranks of one ready host."""
+    mine = d.facts(host.role).ranks_of(host.index)
+    # A host whose ranks are still being ended may yet have to be killed: nobody starts on it before they are gone.
+    stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
+    if d.hosts[host].phase is not HostPhase.READY or stopping:
+        return
+    started: list[int] = []
+    for rank in mine:
+        old = d.ranks[host.role, rank]
+        if old.phase is RankPhase.WAITING and not on_hold(d, old):
+            new = evolve(
+                old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now, ready_at=0.0
+            )
+            d.set_rank((host.role, rank), new)
+            started.append(rank)
+    if started:
+        d.do(order(d, host, tuple(started), store, there))
+
+
+def order(
+    d: StateTransaction, host: HostId, ranks: tuple[int, ...], store: str, there: visible_devices.There
+) -> StartRanks:
+    """The order that starts these ranks in their present incarnations. `there` is what `sight.of_nodes` says."""
+    facts, state = d.facts(host.role), d.hosts[host]
+    size = facts.plan.group_size
+    starts: list[RankStart] = []
+    for rank in ranks:
+        seats, own = d.seats[host.role], d.ranks[host.role, rank]
+        seat = seats[rank // size]
+        devices, device_index = visible_devices.of_rank(facts, state, rank, there)
+        starts.append(
+            RankStart(
+                rank=rank,
+                incarnation=own.incarnation,
+                local_rank=seat.local_base + rank % size,
+                local_world_size=seat.local_world_size,
+                node_rank=seat.node_rank,
+                nodes=seat.nodes or max(each.node_rank for each in seats) + 1,
+                restart_reason=own.restart_reason,
+                devices=devices,
+                device_index=device_index,
+            )
+        )
+    generation = d.roles[host.role].generation
+    return StartRanks(host, state.life, state.actor, tuple(starts), facts.plan.replicas, generation, store)

@@ -1,0 +1,6 @@
+"""The job's state, and what changes it.
+
+In reading order: `views` (reports), `events`, `actions`, `job`, `state`, `transaction` (changes of one event),
+`evolve`, `limits`, `sizing`, `checkpoint_ids`, `shard_table`, `pairing`, `ledger`, `causes`, `faults`,
+`memory_overrides`, `silence`, `hang`.
+"""

@@ -1,0 +1,307 @@
+"""A state being changed: the one place where counts are kept in step with what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+from immutables import Map
+
+from dljob.master.state.actions import Action, Note
+from dljob.master.state.checkpoint_ids import Saves
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Departure, FaultRecord, Notice
+from dljob.master.state.job import RoleFacts
+from dljob.master.state.ledger import Ledger
+from dljob.master.state.memory_overrides import Grants
+from dljob.master.state.pairing import RoleCheck
+from dljob.master.state.shard_table import ShardTable
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import (
+    BudgetMark,
+    ErrorMemory,
+    Exclusion,
+    HostPhase,
+    HostState,
+    Incident,
+    JobState,
+    Phase,
+    RankKey,
+    RankPhase,
+    RankState,
+    RoleState,
+    Search,
+    Seat,
+    SpareKey,
+    SpareState,
+    UnitPhase,
+    UnitState,
+    Verdict,
+)
+from dljob.master.state.views import HostId, Level, NodeView
+
+_COUNTER = {
+    RankPhase.WAITING: "waiting",
+    RankPhase.STARTING: "starting",
+    RankPhase.READY: "ready",
+    RankPhase.STOPPING: "stopping",
+    RankPhase.SUCCEEDED: "succeeded",
+    RankPhase.FAILED: "failed",
+    RankPhase.STOPPED: "stopped",
+    RankPhase.ABSENT: "absent",
+}
+_RECENT_FAULTS = 10
+_TABLES = (
+    "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
+    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
+    "departures", "grants", "sizes", "groups",
+)  # fmt: skip
+_SCALARS = (
+    "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
+    "replaced",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeparture:
+    """Why a node is left by a rule, and whether the restarts that come of it use up budgets."""
+
+    reason: str
+    cause: str
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What the ledger looks at after a transition: whose account may be another one now."""
+
+    ranks: set[RankKey] = field(default_factory=set[RankKey])
+    roles: set[str] = field(default_factory=set[str])
+    spares: set[SpareKey] = field(default_factory=set[SpareKey])
+
+
+class StateTransaction:
+    """A mutable copy of a state for the length of one transition, with the actions decided so far."""
+
+    def __init__(self, state: JobState, now: float) -> None:  # noqa: PLR0915 - a line for each table
+        self.base = state
+        self.job = state.job
+        self.started_at = state.started_at
+        self.now = now
+        self.actions: list[Action] = []
+        self.reasons: list[str] = []
+        self.leaving: dict[str, NodeDeparture] = {}
+        """Nodes that a rule says to leave, at the end of this transition."""
+        self.phase: Phase = state.phase
+        self.search: Search = state.search
+        self.roles: Map[str, RoleState] = state.roles
+        self.ranks: Map[RankKey, RankState] = state.ranks
+        self.hosts: Map[HostId, HostState] = state.hosts
+        self.units: Map[str, UnitState] = state.units
+        self.spares: Map[SpareKey, SpareState] = state.spares
+        self.seats: Map[str, tuple[Seat, ...]] = state.seats
+        self.nodes: tuple[NodeView, ...] = state.nodes
+        self.nodes_seen: bool = state.nodes_seen
+        self.exclusions: Map[str, Exclusion] = state.exclusions
+        self.replaced: int = state.replaced
+        self.held: int = state.held
+        self.live: int = state.live
+        self.incidents: Map[int, Incident] = state.incidents
+        self.marks: Map[str, tuple[BudgetMark, ...]] = state.marks
+        self.errors: Map[RankKey, ErrorMemory] = state.errors
+        self.commands: Map[str, str] = state.commands
+        self.restarts: Map[str, int] = state.restarts
+        self.notices: Map[str, Notice] = state.notices
+        self.faults: tuple[FaultRecord, ...] = state.faults
+        self.serial: int = state.serial
+        self.carried: bool = state.carried
+        self.verdict: Verdict | None = state.verdict
+        self.running_at: float | None = state.running_at
+        self.ended_at: float | None = state.ended_at
+        self.result: str = state.result
+        self.epoch: int = state.epoch
+        self.wake: float | None = state.wake
+        self.ledger: Ledger = state.ledger
+        self.checks: Map[str, RoleCheck] = state.checks
+        self.saves: Map[str, Saves] = state.saves
+        self.feeds: Map[str, ShardTable] = state.feeds
+        self.departures: Map[str, Departure] = state.departures
+        self.grants: Grants = state.grants
+        self.sizes: Map[str, Sizing] = state.sizes
+        self.groups: Map[str, tuple[str, str]] = state.groups
+        self.homeless: Map[str, bool] = state.homeless
+        self.touched = Touched()
+        self._mutated = False
+
+    def freeze(self) -> JobState:
+        """The new state; the old object itself when nothing changed. A timer alone is no new version."""
+        changed = self._changed()
+        if not changed and self.wake == self.base.wake:
+            return self.base
+        return JobState(
+            job=self.job,
+            phase=self.phase,
+            started_at=self.started_at,
+            search=self.search,
+            roles=self.roles,
+            ranks=self.ranks,
+            hosts=self.hosts,
+            units=self.units,
+            spares=self.spares,
+            seats=self.seats,
+            nodes=self.nodes,
+            nodes_seen=self.nodes_seen,
+            exclusions=self.exclusions,
+            replaced=self.replaced,
+            held=self.held,
+            live=self.live,
+            incidents=self.incidents,
+            marks=self.marks,
+            errors=self.errors,
+            commands=self.commands,
+            restarts=self.restarts,
+            notices=self.notices,
+            faults=self.faults,
+            serial=self.serial,
+            carried=self.carried,
+            verdict=self.verdict,
+            running_at=self.running_at,
+            ended_at=self.ended_at,
+            result=self.result,
+            epoch=self.epoch,
+            version=self.base.version + changed,
+            wake=self.wake,
+            ledger=self.ledger,
+            checks=self.checks,
+            saves=self.saves,
+            feeds=self.feeds,
+            departures=self.departures,
+            grants=self.grants,
+            sizes=self.sizes,
+            groups=self.groups,
+            homeless=self.homeless,
+        )
+
+    def _changed(self) -> bool:
+        """Whether anything but a timer changed; a changed table is another object, so identity tells."""
+        for name in _TABLES:
+            if getattr(self, name) is not getattr(self.base, name):
+                return True
+        return any(getattr(self, name) != getattr(self.base, name) for name in _SCALARS)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the verdict is known."""
+        return self.verdict is not None
+
+    def facts(self, role: str) -> RoleFacts:
+        """The constants of a role."""
+        return self.job.roles[role]
+
+    def do(self, *actions: Action) -> None:
+        """Order actions, in this order."""
+        self.actions.extend(actions)
+
+    def note(self, reason: str, target: str, message: str, *, level: str = "", seconds: float | None = None) -> None:
+        """Write a line of the timeline."""
+        self.actions.append(Note(reason, target, message, level, seconds))
+        self.reasons.append(f"{reason} {target}: {message}")
+
+    def because(self, why: str) -> None:
+        """Say why something was decided: in PrimeMaster's log alone, where the timeline has no need of it."""
+        self.reasons.append(why)
+
+    def wake_at(self, when: float) -> None:
+        """Ask for a Tick at this time, or before."""
+        if self.wake is None or when < self.wake:
+            self.wake = when
+
+    @contextmanager
+    def many(self) -> Generator[None]:
+        """Set many ranks and hosts in one mutation of each map, a third of the cost; nobody can walk them meanwhile."""
+        if self._mutated:
+            yield
+            return
+        self._mutated = True
+        # Only what a map and its mutation have in common is asked of them until the end.
+        ranks, hosts = self.ranks.mutate(), self.hosts.mutate()
+        self.ranks = cast("Map[RankKey, RankState]", ranks)
+        self.hosts = cast("Map[HostId, HostState]", hosts)
+        yield
+        self.ranks, self.hosts, self._mutated = ranks.finish(), hosts.finish(), False
+
+    def set_rank(self, key: RankKey, new: RankState) -> None:
+        """Replace a rank, keeping its role's counts and the count of live ranks."""
+        old = self.ranks[key]
+        if old.phase is not new.phase:
+            role = self.roles[key[0]]
+            gone, come = _COUNTER[old.phase], _COUNTER[new.phase]
+            counts = {gone: getattr(role, gone) - 1, come: getattr(role, come) + 1}
+            self.roles = self.roles.set(key[0], evolve(role, **counts))
+            self.live += new.phase.live - old.phase.live
+        self.ranks = self.ranks.set(key, new) or self.ranks  # a mutation gives nothing, and stays
+        self.touched.ranks.add(key)
+
+    def set_host(self, host: HostId, new: HostState) -> None:
+        """Replace a host, keeping its role's count of ready hosts."""
+        if host.index >= 0:
+            for rank in self.job.roles[host.role].ranks_of(host.index):
+                self.touched.ranks.add((host.role, rank))
+        change = (new.phase is HostPhase.READY) - (self.hosts[host].phase is HostPhase.READY)
+        if change and host.index >= 0:
+            role = self.roles[host.role]
+            self.roles = self.roles.set(host.role, evolve(role, hosts_ready=role.hosts_ready + change))
+        self.hosts = self.hosts.set(host, new) or self.hosts
+
+    def set_unit(self, name: str, new: UnitState) -> None:
+        """Replace a unit, keeping the count of held ones and the index of those without a place."""
+        self.held += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
+        self.put_unit(name, new)
+        if self.seats:
+            for role, group in self.job.plan.units[name].members:
+                self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
+
+    def put_unit(self, name: str, new: UnitState) -> None:
+        """Replace a unit, or add one that is not held, keeping the index of those without a place."""
+        self.units = self.units.set(name, new)
+        if new.phase.settled == (name in self.homeless):
+            self.homeless = self.homeless.delete(name) if new.phase.settled else self.homeless.set(name, True)
+
+    def set_role(self, role: str, new: RoleState) -> None:
+        """Replace a role's own fields."""
+        self.touched.roles.add(role)
+        self.roles = self.roles.set(role, new)
+
+    def set_spare(self, key: SpareKey, new: SpareState | None) -> None:
+        """Replace a spare, or forget it."""
+        self.spares = self.spares.delete(key) if new is None else self.spares.set(key, new)
+        self.touched.spares.add(key)
+
+    def next_serial(self) -> int:
+        """A number no incident and no fault had before."""
+        self.serial += 1
+        return self.serial
+
+    def add_fault(self, level: Level, reason: str, target: str, cause: str) -> int:
+        """Remember a fault; gives its number."""
+        number = self.next_serial()
+        self.append_fault(FaultRecord(number, level.value, reason, target, cause, self.now))
+        return number
+
+    def append_fault(self, fault: FaultRecord) -> None:
+        """Remember a fault, and forget the oldest."""
+        self.faults = (*self.faults, fault)[-_RECENT_FAULTS:]
+
+    def recover_faults(self, numbers: Iterable[int]) -> None:
+        """Mark faults as made good now."""
+        wanted = frozenset(numbers)
+        self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
+
+    def count_restart(self, level: Level, role: str = "") -> None:
+        """Count a restart by level, and for its role."""
+        self.restarts = self.restarts.set(level.value, self.restarts.get(level.value, 0) + 1)
+        if role:
+            state = self.roles[role]
+            self.set_role(role, evolve(state, restarts=state.restarts + 1))

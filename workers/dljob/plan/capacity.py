@@ -1,0 +1,207 @@
+"""What a unit asks of a machine, and what a machine has left: exact integers, device by device.
+
+A share of a device must come from one device: two free halves are no whole. Bundles with equal shares are counted onto
+common devices, those with different shares are not: which of them meet on a device depends on the order in which Ray
+gets to see them, and what fits only in the right order does not fit. So the order of units never matters here. Only
+devices with ids are counted so; every other resource is one number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from dljob.plan.devices import BY_RAY
+from dljob.plan.labels import matches
+from dljob.plan.model import GRAIN, Amount, Resources, Unit, add_up
+
+UNBOUNDED: Amount = 2**80
+"""The memory of a machine whose memory is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one unit asks of a machine. Units with equal demands are exchangeable."""
+
+    bulk: Resources
+    """What is one number to Ray, summed over the bundles."""
+    devices: tuple[tuple[str, int, tuple[tuple[Amount, int], ...]], ...]
+    """(Ray resource, whole devices, (share of a device, how many) by size), sorted by name."""
+    selector: tuple[tuple[str, str], ...]
+    apart: tuple[str, str] | None
+    topology: tuple[str, str] | None = None
+    """(series, label): the machines of all units of the series have one value of the label."""
+    spread: str = ""
+    """The series of which no machine holds two units; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices of one kind that a machine has left."""
+
+    untouched: int
+    open: tuple[tuple[Amount, int], ...] = ()
+    """(share, how many more of that size go onto devices already shared so), by size."""
+    rest: Amount = 0
+    """What is left of a device that somebody else shares."""
+
+    @property
+    def total(self) -> Amount:
+        """All that is left, as one number."""
+        return self.untouched * GRAIN + sum(share * slots for share, slots in self.open) + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a machine has left. Machines with equal rooms are exchangeable."""
+
+    bulk: Resources
+    devices: tuple[tuple[str, Devices], ...]
+    """By Ray resource, sorted."""
+    labels: tuple[tuple[str, str], ...]
+    claims: tuple[tuple[str, str], ...] = ()
+    """(Separate collocation, role): the one role of each such collocation that lives here."""
+    used: bool = False
+    spread: tuple[str, ...] = ()
+    """The series of which it holds a unit and may hold no other."""
+
+
+def demand_of(unit: Unit) -> Demand:
+    """What a unit asks of its machine."""
+    bulk: dict[str, Amount] = {}
+    whole: dict[str, int] = {}
+    shares: dict[str, Counter[Amount]] = {}
+    for bundle in unit.bundles:
+        for name, amount in bundle.resources:
+            if name not in BY_RAY:
+                bulk[name] = bulk.get(name, 0) + amount
+                continue
+            whole[name] = whole.get(name, 0) + amount // GRAIN
+            if amount % GRAIN:
+                shares.setdefault(name, Counter())[amount % GRAIN] += 1
+    none = Counter[Amount]()
+    devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
+    topology = (unit.series, unit.topology_key) if unit.topology_key else None
+    spread = unit.series if unit.spread else ""
+    return Demand(tuple(sorted(bulk.items())), devices, unit.selector, unit.apart, topology, spread)
+
+
+def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Capacity:
+    """The room of a machine with these amounts free; `total`, where it differs, is what the machine has in all.
+
+    Memory that the machine does not state is not counted.
+    """
+    stated = {name for name, _ in (*total, *free)}
+    left = dict(free)
+    bulk = {name: amount for name, amount in free if name not in BY_RAY}
+    if "memory" not in stated:
+        bulk["memory"] = UNBOUNDED
+    devices = tuple(
+        (name, Devices(left.get(name, 0) // GRAIN, rest=left.get(name, 0) % GRAIN))
+        for name in sorted(stated)
+        if name in BY_RAY
+    )
+    return Capacity(tuple(sorted(bulk.items())), devices, tuple(sorted(labels)))
+
+
+def narrow(room: Capacity, resources: frozenset[str], keys: frozenset[str]) -> Capacity:
+    """The room without what nobody asks for, so that more machines are exchangeable."""
+    return replace(
+        room,
+        bulk=tuple(item for item in room.bulk if item[0] in resources),
+        labels=tuple(item for item in room.labels if item[0] in keys),
+    )
+
+
+def admits(room: Capacity, demand: Demand) -> bool:
+    """Whether labels and separation let such a unit in, whatever the room."""
+    if demand.apart is not None and any(c == demand.apart[0] and r != demand.apart[1] for c, r in room.claims):
+        return False
+    if demand.spread in room.spread:
+        return False
+    return not demand.selector or matches(demand.selector, dict(room.labels))
+
+
+def take(room: Capacity, demand: Demand, count: int = 1) -> Capacity | None:
+    """The room after `count` such units moved in; None when they do not fit. Labels are not asked."""
+    bulk = dict(room.bulk)
+    for name, amount in demand.bulk:
+        bulk[name] = bulk.get(name, 0) - amount * count
+        if bulk[name] < 0:
+            return None
+    devices = dict(room.devices)
+    for name, whole, shares in demand.devices:
+        rest = _take_devices(devices.get(name, Devices(0)), whole * count, [(s, n * count) for s, n in shares])
+        if rest is None:
+            return None
+        devices[name] = rest
+    claims = room.claims
+    if demand.apart is not None and demand.apart not in claims:
+        claims = tuple(sorted((*claims, demand.apart)))
+    spread = tuple(sorted({*room.spread, demand.spread})) if demand.spread else room.spread
+    left = tuple(sorted(devices.items(), key=_name))
+    return Capacity(tuple(sorted(bulk.items())), left, room.labels, claims, used=True, spread=spread)
+
+
+def _name(item: tuple[str, Devices]) -> str:
+    return item[0]
+
+
+def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]]) -> Devices | None:
+    untouched, slots, rest = have.untouched - whole, dict(have.open), have.rest
+    for share, count in shares:
+        free = slots.get(share, 0)
+        if count > free and rest >= share:
+            free, rest = free + rest // share, 0
+        if count > free:
+            opened = -(-(count - free) // (GRAIN // share))
+            untouched, free = untouched - opened, free + opened * (GRAIN // share)
+        slots[share] = free - count
+    left = tuple(sorted((share, count) for share, count in slots.items() if count))
+    return Devices(untouched, left, rest) if untouched >= 0 else None
+
+
+def copies(room: Capacity, demand: Demand, limit: int) -> int:
+    """How many such units fit, at most `limit`; admission included."""
+    if not admits(room, demand):
+        return 0
+    most = min(limit, 1) if demand.spread else limit
+    have = dict(room.bulk)
+    for name, amount in demand.bulk:
+        most = min(most, have.get(name, 0) // amount)
+    devices = dict(room.devices)
+    shares_asked = False
+    for name, whole, shares in demand.devices:
+        have = devices.get(name, Devices(0))
+        most = min(most, have.untouched // whole if whole else limit)
+        if shares:
+            shares_asked = True
+            most = min(most, have.total // (whole * GRAIN + _sum(shares)))
+    return _most_copies(room, demand, most) if shares_asked else most
+
+
+def _most_copies(room: Capacity, demand: Demand, most: int) -> int:
+    """The most copies up to `most` that fit device by device, which sums alone do not tell."""
+    low = 0
+    while low < most:
+        middle = most if low == 0 else (low + most + 1) // 2
+        if take(room, demand, middle) is not None:
+            low = middle
+        else:
+            most = middle - 1
+    return low
+
+
+def total_demand(demand: Demand) -> Resources:
+    """All that a demand asks for, devices summed."""
+    return add_up(demand.bulk, tuple((name, whole * GRAIN + _sum(shares)) for name, whole, shares in demand.devices))
+
+
+def total_room(room: Capacity) -> Mapping[str, Amount]:
+    """All that a machine has left, devices summed."""
+    return {**dict(room.bulk), **{name: devices.total for name, devices in room.devices}}
+
+
+def _sum(shares: Iterable[tuple[Amount, int]]) -> Amount:
+    return sum(share * count for share, count in shares)

@@ -1,0 +1,64 @@
+"""Laying a partial object over a whole one, by the rules that `spec.rules.templates` holds templates to.
+
+Mappings are merged key by key and a null takes a key away. Lists whose items have a name are merged by it, what is new
+coming last; every other list is replaced. Probes, and the items of `env` and `volumes`, are alternatives to each other,
+so each is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "ports": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "workerGroupSpecs": "groupName",
+}
+"""List -> what its items are told apart by."""
+APPENDED = frozenset({"envFrom", "tolerations"})
+"""Lists whose items add up."""
+WHOLE = frozenset({"readinessProbe", "livenessProbe", "startupProbe", "lifecycle"})
+WHOLE_ITEMS = frozenset({"env", "volumes"})
+
+Object = dict[str, Any]
+
+
+def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
+    """`base` with `over` laid over it; neither is changed."""
+    made = dict(base)
+    for key, value in over.items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = _merged(key, made.get(key), value)
+    return made
+
+
+def _merged(key: str, old: object, new: object) -> object:
+    if isinstance(new, Mapping):
+        below: Mapping[str, Any] = {}
+        if isinstance(old, Mapping) and key not in WHOLE:
+            below = cast("Mapping[str, Any]", old)
+        return laid_over(below, cast("Mapping[str, Any]", new))
+    if isinstance(new, list) and isinstance(old, list):
+        items, more = cast("list[Any]", old), cast("list[Any]", new)
+        if key in KEYS:
+            return _by_name(key, items, more)
+        if key in APPENDED:
+            return [*items, *more]
+    return cast("object", new)
+
+
+def _by_name(key: str, old: list[Any], new: list[Any]) -> list[Any]:
+    by = KEYS[key]
+    made = {item[by]: item for item in old}
+    for item in new:
+        name = item[by]
+        made[name] = item if key in WHOLE_ITEMS else laid_over(made.get(name, {}), item)
+    return list(made.values())

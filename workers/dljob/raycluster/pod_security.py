@@ -1,0 +1,320 @@
+"""Pod security of a job: what its pods may not ask of their node, or of the cluster, by the operator's policy.
+
+The levels are those of Kubernetes' Pod Security Standards (kubernetes.io, Pod Security Standards, v1.36). They are held
+against the RayCluster as it would be made, with all templates laid over it; a finding names the template that said it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from dljob.plan.model import JobPlan
+from dljob.raycluster.overlay import KEYS
+from dljob.raycluster.render import preview_raycluster
+from dljob.spec.model import DLJobManifest
+from dljob.spec.rules.findings import Finding
+from dljob.spec.text.tree import Loc
+
+Object: TypeAlias = Mapping[str, Any]
+Level: TypeAlias = Literal["privileged", "baseline", "restricted"]
+Allowed: TypeAlias = Callable[[object], bool]
+
+LEVELS: tuple[Level, ...] = ("privileged", "baseline", "restricted")
+DEFAULT_ACCOUNT = "default"
+"""The service account of a pod that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPolicy:
+    """What an operator lets jobs ask for; each field is a value of its chart."""
+
+    level: Level = "baseline"
+    """jobs.podSecurity."""
+    capabilities: tuple[str, ...] = ("IPC_LOCK",)
+    """jobs.capabilities: what containers may add beyond the level. RDMA pins its memory by IPC_LOCK."""
+    exempt: tuple[str, ...] = ()
+    """jobs.exemptNamespaces: level and capabilities do not hold there."""
+    accounts: tuple[str, ...] = ()
+    """jobs.serviceAccounts: those that pods may act as; empty: any of their namespace."""
+    operator: str = ""
+    """`namespace/name` of the operator's own service account, which no job may have; empty: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """A pod template of the RayCluster, and the templates of the spec that were laid over it, the last one first."""
+
+    template: Object
+    written: tuple[tuple[Loc, Object], ...]
+    home: Loc
+    """Where the spec speaks of these pods at all."""
+
+    @property
+    def spec(self) -> Object:
+        return _part(self.template, "spec")
+
+    def place(self, loc: Loc) -> Loc:
+        """Where the spec says what is at `loc` of the pod; list items are named in `loc`. Else its home."""
+        for at, template in self.written:
+            found = _found(template, loc)
+            if found is not None:
+                return (*at, *found)
+        return self.home
+
+
+def breaches(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple[Finding, ...]:
+    """All that the pods of a job ask for and may not have; nothing for a job on a RayCluster that is there."""
+    found: list[Finding] = []
+    namespace = manifest.metadata.namespace or ""
+    exempt = namespace in policy.exempt
+    for pod in _pods(manifest, preview_raycluster(plan, manifest)):
+        found += _accounts(pod, namespace, policy)
+        if not exempt:
+            found += (_of_level(pod.place(loc), wrong, policy) for loc, wrong in _level(pod, policy))
+            found += _capabilities(pod, policy)
+    return tuple(found)
+
+
+def _of_level(loc: Loc, wrong: str, policy: PodPolicy) -> Finding:
+    hint = "leave it out, or ask the operator's administrator for this namespace in jobs.exemptNamespaces"
+    return Finding(loc, f"{wrong}, which the operator's jobs.podSecurity={policy.level} forbids", hint)
+
+
+def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
+    if not cluster:
+        return
+    spec, over = manifest.spec, _part(manifest.spec.ray_cluster_template, "spec")
+    at: Loc = ("spec", "rayClusterTemplate", "spec")
+    head = (
+        ((*at, "headGroupSpec", "template"), _part(over, "headGroupSpec", "template")),
+        (("spec", "head", "template"), spec.head.template),
+    )
+    yield _Pod(_part(cluster, "spec", "headGroupSpec", "template"), head, ("spec", "head"))
+    declared = {group.name: (number, group.template) for number, group in enumerate(spec.node_groups)}
+    laid = {str(one["groupName"]): (number, one) for number, one in enumerate(_items(over, "workerGroupSpecs"))}
+    for group in _items(cluster, "spec", "workerGroupSpecs"):
+        name = str(group["groupName"])
+        written: list[tuple[Loc, Object]] = []
+        if name in laid:
+            number, one = laid[name]
+            written.append(((*at, "workerGroupSpecs", number, "template"), _part(one, "template")))
+        home: Loc = ("spec", "nodeGroups")  # of a group that the plan makes by itself
+        if name in declared:
+            number, template = declared[name]
+            home = (*home, number)
+            written.append(((*home, "template"), template))
+        yield _Pod(_part(group, "template"), tuple(written), home)
+
+
+# -- the levels
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _off(value: object) -> bool:
+    return value is None or value is False
+
+
+def _on(value: object) -> bool:
+    return value is True
+
+
+def _one_of(*names: str) -> Allowed:
+    return lambda value: value is None or value in names
+
+
+_SECCOMP = ("RuntimeDefault", "Localhost")
+_CONTAINER_T = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+_POD: Mapping[Loc, Allowed] = {(name,): _off for name in ("hostNetwork", "hostPID", "hostIPC")}
+_CONTEXT: Mapping[Loc, Allowed] = {
+    ("securityContext", "windowsOptions", "hostProcess"): _off,
+    ("securityContext", "appArmorProfile", "type"): _one_of("RuntimeDefault", "Localhost"),
+    ("securityContext", "seLinuxOptions", "type"): _one_of(*_CONTAINER_T),
+    ("securityContext", "seLinuxOptions", "user"): _one_of(""),
+    ("securityContext", "seLinuxOptions", "role"): _one_of(""),
+    ("securityContext", "seccompProfile", "type"): _one_of(*_SECCOMP),
+}
+"""Of a pod and of each container."""
+_HOOKS: tuple[Loc, ...] = (
+    *(
+        (probe, way)
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe")
+        for way in ("httpGet", "tcpSocket")
+    ),
+    *(("lifecycle", hook, way) for hook in ("postStart", "preStop") for way in ("httpGet", "tcpSocket")),
+)
+_CONTAINER: Mapping[Loc, Allowed] = {
+    **_CONTEXT,
+    ("securityContext", "privileged"): _off,
+    ("securityContext", "procMount"): _one_of("Default"),
+    **{(*hook, "host"): _one_of("") for hook in _HOOKS},
+}
+_SYSCTLS = _names(
+    "kernel.shm_rmid_forced net.ipv4.ip_local_port_range net.ipv4.ip_unprivileged_port_start net.ipv4.tcp_syncookies"
+    " net.ipv4.ping_group_range net.ipv4.ip_local_reserved_ports net.ipv4.tcp_keepalive_time net.ipv4.tcp_rmem"
+    " net.ipv4.tcp_fin_timeout net.ipv4.tcp_keepalive_intvl net.ipv4.tcp_keepalive_probes net.ipv4.tcp_wmem"
+)
+_CAPABILITIES: Mapping[Level, frozenset[str]] = {
+    "baseline": _names(
+        "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID"
+        " SYS_CHROOT"
+    ),
+    "restricted": frozenset({"NET_BIND_SERVICE"}),
+}
+_VOLUMES = _names("name configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret")
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def _level(pod: _Pod, policy: PodPolicy) -> Iterator[tuple[Loc, str]]:
+    """(where in the pod template, what is wrong) by the policy's level."""
+    if policy.level == "privileged":
+        return
+    yield from _baseline(pod)
+    if policy.level == "restricted":
+        yield from _restricted(pod)
+
+
+def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
+    spec, at = pod.spec, ("spec",)
+    yield from _values(spec, at, {**_POD, **_CONTEXT})
+    for volume in _items(spec, "volumes"):
+        if "hostPath" in volume:
+            yield (*at, "volumes", volume["name"], "hostPath"), "hostPath mounts a folder of the node"
+    for sysctl in _items(spec, "securityContext", "sysctls"):
+        if sysctl.get("name") not in _SYSCTLS:
+            yield (*at, "securityContext", "sysctls"), f"sysctl {sysctl.get('name')} is of the whole node"
+    for name, profile in _part(pod.template, "metadata", "annotations").items():
+        allowed = profile == "runtime/default" or str(profile).startswith("localhost/")
+        if name.startswith(_APPARMOR) and not allowed:
+            yield ("metadata", "annotations", name), f"{name} is {profile}"
+    for here, container in _containers(spec):
+        yield from _values(container, here, _CONTAINER)
+        for port in _items(container, "ports"):
+            if port.get("hostPort") not in (None, 0):
+                yield (*here, "ports", port.get("name", ""), "hostPort"), f"hostPort is {port['hostPort']}"
+
+
+def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
+    spec, at = pod.spec, ("spec",)
+    for volume in _items(spec, "volumes"):
+        for kind in sorted(volume.keys() - _VOLUMES - {"hostPath"}):
+            yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}"
+    for here, container in _containers(spec):
+        context = _part(container, "securityContext")
+        whole = {**_part(spec, "securityContext"), **context}
+        if not _on(whole.get("runAsNonRoot")):
+            yield (*here, "securityContext", "runAsNonRoot"), f"container {here[-1]} does not say runAsNonRoot: true"
+        if whole.get("runAsUser") == 0:
+            yield (*here, "securityContext", "runAsUser"), f"container {here[-1]} runs as user 0"
+        if _at(whole, ("seccompProfile", "type")) is None:
+            yield (*here, "securityContext", "seccompProfile"), f"container {here[-1]} has no seccompProfile"
+        if context.get("allowPrivilegeEscalation") is not False:
+            wrong = f"container {here[-1]} does not say allowPrivilegeEscalation: false"
+            yield (*here, "securityContext", "allowPrivilegeEscalation"), wrong
+        if "ALL" not in _texts(_at(context, ("capabilities", "drop"))):
+            wrong = f"container {here[-1]} does not drop ALL capabilities"
+            yield (*here, "securityContext", "capabilities", "drop"), wrong
+
+
+def _values(value: Object, at: Loc, table: Mapping[Loc, Allowed]) -> Iterator[tuple[Loc, str]]:
+    for path, allowed in table.items():
+        found = _at(value, path)
+        if not allowed(found):
+            yield (*at, *path), f"{path[-1]} is {str(found).lower() if isinstance(found, bool) else found}"
+
+
+# -- capabilities and service accounts
+
+
+def _capabilities(pod: _Pod, policy: PodPolicy) -> Iterator[Finding]:
+    if policy.level == "privileged":
+        return
+    allowed = _CAPABILITIES[policy.level] | set(policy.capabilities)
+    for here, container in _containers(pod.spec):
+        loc = (*here, "securityContext", "capabilities", "add")
+        for name in _texts(_at(container, loc[-3:])):
+            if name not in allowed:
+                wrong = f"capability {name} is none of {policy.level}, nor of the operator's jobs.capabilities"
+                yield Finding(pod.place(loc), wrong, "leave it out, or ask the operator's administrator for it")
+
+
+def _accounts(pod: _Pod, namespace: str, policy: PodPolicy) -> Iterator[Finding]:
+    named = next((key for key in ("serviceAccountName", "serviceAccount") if pod.spec.get(key)), "")
+    used = str(pod.spec[named]) if named else DEFAULT_ACCOUNT if _has_token(pod.spec) else ""
+    if not used:
+        return
+    loc = pod.place(("spec", named or "automountServiceAccountToken"))
+    where, _, own = policy.operator.partition("/")
+    if own and (namespace, used) == (where, own):
+        yield Finding(loc, f"service account {used} is the operator's own", "choose another")
+    elif policy.accounts and used not in policy.accounts:
+        wrong = f"service account {used} is none of the operator's jobs.serviceAccounts: {', '.join(policy.accounts)}"
+        yield Finding(loc, wrong, "choose one of these, or ask the operator's administrator for it")
+
+
+def _has_token(spec: Object) -> bool:
+    """Whether a pod can act as its service account; our own pods cannot, whichever that is."""
+    sources = (source for volume in _items(spec, "volumes") for source in _items(volume, "projected", "sources"))
+    projected = any(source.get("serviceAccountToken") is not None for source in sources)
+    return projected or spec.get("automountServiceAccountToken") is not False
+
+
+# -- reading templates
+
+
+def _containers(spec: Object) -> Iterator[tuple[Loc, Object]]:
+    for kind in ("initContainers", "containers"):
+        for container in _items(spec, kind):
+            yield ("spec", kind, container["name"]), container
+
+
+def _at(value: object, path: Loc) -> object:
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Mapping[object, object]", value).get(key)
+    return value
+
+
+def _part(value: object, *path: str) -> Object:
+    found = _at(value, path)
+    return cast("Object", found) if isinstance(found, Mapping) else {}
+
+
+def _items(value: object, *path: str) -> Sequence[Object]:
+    found = _at(value, path)
+    if not isinstance(found, list | tuple):
+        return ()
+    return [cast("Object", one) for one in cast("Sequence[object]", found) if isinstance(one, Mapping)]
+
+
+def _texts(value: object) -> Sequence[str]:
+    """The texts of a list; whatever else stands there is one, which no list of names has."""
+    if value is None:
+        return ()
+    return [str(one) for one in cast("Sequence[object]", value)] if isinstance(value, list) else [str(value)]
+
+
+def _found(template: object, loc: Loc) -> Loc | None:
+    """Indices instead of names on the way to what a template says; None: it says nothing there."""
+    made: list[str | int] = []
+    value, last = template, ""
+    for key in loc:
+        if isinstance(value, list):
+            by = KEYS.get(last, "name")
+            names = [_at(one, (by,)) for one in cast("list[object]", value)]
+            if key not in names:
+                return None
+            made.append(names.index(key))
+            value = cast("list[object]", value)[names.index(key)]
+        elif isinstance(value, Mapping) and key in value:
+            made.append(key)
+            value = cast("Mapping[object, object]", value)[key]
+        else:
+            return None
+        last = str(key)
+    return tuple(made)

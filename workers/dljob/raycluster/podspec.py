@@ -1,0 +1,232 @@
+"""The pods of a job's RayCluster: what the platform needs in them, and what holds unless a template says otherwise."""
+
+from __future__ import annotations
+
+from dljob.plan.devices import BY_RAY
+from dljob.plan.model import CPU_LABEL, Amount, MachineGroup
+from dljob.raycluster import pods
+from dljob.raycluster.overlay import Object
+from dljob.spec.model import DLJobSpec
+from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memory
+
+HEALTH = {"httpGet": {"path": "/api/healthz", "port": 52365}}
+"""What answers for raylet and, on the head, GCS. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go."""
+HEALTH_SINCE = (2, 53)
+"""Ray without that page gets KubeRay's own probes."""
+ALIVE = {**HEALTH, "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
+"""Two minutes of silence; KubeRay waits for ten. Less would kill a host that is merely busy."""
+
+
+TERMINATION_S = 30
+"""What Kubernetes gives a pod to end, where nobody says otherwise."""
+PARTING_S = 30
+"""How much longer than its checkpoints' grace a pod gets: for its ranks to leave, and for Ray to end."""
+ENDING_S = 10
+"""How much of a pod's time is left to Ray, when what runs before SIGTERM is over."""
+DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+"""How long Ray, on SIGTERM, waits for what runs on its node; 30 s by itself. Source: ray 2.60, ray_constants.py."""
+
+
+def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
+    """The pod spec of the head: ranks never live there, PrimeMaster and the gateway do.
+
+    Args:
+        spec: with image and Ray's version filled in.
+        init_image: what brings dljob and user code into the pod; empty: the image has it, and does so.
+        spec_map: ConfigMap with the spec; empty: none.
+    """
+    cpu = _cpu(parse_cpu(spec.head.cpu) + parse_cpu(spec.master.cpu))
+    memory = show_memory(parse_memory(spec.head.memory) + parse_memory(spec.master.memory))
+    # No limit of CPU: a head short of it while it starts is time without a job.
+    container = _container(pods.HEAD_CONTAINER, spec, {"cpu": cpu, "memory": memory}, {"memory": memory}, period=1)
+    container["ports"] = [
+        {"name": name, "containerPort": port}
+        for name, port in (*pods.RAY_PORTS, (pods.GATEWAY_PORT_NAME, pods.GATEWAY_PORT))
+    ]
+    pod = _pod(spec, container, init_image)
+    if spec_map:
+        _mount(pod, container, {"name": "dljob-spec", "configMap": {"name": spec_map}}, pods.SPEC_DIR, read_only=True)
+    journal = spec.master.journal
+    if journal.claim_name and journal.path:
+        _mount(pod, container, _claim("dljob-journal", journal.claim_name), journal.path)
+    return pod
+
+
+def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Object:
+    """The pod spec of one machine of a node group; arguments as for `head_pod`."""
+    amounts = _kubernetes_resources(group)
+    container = _container(pods.WORKER_CONTAINER, spec, amounts, amounts, period=5)
+    if group.device and group.device[0] == "NPU":
+        # Ascend's device files belong to a user of their own, and images run as root.
+        container["securityContext"]["capabilities"]["add"] = ["DAC_OVERRIDE"]
+    pod = _pod(spec, container, init_image)
+    if group.shared_memory:
+        volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": show_memory(group.shared_memory)}}
+        _mount(pod, container, volume, "/dev/shm")  # noqa: S108 - the mount is the point
+    return pod
+
+
+def counted_cpus(group: MachineGroup) -> dict[str, str]:
+    """Ray's label of machines with a fraction of a CPU; empty for whole ones.
+
+    KubeRay 1.6.2 starts Ray with the container's CPUs rounded up (common/pod.go, `cpu.Value()`), and Ray takes whole
+    numbers alone: PrimeMaster counts what the label says.
+    """
+    cpus = dict(group.resources).get("CPU", 0)
+    return {CPU_LABEL: _cpu(cpus)} if cpus % GRAIN else {}
+
+
+def told_resources(group: MachineGroup) -> dict[str, str]:
+    """What the worker group must say itself, since KubeRay 1.6.2 would not tell Ray of it."""
+    return {name: show(amount) for name, amount in group.resources if not _found_by_kuberay(name, group)}
+
+
+def _found_by_kuberay(name: str, group: MachineGroup) -> bool:
+    """Whether KubeRay derives Ray's resource from the container's limits.
+
+    Source: KubeRay 1.6.2, IsGPUResourceKey and customAcceleratorToRayResourceMap.
+    """
+    if name in ("CPU", "memory"):
+        return True
+    if name not in BY_RAY or not BY_RAY[name].auto:
+        return False
+    resource = group.device[1] if group.device and group.device[0] == name else BY_RAY[name].kubernetes
+    if name == "GPU":
+        return resource.endswith("gpu") or resource.startswith("nvidia.com/mig-")
+    return resource == BY_RAY[name].kubernetes
+
+
+def _kubernetes_resources(group: MachineGroup) -> dict[str, str]:
+    """What the container asks of Kubernetes; a device resource only when Kubernetes knows one by that name."""
+    found: dict[str, str] = {}
+    for name, amount in group.resources:
+        if name == "CPU":
+            found["cpu"] = _cpu(amount)
+        elif name == "memory":
+            found["memory"] = show_memory(amount)
+        elif group.device and name == group.device[0]:
+            found[group.device[1]] = show(amount)
+        elif name in BY_RAY:
+            found[BY_RAY[name].kubernetes] = show(amount)
+    return found
+
+
+def _cpu(amount: Amount) -> str:
+    return show(amount) if amount % GRAIN == 0 else f"{-(-amount * 1000 // GRAIN)}m"
+
+
+def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
+    """What head and workers have in common. Training needs no right in Kubernetes, so it gets no token for one."""
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
+    _mount(pod, container, {"name": "dljob", "emptyDir": {}}, pods.ROOT)
+    if spec.checkpoint:
+        container["env"].append({"name": "DLJOB_CHECKPOINT", "value": spec.checkpoint.path})
+        if spec.checkpoint.claim_name:
+            _mount(pod, container, _claim("dljob-checkpoint", spec.checkpoint.claim_name), spec.checkpoint.path)
+    code = spec.code.config_map
+    if init_image or code:
+        init = {**_init_container(init_image or spec.image or ""), **_pull(spec)}
+        pod["initContainers"] = [init]
+        if code:
+            _mount(pod, init, {"name": "dljob-code", "configMap": {"name": code}}, pods.CODE_SOURCE, read_only=True)
+    return pod
+
+
+def _init_container(image: str) -> Object:
+    """Brings dljob and user code into the pod."""
+    return {
+        "name": pods.INIT_CONTAINER,
+        "image": image,
+        "command": ["python", "-m", "dljob.runtime.unpack"],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": _restricted(),
+        "volumeMounts": [{"name": "dljob", "mountPath": pods.ROOT}],
+    }
+
+
+def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dict[str, str], *, period: int) -> Object:
+    """The Ray container; its probes ask every `period` seconds whether it is ready."""
+    container: Object = {
+        "name": name,
+        "image": spec.image,
+        **_pull(spec),
+        "env": [
+            {"name": "DLJOB_HOME", "value": pods.HOME},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "PYTHONPATH", "value": pods.LIB},
+        ],
+        "resources": {"requests": dict(requests), "limits": dict(limits)},
+        "securityContext": _restricted(),
+    }
+    if spec.env_from:
+        container["envFrom"] = [
+            source.model_dump(mode="json", by_alias=True, exclude_defaults=True) for source in spec.env_from
+        ]
+    version = tuple(int(part) for part in (spec.ray_version or "").split(".")[:2])
+    if version >= HEALTH_SINCE:
+        container["readinessProbe"] = {
+            **HEALTH, "initialDelaySeconds": 1, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": 10
+        }  # fmt: skip
+        container["livenessProbe"] = dict(ALIVE)
+    return container
+
+
+def _pull(spec: DLJobSpec) -> Object:
+    return {"imagePullPolicy": spec.image_pull_policy} if spec.image_pull_policy else {}
+
+
+def _claim(name: str, claim: str) -> Object:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _restricted() -> Object:
+    """As PodSecurity's `restricted` wants it, but for the user: images of the users' often run as root."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_only: bool = False) -> None:
+    pod.setdefault("volumes", []).append(volume)
+    mount: Object = {"name": volume["name"], "mountPath": path}
+    if read_only:
+        mount["readOnly"] = True
+    container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_parting(pod: Object, spec: DLJobSpec) -> Object:
+    """A pod whose Ray container saves what is in memory before it is told to end, and then ends at once.
+
+    Its ranks have left by then, or have nowhere to go: there is nothing for Ray to wait for. A template that says
+    itself what happens before the end has its way, and Ray its own half minute.
+    """
+    ray, *others = pod["containers"]
+    if "lifecycle" in ray:
+        return pod
+    checkpoint = spec.checkpoint
+    wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
+    seconds = int(pod.get("terminationGracePeriodSeconds", wanted))
+    command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"
+    env: list[Object] = ray["env"]
+    if not any(entry["name"] == DRAIN for entry in env):
+        env = [*env, {"name": DRAIN, "value": "0"}]
+    hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}
+    return {
+        **pod,
+        "terminationGracePeriodSeconds": seconds,
+        "containers": [{**ray, "env": env, "lifecycle": hook}, *others],
+    }
+
+
+def with_library(pod: Object) -> Object:
+    """A pod whose Ray container, whatever a template made of PYTHONPATH, finds dljob there at last."""
+    ray, *others = pod["containers"]
+    paths = [entry for entry in ray["env"] if entry["name"] == "PYTHONPATH"]
+    if paths[0]["value"] == pods.LIB:
+        return pod
+    env = [{**e, "value": f"{e['value']}:{pods.LIB}"} if e["name"] == "PYTHONPATH" else e for e in ray["env"]]
+    return {**pod, "containers": [{**ray, "env": env}, *others]}

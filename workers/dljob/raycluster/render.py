@@ -1,0 +1,158 @@
+"""The RayCluster (ray.io/v1) that carries a job, as KubeRay 1.6.2 reads it: the plan's machines in the job's dress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.plan.model import JobPlan, MachineGroup
+from dljob.raycluster.domain_pods import with_domains
+from dljob.raycluster.overlay import Object, laid_over
+from dljob.raycluster.podspec import counted_cpus, head_pod, told_resources, with_library, with_parting, worker_pod
+from dljob.raycluster.survival import ANNOTATION, keep
+from dljob.raycluster.taints import with_patience
+from dljob.spec.model import DLJobManifest, DLJobSpec
+
+DEFAULT_RAY_VERSION = "2.60.0"
+"""When neither the spec nor an operator names one."""
+DEFAULT_IMAGE = "rayproject/ray:{rayVersion}-py311"
+"""When neither the spec nor an operator names one."""
+QUEUES = (
+    *("kueue.x-k8s.io/", "volcano.sh/", "yunikorn.apache.org/", "kai.scheduler/"),
+    *("ray.io/gang-scheduling-enabled", "ray.io/priority-class-name"),
+)
+"""Prefixes of the labels by which Kueue, and the gang schedulers that KubeRay serves, are told what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """What a RayCluster gets from the operator, beside the spec's own; what is empty is left out."""
+
+    name: str
+    namespace: str = ""
+    owner: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """An ownerReference."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the RayCluster and of each pod."""
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the RayCluster."""
+    token_secret: str = ""
+    """The Secret with Ray's token, key `auth_token`; empty: KubeRay makes one."""
+    spec_map: str = ""
+    """The ConfigMap with the spec, mounted on the head."""
+    init_image: str = ""
+    """What brings dljob into user images; empty: they have it."""
+
+
+def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobManifest:
+    """The manifest with the image and Ray's version that it leaves out; `{rayVersion}` in `image` is replaced."""
+    spec = manifest.spec
+    version = spec.ray_version or ray_version
+    filled = {"ray_version": version, "image": spec.image or image.replace("{rayVersion}", version)}
+    return manifest.model_copy(update={"spec": spec.model_copy(update=filled)})
+
+
+def render_raycluster(plan: JobPlan, manifest: DLJobManifest, dress: RenderOptions) -> Object:
+    """The whole RayCluster to POST; `manifest` is effective, `plan` is its plan."""
+    return ray_cluster(manifest, plan.node_groups, dress)
+
+
+def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
+    """The RayCluster as far as the spec alone says it, with the usual image and version where it names none.
+
+    Empty for a job that runs on one that is there.
+    """
+    if manifest.spec.ray_cluster_ref:
+        return {}
+    metadata = manifest.metadata
+    labels = {"app.kubernetes.io/managed-by": "dljob", "dljob.io/name": metadata.name}
+    dress = RenderOptions(metadata.name, metadata.namespace or "", labels=labels)
+    return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), plan.node_groups, dress)
+
+
+def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dress: RenderOptions) -> Object:
+    """The RayCluster of these machines, with the spec's templates laid over it."""
+    spec = manifest.spec
+    auth = {"mode": "token", **({"secretName": dress.token_secret} if dress.token_secret else {})}
+    whole: Object = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": _metadata(manifest, dress),
+        "spec": {
+            "rayVersion": spec.ray_version,
+            "authOptions": auth,
+            "upgradeStrategy": {"type": "None"},
+            "headGroupSpec": _head(spec, dress),
+            "workerGroupSpecs": [_workers(spec, group, dress) for _, group in sorted(groups.items())],
+        },
+    }
+    keep(whole, spec.gcs_fault_tolerance)
+    made = laid_over(whole, spec.ray_cluster_template)
+    for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
+        pod = with_parting(with_library(group["template"]["spec"]), spec)
+        pod = with_patience(pod, spec.fault_tolerance.node)
+        own = groups.get(group.get("groupName", ""))
+        group["template"]["spec"] = with_domains(pod, own, dress.name) if own else pod
+    return made
+
+
+def _metadata(manifest: DLJobManifest, dress: RenderOptions) -> Object:
+    optional: Object = {
+        "namespace": dress.namespace,
+        "ownerReferences": [dict(dress.owner)] if dress.owner else [],
+        "annotations": {**dress.annotations, **_survival(manifest.spec)},
+    }
+    found = {key: value for key, value in optional.items() if value}
+    return {"name": dress.name, **found, "labels": {**queue_labels(manifest), **dress.labels}}
+
+
+def _survival(spec: DLJobSpec) -> dict[str, str]:
+    kept = spec.gcs_fault_tolerance
+    return {ANNOTATION: kept.backend} if kept else {}
+
+
+def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
+    """What a queue or gang scheduler reads: the job's own labels under their prefixes, spec.scheduling over them."""
+    scheduling = manifest.spec.scheduling
+    own = {name: value for name, value in manifest.metadata.labels.items() if name.startswith(QUEUES)}
+    named = {
+        "kueue.x-k8s.io/queue-name": scheduling.queue_name,
+        "kueue.x-k8s.io/priority-class": scheduling.priority_class_name,
+    }
+    return {**own, **scheduling.labels, **{name: value for name, value in named.items() if value}}
+
+
+def _head(spec: DLJobSpec, dress: RenderOptions) -> Object:
+    """Ranks never live on the head, so Ray is told of no CPUs there."""
+    pod = head_pod(spec, init_image=dress.init_image, spec_map=dress.spec_map)
+    return {
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
+        "template": laid_over({**_labelled(dress.labels), "spec": pod}, spec.head.template),
+    }
+
+
+def _workers(spec: DLJobSpec, group: MachineGroup, dress: RenderOptions) -> Object:
+    """A worker group. minReplicas equals replicas where no role has bounds, or a gang could shrink to the head."""
+    low, high = group.bounds or (group.replicas, group.replicas)
+    pod = worker_pod(spec, group, init_image=dress.init_image)
+    template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})
+    workers: Object = {
+        "groupName": group.name,
+        "replicas": group.replicas,
+        "minReplicas": low,
+        "maxReplicas": high,
+        "numOfHosts": 1,
+        "rayStartParams": {},
+        "labels": {**dict(group.labels), **counted_cpus(group)},
+        "template": laid_over({**_labelled({**dress.labels, **dict(group.labels)}), "spec": pod}, template),
+    }
+    told = told_resources(group)
+    if told:
+        # KubeRay refuses rayStartParams beside `resources`, which overrides what it would find by itself.
+        workers["resources"] = told
+    return workers
+
+
+def _labelled(labels: Mapping[str, str]) -> Object:
+    return {"metadata": {"labels": dict(labels)}} if labels else {}

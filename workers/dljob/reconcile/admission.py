@@ -1,0 +1,177 @@
+"""Admission of a DLJob: what the operator would refuse is refused as it is applied, with every problem at its path.
+
+Pure: an AdmissionReview in, the answer out. An edit that changes nothing of the spec is never judged: a finalizer must
+come off a job that no rule allows any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from dljob.errors import PlacementError, Problem, SpecError
+from dljob.raycluster.acceptance import refusals
+from dljob.reconcile.state import accept
+from dljob.reconcile.state.accept import LIVE_FIELDS
+from dljob.reconcile.state.fields import bounded, items, number, part, text
+from dljob.reconcile.state.model import Object, Settings
+from dljob.spec.text.words import path_of
+from dljob.telemetry.wording import counted
+
+MAX_WARNINGS, WARNING_SIZE = 10, 120
+"""Kubernetes drops warnings beyond 4 KiB in all; a line of a terminal has about so many characters."""
+MAX_PROBLEMS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to one request."""
+
+    allowed: bool
+    message: str = ""
+    """Why not."""
+    warnings: tuple[str, ...] = ()
+    config_map: str = ""
+    """A ConfigMap of the job's namespace that its pods wait for, should it not be there."""
+
+
+def review(request: Object, settings: Settings) -> Admission:
+    """The answer to `request` of an AdmissionReview."""
+    new, old = part(request, "object"), part(request, "oldObject")
+    update = text(request, "operation") == "UPDATE"
+    if not update and text(request, "operation") != "CREATE":
+        return Admission(allowed=True)
+    if text(request, "subResource") or text(new, "metadata", "deletionTimestamp"):
+        return Admission(allowed=True)
+    if update and accept.source(new) == accept.source(old):
+        return Admission(allowed=True)
+    found = problems(_named(request, new), settings)
+    if found and update and _live(old, new):
+        known = set(
+            problems(_named(request, old), settings)
+        )  # a stricter policy must not keep a job from its suspension
+        found = tuple(one for one in found if one not in known)
+    if found:
+        return Admission(allowed=False, message=_listed(text(new, "metadata", "name"), found))
+    said = tuple(bounded(one, WARNING_SIZE) for one in _effects(old, new)) if update else ()
+    return Admission(allowed=True, warnings=_few(said), config_map=_config_map(old, new))
+
+
+def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
+    """Everything that an operator of these settings refuses about a DLJob."""
+    try:
+        made = accept.read(accept.source(job), settings)
+    except SpecError as error:
+        return error.problems
+    except PlacementError as error:
+        return (Problem("spec", error.message, hint=error.hint),)
+    found = refusals(made.manifest, made.plan, settings.pods)
+    return tuple(Problem(path_of(one.loc), one.message, hint=one.hint) for one in found)
+
+
+def unjudged(why: str) -> Admission:
+    """The answer where the rules could not be asked in time: the job is admitted, and judged by the operator later."""
+    return Admission(allowed=True, warnings=_few((f"dljob: not checked as it was applied: {why}",)))
+
+
+def answered(version: str, uid: str, answer: Admission) -> Object:
+    """The AdmissionReview with the answer to the request of a uid, in the version of the question."""
+    body: dict[str, object] = {"uid": uid, "allowed": answer.allowed}
+    if not answer.allowed:
+        body["status"] = {"code": 422, "reason": "Invalid", "message": answer.message}
+    if answer.warnings:
+        body["warnings"] = list(answer.warnings)
+    return {"apiVersion": version, "kind": "AdmissionReview", "response": body}
+
+
+def waiting(answer: Admission, namespace: str) -> Admission:
+    """The answer with the word that the ConfigMap of the code is not there yet."""
+    said = f"spec.code.configMap: no ConfigMap {answer.config_map} in {namespace} yet; the pods wait for it"
+    return replace(answer, warnings=_few((bounded(said, WARNING_SIZE), *answer.warnings)))
+
+
+def _named(request: Object, job: Object) -> Object:
+    """The job with the name that it will have: `generateName` is filled in after admission."""
+    meta = part(job, "metadata")
+    name = text(meta, "name") or f"{text(meta, 'generateName')}xxxxx"
+    namespace = text(meta, "namespace") or text(request, "namespace")
+    return {**job, "metadata": {**meta, "name": name, "namespace": namespace}}
+
+
+def _listed(name: str, found: Sequence[Problem]) -> str:
+    lines = [f"  {problem}" for problem in found[:MAX_PROBLEMS]]
+    more = len(found) - len(lines)
+    if more:
+        lines.append(f"  and {counted(more, 'other')}")
+    return "\n".join([f"DLJob {name} has {counted(len(found), 'problem')}:", *lines])
+
+
+def _config_map(old: Object, new: Object) -> str:
+    named = text(new, "spec", "code", "configMap")
+    return "" if named == text(old, "spec", "code", "configMap") else named
+
+
+def _few(said: tuple[str, ...]) -> tuple[str, ...]:
+    if len(said) <= MAX_WARNINGS:
+        return said
+    return (*said[: MAX_WARNINGS - 1], f"and {counted(len(said) - MAX_WARNINGS + 1, 'other edit')}")
+
+
+# -- what an edit does, and when
+
+
+def _effects(old: Object, new: Object) -> Iterator[str]:
+    status = part(old, "status")
+    changed = list(changes(part(old, "spec"), part(new, "spec")))
+    ended = bool(text(status, "completionTime"))
+    runs = bool(text(status, "submissionId")) and not ended
+    for path in changed:
+        if ended:
+            if path not in ("ttlSecondsAfterFinished", "cleanupPolicy"):
+                yield f"spec.{path}: the job has ended; this changes nothing"
+        elif path in LIVE_FIELDS:
+            yield f"spec.{path}: obeyed at once"
+        elif runs and _resizes(path, new):
+            yield f"spec.{path}: the running attempt follows, between its bounds"
+        elif runs:
+            attempt = number(status, "attempt") or 1
+            yield f"spec.{path}: attempt {attempt} goes on without it; the next attempt takes it"
+    if runs and any(path not in LIVE_FIELDS and not _resizes(path, new) for path in changed):
+        yield f"for a new attempt now: dljob suspend {text(new, 'metadata', 'name')}, then dljob resume"
+
+
+def _live(old: Object, new: Object) -> bool:
+    """Whether all that an edit changes is obeyed at once, and by no attempt."""
+    return all(path in LIVE_FIELDS for path in changes(part(old, "spec"), part(new, "spec")))
+
+
+def _resizes(path: str, new: Object) -> bool:
+    """Whether the field is the number of ranks of a role, or of machines of a group, with bounds."""
+    for kind in ("roles", "nodeGroups"):
+        for at, one in enumerate(items(new, "spec", kind)):
+            if path == f"{kind}[{at}].replicas":
+                return "minReplicas" in one or "maxReplicas" in one or one.get("type") == "Elastic"
+    return False
+
+
+def changes(old: object, new: object, path: str = "") -> Iterator[str]:
+    """Paths of what differs: fields of the spec, of its parts, and of each role and node group, not deeper."""
+    before, now = part(old), part(new)
+    for key in dict.fromkeys((*before, *now)):
+        if before.get(key) == now.get(key):
+            continue
+        one, other, here = before.get(key), now.get(key), f"{path}{key}"
+        if key in ("roles", "nodeGroups") and _alike(one, other):
+            for at, (was, is_) in enumerate(zip(items(before, key), items(now, key), strict=True)):
+                yield from changes(was, is_, f"{here}[{at}].")
+        elif not path and part(one) and part(other):
+            yield from changes(cast("object", one), cast("object", other), f"{here}.")
+        else:
+            yield here
+
+
+def _alike(old: object, new: object) -> bool:
+    """Whether both are lists of the same names, so that their items can be told apart."""
+    names = [[text(item, "name") for item in items({"of": value}, "of")] for value in (old, new)]
+    return bool(names[0]) and names[0] == names[1]

@@ -1,0 +1,76 @@
+"""Annotations out: the placement plan on DLJob and RayCluster, and on each pod what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dljob.reconcile.state import accept, names
+from dljob.reconcile.state.accept import Refused
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.fields import bounded, field, text, texts
+from dljob.reconcile.state.model import Annotate, Object
+from dljob.reconcile.state.placement import placement_plan
+from dljob.reconcile.state.steps import PolicyDecision
+from dljob.telemetry.wording import counted
+
+PODS_A_PASS = 50
+VALUE_SIZE = 4096
+UNITS, ROLES, RANKS, NODE, ATTEMPT = names.ON_POD
+
+
+def pods(case: ReconcileContext) -> PolicyDecision | None:
+    """Tell pods what they hold now: one patch for each that says something else."""
+    if case.ref or case.observed.master is None or case.observed.master.error or not case.observed.master.placement:
+        return None
+    held = {text(place, "pod"): place for place in case.observed.master.placement if case.snapshot}
+    actions: list[Annotate] = []
+    for pod in case.observed.pods:
+        wanted = _on_pod(held[pod.name], case.attempt) if pod.name in held else dict.fromkeys(names.ON_POD)
+        change = {key: value for key, value in wanted.items() if pod.annotations.get(key) != value}
+        if change and held and not pod.leaving:
+            actions.append(Annotate("Pod", pod.name, change))
+    if not actions:
+        return None
+    now, left = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
+    return PolicyDecision(
+        f"other units than they say: {counted(len(actions), 'pod')}", now, requeue=0.0 if left else None, left=left
+    )
+
+
+def plans(case: ReconcileContext) -> PolicyDecision | None:
+    """Keep the plan of the running attempt on DLJob and RayCluster.
+
+    Asked only when no status is to be written: a patch of the DLJob changes the version that a status is written with.
+    """
+    terms = case.terms
+    if case.cluster is None or isinstance(terms, Refused) or text(case.old, "attemptSpecHash") != terms.hash:
+        return None
+    actions = tuple(_on_plan(case, terms.plan_hash))
+    return PolicyDecision("the placement plan is to be seen", actions) if actions else None
+
+
+def _on_plan(case: ReconcileContext, digest: str) -> Iterator[Annotate]:
+    on_job = case.annotations.get(names.PLAN_HASH) == digest and names.PLAN in case.annotations
+    on_cluster = bool(case.ref) or field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
+    if on_job and on_cluster:
+        return  # the plan's text is made only when it is needed
+    whole, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)
+    plan = {names.PLAN: whole, names.PLAN_HASH: digest}
+    if not on_cluster:
+        yield Annotate("RayCluster", case.cluster_name, plan)
+    if not on_job:
+        yield Annotate("DLJob", case.name, plan)
+
+
+def _on_pod(place: Object, attempt: int) -> Mapping[str, str | None]:
+    """What a pod is told. `place` is one entry of the gateway's placement."""
+    units = texts(place, "units")
+    ranks = text(place, "ranks")
+    roles = sorted({part.rpartition("/")[0] for part in ranks.split(",") if "/" in part})
+    return {
+        UNITS: bounded(",".join(units), VALUE_SIZE),
+        ROLES: ",".join(roles),
+        RANKS: bounded(ranks, VALUE_SIZE),
+        NODE: text(place, "node"),
+        ATTEMPT: str(attempt),
+    }

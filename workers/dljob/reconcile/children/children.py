@@ -1,0 +1,141 @@
+"""What a job owns in Kubernetes, attempt by attempt: the token's Secret, the spec's ConfigMap and the RayCluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from dljob.raycluster.acceptance import spec_text
+from dljob.raycluster.pods import CARRIED_KEY, GATEWAY_PORT, RAY_PORTS, SPEC_KEY
+from dljob.raycluster.render import RenderOptions, render_raycluster
+from dljob.reconcile.children import patches
+from dljob.reconcile.children.memory_growth import larger
+from dljob.reconcile.state import accept, exclusions, handover, names
+from dljob.reconcile.state.accept import Blueprint, Refused
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.model import Create, CreateToken, Delete, Object
+from dljob.reconcile.state.placement import placement_plan
+from dljob.reconcile.state.steps import PolicyDecision
+
+OPEN_PORTS = (dict(RAY_PORTS)["dashboard"], GATEWAY_PORT, dict(RAY_PORTS)["metrics"])
+"""Where the operator, `dljob` and Prometheus come from outside; the first two answer nobody without the token."""
+
+
+def missing(case: ReconcileContext) -> PolicyDecision | None:
+    """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount.
+
+    That is why it cannot own the token's Secret; the ConfigMap of the spec does, which is as old as the attempt.
+
+    The digest of the spec is written before: all that has the names of one attempt is made of one spec, and whoever
+    finds some of it after a crash or a refusal sees whether the spec was edited since.
+    """
+    if case.ref or case.cluster is not None or (case.observed.cluster is not None and not case.replaced):
+        return None
+    if case.observed.kuberay:
+        return PolicyDecision(f"waits for KubeRay, which is {case.observed.kuberay}")
+    if isinstance(case.terms, Refused):
+        return PolicyDecision(f"waits for a better spec: {case.terms.reason}")
+    made = accept.blueprint(case.source, case.settings)
+    cluster = ray_cluster(case, made, case.terms.hash)
+    return PolicyDecision(
+        f"attempt {case.attempt} has no RayCluster",
+        actions=(
+            Create("ConfigMap", spec_map(case, made)),
+            _token(case),
+            *network_policies(case, made),
+            *over(case, case.attempt - 1),
+            Create("RayCluster", cluster),
+        ),
+        events=exclusions.unlisted(case),
+        written_first=True,
+    )
+
+
+def over(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
+    """Delete what an attempt that is over leaves beside its RayCluster: nobody reads its spec any more.
+
+    The token's Secret, which the operator may not delete itself, goes with the ConfigMap, its owner.
+
+    It comes before what ends the pass for good, so that whoever crashes in between does it again.
+    """
+    if case.ref or attempt < 1:
+        return ()
+    name = names.cluster_name(case.name, case.uid, attempt)
+    return (Delete("ConfigMap", names.spec_map(name), ""),)
+
+
+def labels(case: ReconcileContext) -> dict[str, str]:
+    """Of every child."""
+    return {names.LABEL_NAME: case.name, names.LABEL_UID: case.uid, names.LABEL_MANAGED: "dljob"}
+
+
+def _token(case: ReconcileContext) -> CreateToken:
+    secret, owner = names.token_secret(case.cluster_name), names.spec_map(case.cluster_name)
+    return CreateToken(secret, case.cluster_name, owner, labels(case))
+
+
+def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
+    """The immutable ConfigMap with the spec that the attempt runs, and what the last one handed on."""
+    carried = handover.handed(case)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.spec_map(case.cluster_name),
+            "namespace": case.meta["namespace"],
+            "labels": labels(case),
+            "ownerReferences": [case.owner],
+        },
+        "immutable": True,
+        "data": {SPEC_KEY: spec_text(made.manifest), **({CARRIED_KEY: carried} if carried else {})},
+    }
+
+
+def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, ...]:
+    """The NetworkPolicy of the attempt's pods, if one is wanted.
+
+    The API server's own way to a pod, which `dljob logs` takes, comes from no pod: the open ports are open to all.
+    """
+    if not made.manifest.spec.network_policy.enabled:
+        return ()
+    pods = {"matchLabels": {"ray.io/cluster": case.cluster_name}}
+    ports = [{"port": port, "protocol": "TCP"} for port in OPEN_PORTS]
+    body = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": names.network_policy(case.cluster_name),
+            "namespace": case.meta["namespace"],
+            "labels": labels(case),
+            "ownerReferences": [case.owner],
+        },
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}],
+        },
+    }
+    return (Create("NetworkPolicy", body),)
+
+
+def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Object:
+    """The RayCluster of the attempt."""
+    text, digest = placement_plan(made.plan)
+    dress = RenderOptions(
+        name=case.cluster_name,
+        namespace=case.meta["namespace"],
+        owner=case.owner,
+        labels=labels(case),
+        annotations={names.PLAN: text, names.PLAN_HASH: digest, names.SPEC_HASH: spec_hash},
+        token_secret=names.token_secret(case.cluster_name),
+        spec_map=names.spec_map(case.cluster_name),
+        init_image=case.settings.init_image,
+    )
+    body = render_raycluster(larger(made, handover.memory(case)), made.manifest, dress)
+    body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
+    return patches.excluding(body, exclusions.avoided(exclusions.every(case)))
+
+
+def made_hash(cluster: Object) -> str:
+    """16 hex digits of a RayCluster's spec."""
+    return hashlib.sha256(json.dumps(cluster["spec"], sort_keys=True).encode()).hexdigest()[:16]

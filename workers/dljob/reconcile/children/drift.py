@@ -1,0 +1,66 @@
+"""What somebody changed in a RayCluster after it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import cast
+
+from dljob.reconcile.children import children, patches
+from dljob.reconcile.state import accept, names
+from dljob.reconcile.state.accept import Refused
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.fields import number, text
+from dljob.reconcile.state.model import Object, Observed, Settings
+from dljob.telemetry.wording import counted
+
+SHOWN = 3
+
+
+def edits(case: ReconcileContext) -> str:
+    """How the RayCluster differs from what was made, as long as that is known; empty: not at all.
+
+    What others add (a queue's nodeSelector, the server's defaults) is no difference, nor is `suspend`, nor what we did.
+    """
+    cluster = case.cluster
+    if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
+        return ""
+    digest, made = _made(case.source, case.uid, case.attempt, case.settings)
+    if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
+        return ""  # another spec, or another version of the operator, made it
+    ours = json.loads(made)
+    away = patches.excluded(cluster)
+    ours = patches.kept_away(ours, away) if away else ours
+    ours = patches.scaled(ours, cluster)
+    return "; ".join(islice(_differences(ours, cluster["spec"], "spec"), SHOWN))
+
+
+@lru_cache(maxsize=1024)
+def _made(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
+    """Digest and text of the spec of the RayCluster that an attempt of a job is given.
+
+    A queue's admission is an edit too, so this is asked for at each pass of each job that waited in one.
+    """
+    job = json.loads(source)
+    job["metadata"]["uid"], job["status"] = uid, {"attempt": attempt}
+    case = ReconcileContext(Observed(job), settings, 0.0)
+    blueprint = accept.blueprint(source, settings)
+    made = children.ray_cluster(case, blueprint, blueprint.hash)
+    return children.made_hash(made), json.dumps(made["spec"], separators=(",", ":"))
+
+
+def _differences(ours: object, theirs: object, path: str) -> Iterator[str]:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        yours = cast("Object", theirs)
+        for key, value in cast("Object", ours).items():
+            yield from _differences(value, yours.get(key), f"{path}.{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        mine, others = cast("list[object]", ours), cast("list[object]", theirs)
+        if len(mine) > len(others):
+            yield f"{path} has {counted(len(others), 'item')}, {len(mine)} were made"
+        for at, (one, other) in enumerate(zip(mine, others, strict=False)):
+            yield from _differences(one, other, f"{path}[{at}]")
+    elif ours != theirs:
+        yield f"{path} is {theirs!r:.60}, {ours!r:.60} was made"

@@ -1,0 +1,161 @@
+"""What is to be otherwise in a RayCluster that runs, as a JSON Patch that tests what it rests on.
+
+To the API server `workerGroupSpecs` is one atomic list, so whoever applied it would take away what a queue or somebody
+else put there (ADR 8). An operation names a group by its place: so its name is tested, and the version it was read at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import items, number, part, text, texts
+from dljob.reconcile.state.model import Object, PatchCluster
+
+HOSTNAME = "kubernetes.io/hostname"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ANNOTATION = "/metadata/annotations/" + names.EXCLUDED.replace("/", "~1")
+
+
+def operations(cluster: Object, action: PatchCluster) -> list[Object]:
+    """The JSON Patch that makes an action come true in a RayCluster as it was just read; empty: it is true already."""
+    changes = list(_changes(cluster, action))
+    return [*_tests(cluster, action.uid), *changes] if changes else []
+
+
+def excluded(cluster: Object | None) -> tuple[str, ...]:
+    """The Kubernetes nodes that a RayCluster's new pods keep away from by our word."""
+    words = text(cluster, "metadata", "annotations", names.EXCLUDED)
+    return tuple(words.split(",")) if words else ()
+
+
+def away(cluster: Object | None) -> frozenset[str] | None:
+    """All Kubernetes nodes that a RayCluster's pods keep away from, by whoever's word; None: its spec is not known."""
+    groups = [*items(cluster, "spec", "workerGroupSpecs"), part(cluster, "spec", "headGroupSpec")]
+    if not all(part(group, "template") for group in groups):
+        return None
+    return frozenset(node for group in groups for node in kept_from(part(group, "template", "spec")))
+
+
+def kept_from(pod: Object) -> Iterator[str]:
+    """The Kubernetes nodes that the spec of a pod keeps it away from."""
+    for term in items(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"):
+        for expression in items(term, "matchExpressions"):
+            if (expression.get("key"), expression.get("operator")) == (HOSTNAME, "NotIn"):
+                yield from texts(expression, "values")
+
+
+def excluding(cluster: Object, nodes: Sequence[str]) -> Object:
+    """A RayCluster that is yet to be made, whose pods keep away from these Kubernetes nodes."""
+    if not nodes:
+        return cluster
+    meta = part(cluster, "metadata")
+    noted = {**part(meta, "annotations"), names.EXCLUDED: ",".join(nodes)}
+    return {**cluster, "metadata": {**meta, "annotations": noted}, "spec": kept_away(cluster["spec"], nodes)}
+
+
+def kept_away(spec: Object, nodes: Sequence[str]) -> Object:
+    """The spec of a RayCluster whose pods keep away from these Kubernetes nodes."""
+    workers = [_group_away(group, nodes) for group in items(spec, "workerGroupSpecs")]
+    return {**spec, "headGroupSpec": _group_away(part(spec, "headGroupSpec"), nodes), "workerGroupSpecs": workers}
+
+
+def scaled(spec: Object, cluster: Object) -> Object:
+    """The spec of a RayCluster with as many pods as it has now, where it may have different numbers."""
+    there = {
+        text(group, "groupName"): number(group, "replicas") for group in items(cluster, "spec", "workerGroupSpecs")
+    }
+    workers = [
+        {**group, "replicas": there[name]}
+        if number(group, "minReplicas")
+        <= there.get(name := text(group, "groupName"), -1)
+        <= number(group, "maxReplicas")
+        else group
+        for group in items(spec, "workerGroupSpecs")
+    ]
+    return {**spec, "workerGroupSpecs": workers}
+
+
+def _group_away(group: Object, nodes: Sequence[str]) -> Object:
+    template = part(group, "template")
+    pod = part(template, "spec")
+    made = {**pod, "affinity": affinity(part(pod, "affinity"), (), nodes)}
+    return {**group, "template": {**template, "spec": made}}
+
+
+def _tests(cluster: Object, uid: str) -> Iterator[Object]:
+    yield {"op": "test", "path": "/metadata/uid", "value": uid}
+    yield {"op": "test", "path": "/metadata/resourceVersion", "value": text(cluster, "metadata", "resourceVersion")}
+    for at, group in enumerate(items(cluster, "spec", "workerGroupSpecs")):
+        yield {"op": "test", "path": f"/spec/workerGroupSpecs/{at}/groupName", "value": text(group, "groupName")}
+
+
+def _changes(cluster: Object, action: PatchCluster) -> Iterator[Object]:
+    yield from _away_from(cluster, action.excluded)
+    scales = {one.group: one for one in action.scales}
+    for at, group in enumerate(items(cluster, "spec", "workerGroupSpecs")):
+        one = scales.get(text(group, "groupName"))
+        if one is not None and one.replicas != number(group, "replicas"):
+            place = f"/spec/workerGroupSpecs/{at}"
+            yield {"op": "add", "path": f"{place}/replicas", "value": one.replicas}
+            if one.gone:
+                yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(one.gone)}}
+
+
+def _away_from(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]:
+    was = excluded(cluster)
+    if nodes is None or was == nodes:
+        return
+    groups = [("headGroupSpec", part(cluster, "spec", "headGroupSpec"))]
+    groups += [(f"workerGroupSpecs/{at}", g) for at, g in enumerate(items(cluster, "spec", "workerGroupSpecs"))]
+    for place, group in groups:
+        old = part(group, "template", "spec", "affinity")
+        yield from _set(f"/spec/{place}/template/spec/affinity", old, affinity(old, was, nodes))
+    if not part(cluster, "metadata", "annotations"):
+        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
+    yield from _set(ANNOTATION, ",".join(was), ",".join(nodes))
+
+
+def _set(path: str, old: object, new: object) -> Iterator[Object]:
+    """An operation that puts a value in the place of another; an empty one is none."""
+    if new and new != old:
+        yield {"op": "add", "path": path, "value": new}
+    elif old and not new:
+        yield {"op": "remove", "path": path}
+
+
+def affinity(old: Object, was: Sequence[str], nodes: Sequence[str]) -> dict[str, Any]:
+    """A pod's affinity that keeps away from other nodes than it did by our word; what others want of it stays."""
+    on_nodes = part(old, "nodeAffinity")
+    required = part(on_nodes, REQUIRED)
+    terms = items(required, "nodeSelectorTerms")
+    kept = [made for term in terms if (made := _term(term, was, nodes)) is not None]
+    if nodes and not terms:
+        kept = [{"matchExpressions": [_away(nodes)]}]  # a term of ours alone
+    mine = _with(on_nodes, REQUIRED, _with(required, "nodeSelectorTerms", kept))
+    return _with(old, "nodeAffinity", mine)
+
+
+def _term(term: Object, was: Sequence[str], nodes: Sequence[str]) -> Object | None:
+    """One of the terms of which a node must fit any; None: it was ours alone, and goes."""
+    if not term:
+        return term  # it fits no node, and would fit some with a word of ours in it
+    expressions = list(items(term, "matchExpressions"))
+    if was and _away(was) in expressions:
+        expressions.reverse()  # a user may have said the same before
+        expressions.remove(_away(was))
+        expressions.reverse()
+    if nodes:
+        expressions.append(_away(nodes))
+    return _with(term, "matchExpressions", expressions) or None
+
+
+def _away(nodes: Sequence[str]) -> Object:
+    return {"key": HOSTNAME, "operator": "NotIn", "values": list(nodes)}
+
+
+def _with(old: Object, key: str, value: object) -> dict[str, Any]:
+    """The same with another value; without the key when the value is empty."""
+    made = {name: kept for name, kept in old.items() if name != key}
+    return {**made, key: value} if value else made

@@ -1,0 +1,1 @@
+"""Which operator acts: `lease` among replicas, `releases` among installations."""

@@ -1,0 +1,138 @@
+"""Which of several releases of the operator acts, where two serve the same namespaces: the others stand by.
+
+Each release has a Lease of its own, which tells what it serves, its version, and whether it acts. A release writes that
+it acts before it looks for the last time: of two that begin at once, at least one sees the other. As in
+`leadership.lease`, a release is gone when its Lease has not changed for long, by the clock of who looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dljob.reconcile.state.fields import bounded, items, number, part, text
+from dljob.reconcile.state.model import Object
+from dljob.reconcile.state.names import MANAGER
+
+LABELS = {"app.kubernetes.io/name": MANAGER}
+"""For people: `kubectl get leases -A -l app.kubernetes.io/name=dljob-operator`."""
+VERSION = "dljob.io/operator-version"
+SERVES = "dljob.io/serves"
+ACTS = "dljob.io/acts"
+STANDS_BY = "dljob.io/stands-by-for"
+EVERYWHERE = "*"
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name of a Lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A release of the operator, as its Lease tells."""
+
+    namespace: str
+    name: str
+    """Of its Lease, which the chart calls as it calls the Deployment."""
+    created: str = ""
+    version: str = ""
+    """Empty: its Lease does not tell, since it is of a version before this was told."""
+    serves: tuple[str, ...] = ()
+    """Namespaces; empty: all."""
+    acts: bool = False
+
+    @property
+    def age(self) -> tuple[str, str, str]:
+        """The order of releases, the oldest first."""
+        return self.created, self.namespace, self.name
+
+    def overlaps(self, other: Installation) -> bool:
+        """Whether both serve a namespace."""
+        return not self.serves or not other.serves or not set(self.serves).isdisjoint(other.serves)
+
+    def notes(self) -> dict[str, str]:
+        """What the Lease tells of the release, but for whether it acts."""
+        return {VERSION: self.version, SERVES: ",".join(self.serves) or EVERYWHERE}
+
+    def __str__(self) -> str:
+        """In words."""
+        of = f"version {self.version}" if self.version else "of a version whose Lease does not tell what it serves"
+        return f"the release {self.name} in namespace {self.namespace} ({of})"
+
+
+def release_of(lease: Object) -> Installation | None:
+    """The release whose Lease this is; None: it is no operator's of ours.
+
+    A Lease of a version that told nothing of itself is known by who wrote it; such an operator asks nobody, acts, and
+    may serve any namespace.
+    """
+    notes = part(lease, "metadata", "annotations")
+    where = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
+    created = text(lease, "metadata", "creationTimestamp")
+    if SERVES in notes:
+        named = text(notes, SERVES)
+        serves = () if named == EVERYWHERE else tuple(named.split(","))
+        version = "".join(each if each.isprintable() else "?" for each in bounded(text(notes, VERSION), 63))
+        return Installation(*where, created, version, serves, acts=text(notes, ACTS) == "true")
+    if any(one.get("manager") == MANAGER for one in items(lease, "metadata", "managedFields")):
+        return Installation(*where, created, acts=True)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """The Leases of releases as they were last seen, and when each was first seen to say what it says."""
+
+    grace: float
+    """A Lease that ran out, or was given up, is left to the replicas of its own release for so many seconds."""
+    seen: Mapping[Key, tuple[Object, float]] = field(default_factory=dict[Key, tuple[Object, float]])
+
+    def saw(self, leases: Iterable[Object], now: float) -> Sightings:
+        """They were listed; one that is not there any more counts as one that is not renewed any more."""
+        seen = {key: one for key, one in self.seen.items() if self._lasts(*one, now)}
+        for lease in leases:
+            key = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
+            before = self.seen.get(key)
+            same = before is not None and part(before[0], "spec") == part(lease, "spec")
+            seen[key] = (lease, before[1] if before and same else now)
+        return Sightings(self.grace, seen)
+
+    def alive(self, now: float) -> tuple[Installation, ...]:
+        """The releases that are there, the oldest first."""
+        there = (release_of(lease) for lease, changed in self.seen.values() if self._lasts(lease, changed, now))
+        return tuple(sorted((one for one in there if one), key=lambda one: one.age))
+
+    def _lasts(self, lease: Object, changed: float, now: float) -> bool:
+        return now < changed + number(lease, "spec", "leaseDurationSeconds") + self.grace
+
+
+def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
+    """The release for which this one, which does not act yet, stands by, and why; None: it may act.
+
+    Who acts goes on, whoever comes. Where none acts yet, the oldest does; one that itself stands by is not waited for.
+    """
+    there = tuple(others)
+    acting = [one for one in there if one.acts]
+    for one in acting:
+        if one.overlaps(ours):
+            return one, f"{one} acts on {_shared(ours, one)}"
+    for one in there:
+        if one.overlaps(ours) and one.age < ours.age and not any(another.overlaps(one) for another in acting):
+            return one, f"{one} is older and about to act on {_shared(ours, one)}"
+    return None
+
+
+def acts_too(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
+    """Another release that acts on the jobs of this one, which acts: it asks nobody, or cannot see this one's Lease."""
+    for one in others:
+        if one.acts and one.overlaps(ours):
+            return one, f"{one} acts on {_shared(ours, one)} too"
+    return None
+
+
+def _shared(ours: Installation, other: Installation) -> str:
+    if not ours.serves or not other.serves:
+        both = ours.serves or other.serves
+    else:
+        both = tuple(name for name in ours.serves if name in other.serves)
+    return f"the DLJobs of {', '.join(both)}" if both else "the DLJobs of all namespaces"

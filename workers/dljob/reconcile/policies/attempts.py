@@ -1,0 +1,271 @@
+"""When an attempt is lost, what the next one costs, and what must be gone before it begins.
+
+A new attempt is written to the status before anything is done about it: `attempt` is counted up while `rayCluster`
+still names the old one; that is deleted first, and only then do the children of the new attempt follow.
+"""
+
+from __future__ import annotations
+
+from dljob.reconcile.state import names, reasons
+from dljob.reconcile.state.accept import Refused
+from dljob.reconcile.state.context import PATIENCE_SECONDS, ReconcileContext, seconds
+from dljob.reconcile.state.fields import part, text
+from dljob.reconcile.state.model import Delete, Object, Pod
+from dljob.reconcile.state.steps import JobEnd, NewAttempt, PolicyDecision
+
+CLUSTER = "Cluster"
+"""Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
+TOO_OFTEN, TOO_LONG_SECONDS = 20, 60.0
+"""A submission refused so often in a row, and for so long, has failed: news of the job repeat it without a pause."""
+ORPHAN_SECONDS = 60.0
+"""PrimeMaster may be silent for so long after its launcher went away."""
+DEFAULT_LEASE = 30
+GRACE_SECONDS = 30.0
+"""What a kubelet gives a pod that is deleted and says nothing else. Source: kubernetes.io, Termination of Pods."""
+COLLECTED_SECONDS = 5.0
+"""Between looks at pods that the garbage collector is to delete."""
+CLOCKS_SECONDS = 5.0
+"""The clocks of two operators' machines may differ by so much, and what is written has whole seconds."""
+ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
+TOLD = {1: reasons.JOB_FAILED, 6: reasons.STOPPED}
+"""Exit code of a launcher that saw its job end -> what it says of the end."""
+
+
+def lost(case: ReconcileContext) -> PolicyDecision | None:
+    """A new attempt for one that is lost, within maxClusterRestarts."""
+    if case.replaced or (case.ref and case.suspended):
+        return None  # nothing runs, and none can be begun, until its owner resumes it
+    found = _changed(case) or _upgraded(case) or broken(case)
+    if found is None:
+        return None
+    # Without terms nothing is made: the next attempt, where there is one left, waits for a better spec.
+    limit = case.live.max_cluster_restarts
+    if found.counted and case.restarted >= limit:
+        message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} are used up"
+        verdict = JobEnd("Failed", reasons.CLUSTER_RESTARTS_EXHAUSTED, message, case.now)
+        return PolicyDecision(f"attempt {case.attempt} is lost, and was the last: {found.reason}", change=verdict)
+    return PolicyDecision(f"attempt {case.attempt} is lost: {found.reason}", change=found)
+
+
+def broken(case: ReconcileContext) -> NewAttempt | None:
+    """What cost the attempt everything that it had in memory."""
+    return _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
+
+
+def patience(case: ReconcileContext) -> float | None:
+    """Seconds until a silence of PrimeMaster's means more than it does now."""
+    master = case.observed.master
+    if not case.submitted or master is None or not master.error:
+        return None
+    left = [limit - master.age for limit in (PATIENCE_SECONDS, ORPHAN_SECONDS) if limit > master.age]
+    return min(left) if left else None
+
+
+def leftover(case: ReconcileContext) -> PolicyDecision | None:
+    """Delete the RayCluster of the last attempt, and wait for its pods as long as they may hold what the next needs."""
+    if case.ref:
+        left = clearing(case)
+        return (
+            None
+            if left is None
+            else PolicyDecision("the last attempt's ranks may still live for a while", requeue=left)
+        )
+    if not case.replaced:
+        return None
+    old = case.leftover
+    if old is not None and not old["metadata"].get("deletionTimestamp"):
+        meta = old["metadata"]
+        return PolicyDecision(
+            "the last attempt's RayCluster goes first", (Delete("RayCluster", meta["name"], meta["uid"]),)
+        )
+    left = clearing(case)
+    return (
+        None if left is None else PolicyDecision("the last attempt's RayCluster and its pods are leaving", requeue=left)
+    )
+
+
+def clearing(case: ReconcileContext) -> float | None:
+    """Seconds that what is left of the last attempt is to be waited for at most; None: not at all.
+
+    Its ranks may still write where the next attempt reads, until their lease is over.
+    """
+    if not (case.replaced or (case.ref and _between(case))):
+        return None
+    left = _ranks_until(case) - case.now
+    if case.leftover is not None:
+        return max(left, 1.0)
+    if not case.ref:
+        # Where this attempt's own is there, and not yet in the status, all of that was waited for.
+        pods = () if case.cluster is not None else case.observed.pods
+        if not pods:
+            return None
+        ours = case.observed.cluster is None  # pods of somebody else's RayCluster of that name are theirs
+        if ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):
+            return max(left, COLLECTED_SECONDS)
+    return left if left > 0 else None
+
+
+def _ranks_until(case: ReconcileContext) -> float:
+    """When the lease of the last attempt's ranks is over at the latest: its head renewed it until it ended.
+
+    The head of a RayCluster that is deleted lives on until its pod's grace is over, which the pods themselves tell:
+    they are deleted together, at times long after the attempt was given up.
+    """
+    lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
+    fault = _last_fault(case)
+    ended = seconds(text(fault, "detectedAt")) or case.since("MasterReady")
+    if not _head_is_dead(case):
+        graces = [pod.ends for pod in case.observed.pods if pod.ends is not None]
+        ended = max([ended + GRACE_SECONDS if fault else ended, *graces])
+    return ended + lease + CLOCKS_SECONDS
+
+
+def _untold(pod: Pod) -> bool:
+    """Whether nobody has told a pod to end: the garbage collector has not come to it yet."""
+    return not pod.leaving and pod.phase not in ("Succeeded", "Failed")
+
+
+def _last_fault(case: ReconcileContext) -> Object:
+    """The fault that cost the last attempt; empty: it was given up for another reason."""
+    fault = part(case.old, "lastFault")
+    whose = text(fault, "target") == case.recorded.get("name", case.cluster_name)
+    return fault if whose and text(fault, "level") == CLUSTER else {}
+
+
+def _head_is_dead(case: ReconcileContext) -> bool:
+    """Whether the last attempt's PrimeMaster had ended when the attempt was given up."""
+    reason = text(_last_fault(case), "reason")
+    return reason != reasons.CLUSTER_GONE if case.ref else reason == reasons.HEAD_LOST
+
+
+def lingering(case: ReconcileContext) -> float | None:
+    """Seconds for which the head that took the submission may live on, on a RayCluster that is gone; None: it cannot.
+
+    A pod that is deleted runs until its grace is over, and PrimeMaster in it.
+    """
+    if not case.ref or (case.cluster is not None and not case.suspended and not _another(case)):
+        return None
+    uid = case.recorded.get("headPodUID")
+    head = next((pod for pod in case.observed.pods if pod.uid == uid), None)
+    if head is None or head.phase in ("Succeeded", "Failed"):
+        return None
+    if head.ends is None:  # nobody has told it to end; whoever deletes a RayCluster may have wanted its pods to stay
+        late = case.finished and case.now >= case.since("Failed") + ORPHAN_SECONDS
+        return None if late else COLLECTED_SECONDS
+    left = head.ends + CLOCKS_SECONDS - case.now
+    return left if left > 0 else None
+
+
+def _another(case: ReconcileContext) -> bool:
+    """Whether the RayCluster is another one than the status remembers."""
+    return case.cluster is not None and case.cluster["metadata"]["uid"] != case.recorded.get("uid")
+
+
+def _between(case: ReconcileContext) -> bool:
+    """Whether an attempt failed and the next has not begun, on a RayCluster that outlives attempts."""
+    return case.attempt > 1 and not case.submitted and case.holds("Recovering")
+
+
+def _changed(case: ReconcileContext) -> NewAttempt | None:
+    """Whoever mends a spec that cannot start need not make the job anew; the names of its children are used up."""
+    made_of = text(case.old, "attemptSpecHash")
+    if not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
+        return None
+    if not _unused(case):
+        return None
+    message = "the spec was changed before anything ran"
+    return NewAttempt(reasons.SPEC_CHANGED, message, counted=False, fault=False)
+
+
+def _unused(case: ReconcileContext) -> bool:
+    """Whether nothing of the attempt runs, nor will without another pass."""
+    # Once it was ordered only Ray can say that it was not posted. On a RayCluster that is there the change is posted.
+    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
+    return not case.submitted or missing
+
+
+def outdated(case: ReconcileContext) -> bool:
+    """Whether the attempt's pods have the dljob of an operator whose launchers refuse this one's: another minor."""
+    made = made_by(case)
+    return not case.ref and made != "" and _minor(made) != _minor(case.settings.version)
+
+
+def made_by(case: ReconcileContext) -> str:
+    """The version of the operator that made the RayCluster; empty: none did."""
+    return text(case.cluster, "metadata", "annotations", names.MADE_BY)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _upgraded(case: ReconcileContext) -> NewAttempt | None:
+    """A job that waited in a queue, or for its images, while the operator was upgraded."""
+    if isinstance(case.terms, Refused) or not outdated(case) or not _unused(case):
+        return None
+    message = f"RayCluster {case.cluster_name} is of another version than operator {case.settings.version}; nothing ran"
+    return NewAttempt(reasons.OPERATOR_UPGRADED, message, counted=False, fault=False)
+
+
+def _cluster_lost(case: ReconcileContext) -> NewAttempt | None:
+    if not case.recorded.get("uid"):
+        return None
+    if case.cluster is None or _another(case):
+        return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.cluster_name} was deleted")
+    if case.suspended and case.queued and case.submitted and not case.ref:
+        message = f"RayCluster {case.cluster_name} was suspended while the job ran"
+        return NewAttempt(reasons.PREEMPTED, message, counted=False)
+    return None
+
+
+def _head_lost(case: ReconcileContext) -> NewAttempt | None:
+    """Ray's head keeps its memory in its process, unless it was told to keep it elsewhere: then its session tells."""
+    if not case.submitted:
+        return None
+    uid = case.recorded.get("headPodUID")
+    if uid and case.head is not None and case.head.uid != uid and not case.kept:
+        message = f"head pod {case.recorded.get('headPod')} was replaced by {case.head.name}"
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
+    session = case.recorded.get("sessionName")
+    if session and case.ray_job is not None and case.ray_job.session not in ("", session):
+        message = f"the head restarted: Ray's session is {case.ray_job.session} now{_why(case)}"
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
+    container = case.recorded.get("headContainer")
+    if container and case.head is not None and case.head.container not in ("", container) and not case.kept:
+        message = f"the head restarted: the container of pod {case.head.name} is another one now{_why(case)}"
+        return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
+    return None
+
+
+def _why(case: ReconcileContext) -> str:
+    """What the kubelet says of the head, to be put behind."""
+    return f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
+
+
+def _resumed(case: ReconcileContext) -> NewAttempt | None:
+    """The RayCluster that is not the job's was suspended under it, which is no fault of anybody's."""
+    if not (case.ref and case.on_hold):
+        return None
+    message = f"RayCluster {case.ref} was suspended while the job ran, and is back"
+    return NewAttempt(reasons.PREEMPTED, message, counted=False)
+
+
+def _submission_lost(case: ReconcileContext) -> NewAttempt | None:
+    trouble, view = case.trouble("Submit"), case.ray_job
+    tried = trouble is not None and trouble.count >= TOO_OFTEN and case.now >= trouble.since + TOO_LONG_SECONDS
+    if trouble is not None and tried and not case.told and not case.taken:
+        return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
+    if view is None or (case.kept and (case.head is None or case.moved or not case.head_ready)):
+        return None  # what is known of it is of a head that is gone, and the job may well live
+    if view.status in ENDED:
+        said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
+        if not case.told and view.status != "SUCCEEDED" and view.exit_code not in TOLD:
+            return NewAttempt(reasons.SUBMISSION_FAILED, said)
+    elif view.status == "MISSING" and case.told:
+        said = "Ray does not know the submission any more"
+    else:
+        return None
+    master = case.observed.master
+    if master is not None and master.error and master.age >= ORPHAN_SECONDS:
+        return NewAttempt(reasons.MASTER_LOST, f"{said}; PrimeMaster does not answer: {master.error}")
+    return None

@@ -1,0 +1,77 @@
+"""What Kubernetes says of a pod's end goes down to PrimeMaster, so that the first cause of a failure is named.
+
+Ray says of a lost machine that it is lost; the kubelet, the scheduler and the eviction API say why. What was told
+stands on the pod: another operator does not tell it again, when the pod may already be another Ray node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from dljob.reconcile.policies.commands import REFUSED
+from dljob.reconcile.state import names
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.fields import bounded, text
+from dljob.reconcile.state.model import Action, Annotate, Command, Pod
+from dljob.reconcile.state.steps import PolicyDecision
+from dljob.telemetry.wording import counted
+
+SIZE = 240
+"""Letters of what is told; the gateway takes 253."""
+PODS_A_PASS = 20
+CAUSES = ("Command cause/", "Command leave/")
+
+
+def tell(case: ReconcileContext) -> PolicyDecision | None:
+    """Tell PrimeMaster why pods end, before their annotations are those of other Ray nodes."""
+    if not case.reachable:
+        return None
+    ends = [(pod, node) for pod in case.observed.pods if (node := _node(case, pod)) and _news(pod)]
+    if not ends:
+        return None
+    actions = tuple(action for pod, node in ends[:PODS_A_PASS] for action in _told(case, pod, node))
+    left = max(0, len(ends) - PODS_A_PASS)
+    return PolicyDecision(f"{counted(len(ends), 'pod')} ended, and PrimeMaster does not know why", actions, left=left)
+
+
+def announce(case: ReconcileContext, pod: Pod, why: str) -> tuple[Action, ...]:
+    """Tell PrimeMaster that a pod will be deleted, and why: once it is, it may be gone before anybody looks again."""
+    node, id_ = _held(case, pod), f"leave/{pod.uid}"
+    if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
+        return ()
+    words = bounded(f"{why} (pod {pod.name})", SIZE)
+    return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
+
+
+def _told(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ...]:
+    noted = Annotate("Pod", pod.name, {names.TOLD: _digest(pod)})
+    id_ = f"cause/{pod.uid}/{_digest(pod)}"
+    if _unheard(case) or id_ in case.observed.commands:
+        return (noted,)
+    words = bounded(f"{pod.end} (pod {pod.name})", SIZE)
+    return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words), noted)
+
+
+def _unheard(case: ReconcileContext) -> bool:
+    """Whether the gateway is of an older version and knows no such command: PrimeMaster goes on without."""
+    return any(one.code == REFUSED and one.action.startswith(CAUSES) for one in case.observed.troubles)
+
+
+def _node(case: ReconcileContext, pod: Pod) -> str:
+    """The Ray node that a pod is, or was, that ends; empty for one that holds nothing of the job."""
+    return _held(case, pod) if pod.end else ""
+
+
+def _held(case: ReconcileContext, pod: Pod) -> str:
+    if pod.head or case.observed.master is None:
+        return ""
+    held = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
+    return pod.annotations.get(names.RAY_NODE) or next(held, "")
+
+
+def _news(pod: Pod) -> bool:
+    return pod.annotations.get(names.TOLD) != _digest(pod)
+
+
+def _digest(pod: Pod) -> str:
+    return hashlib.sha256(f"{pod.restarts}/{pod.end}".encode()).hexdigest()[:12]

@@ -1,0 +1,135 @@
+"""How a job ends, and what is done after: logs kept, RayCluster deleted or kept, the DLJob deleted in time."""
+
+from __future__ import annotations
+
+from dljob.reconcile.children.children import labels, over
+from dljob.reconcile.policies.attempts import ENDED, ORPHAN_SECONDS, TOLD
+from dljob.reconcile.state import names, reasons
+from dljob.reconcile.state.context import ReconcileContext, seconds
+from dljob.reconcile.state.fields import text
+from dljob.reconcile.state.model import Delete, Event, SaveLogs
+from dljob.reconcile.state.steps import ENDINGS, JobEnd, PolicyDecision, ending
+from dljob.spec.status import TERMINAL
+
+NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module named dljob")
+"""What Python says in an image without dljob, and with one that has no launcher. Source: CPython, Lib/runpy.py."""
+ANEW = "then delete this job and apply it again"
+LOGS_SECONDS = 60.0
+"""The RayCluster waits for its logs to be saved for so long after the operator learned of the end."""
+LOGS_TRIES = 5
+
+
+def verdict(case: ReconcileContext) -> PolicyDecision | None:
+    """The end, when PrimeMaster has said it, the launcher refused, or nobody but the launcher can say."""
+    found = _masters(case) or _launchers(case)
+    return None if found is None else PolicyDecision(f"the job is over: {found.reason}", change=found)
+
+
+def after(case: ReconcileContext) -> PolicyDecision:
+    """What a job that is over still needs, one thing a pass."""
+    return logs(case, _learned(case)) or _cluster(case) or _ttl(case)
+
+
+def _masters(case: ReconcileContext) -> JobEnd | None:
+    phase, stopping = case.snapshot.get("phase"), case.stopping
+    if phase not in TERMINAL and not (phase == "Suspended" and stopping is not None):
+        return None
+    success = phase == "Succeeded"
+    at = seconds(text(case.snapshot, "completionTime")) or case.now
+    if stopping is not None and not success:
+        condition, ordered = stopping
+        return JobEnd(condition, ordered.reason, ordered.message, at)
+    reason = text(case.snapshot, "reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
+    # A PrimeMaster of an earlier version says Failed of a job that somebody stopped.
+    return JobEnd("Complete" if success else ending(reason), reason, text(case.snapshot, "message"), at)
+
+
+def _launchers(case: ReconcileContext) -> JobEnd | None:
+    view = case.ray_job
+    if view is None or view.status not in ENDED:
+        return None
+    if view.refusal:
+        message, hint = view.refusal.get("message", ""), view.refusal.get("hint")
+        message = f"{message}; {hint}; {ANEW}" if hint else message
+        return JobEnd("Failed", view.refusal.get("reason", reasons.JOB_FAILED), message, case.now)
+    if not case.told and any(words in view.tail + view.message for words in NO_DLJOB):
+        image = text(case.old, "effective", "image")
+        message = f"image {image} has no dljob; install it there, or let the operator bring it (--init-image)"
+        if case.ref:
+            message = (
+                f"RayCluster {case.ref} has pods without dljob: install dljob=={case.settings.version} in its image"
+            )
+        return JobEnd("Failed", reasons.IMAGE_WITHOUT_DLJOB, f"{message}; {ANEW}", case.now)
+    master = case.observed.master
+    if master is None or not master.error or master.age < ORPHAN_SECONDS:
+        return None
+    said = "PrimeMaster does not answer any more, so its launcher's word counts"
+    if view.status == "SUCCEEDED":
+        return JobEnd("Complete", reasons.COMPLETED, said, case.now)
+    if view.exit_code in TOLD:
+        message = f"{view.message or view.tail or 'no reason given'}; {said}"
+        reason = TOLD[view.exit_code]
+        return JobEnd(ending(reason), reason, message, case.now)
+    return None
+
+
+def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
+    """Keep the tails of the ranks' logs, while the head can give them. `since`: when that could begin."""
+    if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
+        return None
+    trouble = case.trouble("SaveLogs")
+    left = since + LOGS_SECONDS - case.now
+    if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
+        return None
+    if not case.head_ready:
+        return PolicyDecision("the head is not ready to give the logs", requeue=left)
+    name = names.logs_map(case.name)
+    marks = {**labels(case), names.ATTEMPT: str(case.attempt)}
+    action = SaveLogs(name, case.cluster_name, case.address, case.owner, marks)
+    return PolicyDecision("the logs are to be kept", (action,), requeue=left)
+
+
+def _cluster(case: ReconcileContext) -> PolicyDecision | None:
+    cluster = case.cluster or case.leftover
+    if cluster is None or case.ref or case.live.retain:
+        return None
+    meta = cluster["metadata"]
+    if meta.get("deletionTimestamp"):
+        return PolicyDecision("the ended job's RayCluster is leaving")
+    action = Delete("RayCluster", meta["name"], meta["uid"])
+    events = (word_on_logs(case),) if case.told else ()
+    actions = (*over(case, case.attempt), action)
+    return PolicyDecision("the ended job's RayCluster gives its machines back", actions, events=events)
+
+
+def word_on_logs(case: ReconcileContext) -> Event:
+    """Whether the logs were kept, before their RayCluster goes."""
+    if case.observed.logs_saved:
+        message = f"ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
+        return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")
+    trouble = case.trouble("SaveLogs")
+    why = f": {trouble.message}" if trouble else ""
+    message = f"the last lines of the ranks' logs could not be had before the RayCluster goes{why}"
+    return Event("Warning", reasons.LOGS_LOST, message, "SaveLogs")
+
+
+def _ttl(case: ReconcileContext) -> PolicyDecision:
+    if case.live.ttl is None:
+        return PolicyDecision("the job is over")
+    left = ended(case) + case.live.ttl - case.now
+    if left > 0:
+        return PolicyDecision("the job is over; it is deleted in time", requeue=left)
+    version = text(case.meta, "resourceVersion")  # whoever takes the field away to keep the job may not be heard yet
+    return PolicyDecision(
+        "ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid, version=version),)
+    )
+
+
+def _learned(case: ReconcileContext) -> float:
+    """When the operator wrote the verdict: long after the end, when it was away meanwhile."""
+    return case.since(next(kind for kind in ENDINGS if case.holds(kind)))
+
+
+def ended(case: ReconcileContext) -> float:
+    """When the job ended."""
+    return seconds(text(case.old, "completionTime")) or case.now

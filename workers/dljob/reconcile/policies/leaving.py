@@ -1,0 +1,67 @@
+"""A job that runs on a RayCluster that is there does not end with it: its DLJob is held until the job has been stopped.
+
+A finalizer holds it, from before the submission to the end of the job. A job with a RayCluster of its own needs none:
+the RayCluster is deleted with the DLJob, whoever is there to see it.
+"""
+
+from __future__ import annotations
+
+from dljob.reconcile.policies.attempts import ENDED, lingering
+from dljob.reconcile.policies.commands import asked
+from dljob.reconcile.policies.submit import watch
+from dljob.reconcile.state.context import ReconcileContext, seconds
+from dljob.reconcile.state.fields import text
+from dljob.reconcile.state.model import Command, Finalize, ReconcileResult
+from dljob.reconcile.state.steps import PolicyDecision
+from dljob.spec.status import TERMINAL
+
+LEAVE_SECONDS = 60.0
+"""A deleted job may take so long to stop, and PrimeMaster to answer; then its DLJob goes, and what is left runs on."""
+AGAIN_SECONDS = 5.0
+
+
+def hold(case: ReconcileContext) -> PolicyDecision | None:
+    """Hold the DLJob before anything of it is submitted to a RayCluster that stays."""
+    if not case.ref or case.held or not case.head_ready:
+        return None
+    return PolicyDecision("the job must be stopped before its DLJob goes", (Finalize(on=True),))
+
+
+def release(case: ReconcileContext) -> PolicyDecision | None:
+    """The job is over: its DLJob may go as soon as its head does not live on for its grace."""
+    if not case.held:
+        return None
+    left = lingering(case)
+    if left is not None:
+        return PolicyDecision("the job is over, and its head lives on for its grace", requeue=left)
+    return PolicyDecision("nothing is left to stop", (Finalize(on=False),))
+
+
+def leave(case: ReconcileContext) -> ReconcileResult:
+    """What to do about a DLJob that is being deleted."""
+    if not case.held:
+        return ReconcileResult("the DLJob is being deleted, and its children go with it")
+    began = seconds(text(case.meta, "deletionTimestamp")) or case.now
+    left = began + LEAVE_SECONDS - case.now
+    id_ = f"delete/{case.attempt}"
+    if (left <= 0 and asked(case, id_, LEAVE_SECONDS)) or _stopped(case):
+        return ReconcileResult(
+            "the DLJob is being deleted, and nothing of it runs that could be stopped", (Finalize(on=False),)
+        )
+    again = min(left, AGAIN_SECONDS) if left > 0 else AGAIN_SECONDS
+    if case.reachable and id_ not in case.observed.commands:
+        action = Command(id_, case.cluster_name, case.address, "stop", "job", "deletion")
+        return ReconcileResult(
+            "the DLJob is being deleted: PrimeMaster is asked to stop", (action,), (), None, watch(case), again
+        )
+    return ReconcileResult("the DLJob is being deleted: PrimeMaster is stopping", watch=watch(case), requeue=again)
+
+
+def _stopped(case: ReconcileContext) -> bool:
+    """Whether nothing of the job runs, as far as can be seen."""
+    if case.finished or not case.submitted or case.cluster is None or case.suspended:
+        return lingering(case) is None
+    if case.snapshot.get("phase") in TERMINAL:
+        return True
+    view = case.ray_job
+    return not case.told and view is not None and view.status in (*ENDED, "MISSING")

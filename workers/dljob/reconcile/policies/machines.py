@@ -1,0 +1,132 @@
+"""What is done about bad Kubernetes nodes: new pods keep away, old ones leave, and by force where nobody answers.
+
+KubeRay replaces a pod that is gone. One that is being deleted counts as there, and on a node that is lost it would be
+so for ever: no kubelet tells of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.reconcile.children import patches
+from dljob.reconcile.policies import evidence
+from dljob.reconcile.state import exclusions, names, reasons
+from dljob.reconcile.state.context import ReconcileContext, seconds, stamp
+from dljob.reconcile.state.fields import items, part, text
+from dljob.reconcile.state.model import Action, Delete, Event, PatchCluster, Pod
+from dljob.reconcile.state.steps import PolicyDecision
+from dljob.telemetry import reasons as told
+from dljob.telemetry.wording import counted
+
+GRACE_SECONDS = 5
+"""Of a pod that PrimeMaster has left already: there is nothing to be saved."""
+FORCE_SECONDS = 10.0
+"""A kubelet that answers has ended a pod so long after its time."""
+LOOK_SECONDS = 15.0
+"""Between looks at the node of a pod that does not end."""
+PODS_A_PASS = 20
+GONE = ("NotReady", "Gone")
+TAINTED = "DeletionByTaintManager"
+"""Why a pod on a node that is not ready is deleted; it stands on the pod, for those who may not look at nodes."""
+
+
+def force(case: ReconcileContext) -> PolicyDecision | None:
+    """Take away pods that are over and on nodes where nobody says so."""
+    pods = () if case.ref else case.observed.pods
+    lost = [pod for pod in pods if _overdue(case, pod) and _dead(case, pod)]
+    if not lost:
+        return None
+    actions = tuple(Delete("Pod", pod.name, pod.uid, grace=0) for pod in lost[:PODS_A_PASS])
+    events = tuple(Event("Warning", reasons.POD_FORCED, _words(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
+    return PolicyDecision(
+        f"{counted(len(lost), 'pod')} over without a word from the node",
+        actions,
+        events=events,
+        left=len(lost) - len(actions),
+    )
+
+
+def exclude(case: ReconcileContext) -> PolicyDecision | None:
+    """Keep new pods away from bad nodes, and let old ones leave them."""
+    if case.ref or case.cluster is None or case.leaving:
+        return None
+    entries = exclusions.every(case)
+    if exclusions.state({"excluded": exclusions.entries(case)}) != exclusions.state(part(case.old, "nodes")):
+        # The pods that told which Kubernetes nodes these are may be gone in the next pass.
+        return PolicyDecision("nodes are excluded, or no longer: that is written first")
+    nodes = exclusions.avoided(entries)
+    if nodes != patches.excluded(case.cluster):
+        action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
+        why = f"new pods are to keep away from {', '.join(nodes) or 'no node any more'}"
+        return PolicyDecision(why, (action,), events=exclusions.unlisted(case))
+    pods = tuple(_leave(case, entries))
+    if not pods:
+        return None
+    now = tuple(action for pod in pods[:PODS_A_PASS] for action in pod)
+    return PolicyDecision(
+        f"{counted(len(pods), 'pod')} to leave their nodes, or to look for one anew",
+        now,
+        left=max(0, len(pods) - PODS_A_PASS),
+    )
+
+
+def wait(case: ReconcileContext) -> float | None:
+    """Seconds until time alone changes something about nodes and the pods on them; None: it does not."""
+    left = [at for at in _dues(case) if at > 0]
+    return min(left) if left else None
+
+
+def _dues(case: ReconcileContext) -> Iterator[float]:
+    for pod in case.observed.pods:
+        if pod.ends is not None:
+            yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
+    entries = exclusions.every(case)
+    for one in entries:
+        until = seconds(text(one, "until"))
+        if until is not None and one.get("attempt", case.attempt) != case.attempt:
+            yield until - case.now + 1.0
+    for pod in exclusions.kept_out(case, exclusions.avoided(entries)):
+        yield pod.made + exclusions.patience(case) - case.now
+
+
+def _overdue(case: ReconcileContext, pod: Pod) -> bool:
+    """Whether a pod that is being deleted should have been gone."""
+    return pod.ends is not None and pod.ends + FORCE_SECONDS <= case.now
+
+
+def _dead(case: ReconcileContext, pod: Pod) -> bool:
+    """Whether nobody will ever tell of a pod's end: two that do not answer, or the API server's word on its node."""
+    if pod.machine in GONE:
+        return True
+    known = items(case.old, "nodes", "excluded")
+    frozen = any(text(one, "pod") == pod.name and text(one, "reason") == told.NODE_FROZEN for one in known)
+    return frozen or (pod.machine == "Unknown" and pod.end.startswith(TAINTED))
+
+
+def _words(pod: Pod) -> str:
+    node = {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
+    since = stamp(pod.ends or 0.0)
+    return f"pod {pod.name} was to be gone at {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
+
+
+def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[tuple[Action, ...]]:
+    """What to do about pods on excluded nodes, the head apart; and those that wait for a node by what was so before."""
+    left = {text(one, "pod") for one in entries if one.get("attempt") == case.attempt}
+    asked = case.observed.master is not None or not case.submitted
+    barred = {one["kubernetesNode"] for one in entries if asked and one["reason"] == exclusions.REQUESTED}
+    allowed = patches.away(case.cluster)
+    for pod in case.observed.pods:
+        if pod.leaving:
+            continue
+        if pod.name in left:
+            yield (Delete("Pod", pod.name, pod.uid, grace=GRACE_SECONDS),)
+        elif pod.node in barred and not pod.head:
+            why = f"Excluded: annotation {names.EXCLUDE_NODES} names Kubernetes node {pod.node}"
+            yield (*evidence.announce(case, pod, why), Delete("Pod", pod.name, pod.uid))
+        elif pod.trouble_reason == "Unschedulable" and _stale(pod, allowed):
+            yield (Delete("Pod", pod.name, pod.uid),)
+
+
+def _stale(pod: Pod, away: frozenset[str] | None) -> bool:
+    """Whether a pod keeps away from more nodes than its successor would."""
+    return away is not None and not away.issuperset(pod.away)

@@ -1,0 +1,118 @@
+"""Ending a job before its end: by the annotation `dljob.io/stop`, or by a deadline.
+
+The intent is written first, as the condition Stopped=False, or Failed=False for a deadline, with its reason. Then
+PrimeMaster is asked to stop, and when it has, or cannot, or takes too long, or is lost, the condition is True; unless
+the job ended well in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.reconcile.policies import commands
+from dljob.reconcile.policies.attempts import ENDED, broken
+from dljob.reconcile.policies.submit import watch
+from dljob.reconcile.state import names, reasons
+from dljob.reconcile.state.context import PATIENCE_SECONDS, ConditionState, ReconcileContext, seconds
+from dljob.reconcile.state.fields import bounded, text
+from dljob.reconcile.state.model import Command
+from dljob.reconcile.state.steps import Ending, Intent, JobEnd, PolicyDecision
+
+AGAIN_SECONDS = 5.0
+BEFORE_RUNNING = ("", "Invalid", "Pending", "Provisioning", "Scheduling")
+
+
+def stop(case: ReconcileContext) -> PolicyDecision | None:
+    """Stop a job that is to be stopped."""
+    if case.stopping is not None:
+        return _carry_out(case, *case.stopping)
+    wanted = _annotated(case) or _overdue(case)
+    if wanted is None:
+        return None
+    if not case.submitted or case.cluster is None:
+        verdict = JobEnd(wanted.condition, wanted.reason, wanted.message, case.now)
+        return PolicyDecision(f"nothing runs that could be stopped: {wanted.reason}", change=verdict)
+    return PolicyDecision(f"the job is to be stopped: {wanted.reason}", change=wanted)
+
+
+def wait(case: ReconcileContext) -> float | None:
+    """Seconds until the next deadline; None without one."""
+    left = [at - case.now for at, _ in _deadlines(case) if at > case.now]
+    return min(left) if left else None
+
+
+def command_id(case: ReconcileContext) -> str:
+    """The id of the stop in this attempt."""
+    return f"stop/{case.attempt}"
+
+
+def _annotated(case: ReconcileContext) -> Intent | None:
+    value = case.annotations.get(names.STOP)
+    if not value:
+        return None
+    entry = commands.entry(case, "stop", "job", value, "Sent", "the job is being stopped")
+    return Intent(reasons.STOPPED, f"annotation {names.STOP}: {bounded(value, 64)}", (entry,))
+
+
+def _overdue(case: ReconcileContext) -> Intent | None:
+    return next((intent for at, intent in _deadlines(case) if at <= case.now), None)
+
+
+def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
+    """(unix seconds, what happens then)."""
+    start = seconds(text(case.old, "startTime"))
+    if start is None or _waits_for_a_better_spec(case) or case.halt or not case.wanted or _ended_well(case):
+        return
+    active, before = case.live.active_deadline, case.live.pre_running_deadline
+    if active is not None:
+        message = f"activeDeadlineSeconds of {active} passed since {text(case.old, 'startTime')}"
+        yield start + active, Intent(reasons.DEADLINE_EXCEEDED, message)
+    if before is not None and _never_ran(case):
+        why = text(case.old, "message") or text(case.old, "reason")
+        message = f"not running after preRunningDeadlineSeconds of {before}: {why}"
+        yield start + before, Intent(reasons.PRE_RUNNING_DEADLINE, message)
+
+
+def _ended_well(case: ReconcileContext) -> bool:
+    """Whether PrimeMaster has said that the job succeeded, and only saves yet; an operator that was away remembers."""
+    return text(case.snapshot or case.old, "reason") == reasons.COMPLETED
+
+
+def _waits_for_a_better_spec(case: ReconcileContext) -> bool:
+    """Whether the job has not begun and cannot: no deadline counts. One that lost an attempt has begun."""
+    return case.invalid is not None and not case.holds("Recovering")
+
+
+def _never_ran(case: ReconcileContext) -> bool:
+    """Whether the job has not run yet: an operator that was away hears PrimeMaster before it says so."""
+    if text(case.old, "phase") not in BEFORE_RUNNING or (case.invalid is not None and case.holds("Recovering")):
+        return False
+    if case.snapshot:
+        return text(case.snapshot, "phase") in BEFORE_RUNNING
+    master = case.observed.master
+    patient = master is None or master.age < PATIENCE_SECONDS
+    return not (case.submitted and patient and watch(case))
+
+
+def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionState) -> PolicyDecision:
+    verdict = JobEnd(condition, ordered.reason, ordered.message, case.now)
+    left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
+    over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
+    id_ = command_id(case)
+    late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
+    if late or over or _gone(case):
+        return PolicyDecision(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
+    left = left if left > 0 else AGAIN_SECONDS
+    if case.reachable and id_ not in case.observed.commands:
+        action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
+        return PolicyDecision("PrimeMaster is asked to stop the job", (action,), requeue=left)
+    return PolicyDecision("PrimeMaster is stopping the job", requeue=left)
+
+
+def _gone(case: ReconcileContext) -> bool:
+    """Whether nobody is left who could stop the job, or save anything of it."""
+    return case.cluster is None or case.suspended or broken(case) is not None
+
+
+def _who(reason: str) -> str:
+    return "annotation" if reason == reasons.STOPPED else reason

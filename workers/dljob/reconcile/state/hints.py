@@ -1,0 +1,68 @@
+"""What to do next about what the kubelet, the scheduler, KubeRay or the API server says of a pod."""
+
+from __future__ import annotations
+
+import re
+
+from dljob.raycluster.pods import INIT_CONTAINER
+
+AGAIN = "the pod then goes on by itself"
+IMAGE = "correct the image, or its imagePullSecrets"
+INIT_IMAGE = "correct the operator's --init-image, or spec.image where it has none, or imagePullSecrets"
+LOGS = "`kubectl logs` of that container, with --previous, says more"
+KUBERAY_AGAIN = "KubeRay tries again by itself"
+ANEW = "the job then begins anew by itself"
+ROOM = f"make room, or ask for less; {AGAIN}"
+
+OF_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+RESTRICTED = (
+    "an image whose user is no root may say so in head.template and nodeGroups[].template:"
+    f" {{spec: {{securityContext: {{runAsNonRoot: true, runAsUser: 1000}}}}}}; {ANEW}"
+)
+ANOTHER_KEY = (
+    "the Secret of its token was made with another key of the operator's, or by somebody else: restore that key, or"
+    " delete the RayCluster, and the next attempt has a Secret of its own"
+)
+
+BY_REASON = {
+    **dict.fromkeys(OF_IMAGES, IMAGE),
+    "ErrImageNeverPull": "bring the image to the node, or let it be pulled: imagePullPolicy",
+    "CreateContainerConfigError": f"create what is missing; {AGAIN}",
+    "CreateContainerError": "correct the container's command or mounts",
+    **dict.fromkeys(("FailedMount", "ConfigMapNotFound", "SecretNotFound"), f"create what is missing; {AGAIN}"),
+    "CrashLoopBackOff": LOGS,
+    "Error": LOGS,
+    "Unschedulable": ROOM,
+    "CreationRefused": "allow it; it is tried again by itself",
+    "NameTaken": "delete it, and the job goes on",
+    "InvalidRayClusterSpec": f"correct the spec; {ANEW}",
+    "InvalidRayClusterMetadata": f"correct the spec; {ANEW}",
+    "FailedCreateHeadPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
+    "FailedCreateWorkerPod": f"allow the pod, or correct its template; {KUBERAY_AGAIN}",
+}
+BY_WORDS = (
+    *((f"{reason}: container {INIT_CONTAINER}", INIT_IMAGE) for reason in OF_IMAGES),
+    ("OOMKilled", "give it more memory"),
+    ("exit code 137", "it was killed: give it more memory, or see the pod's Events for a probe that failed"),
+    ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),
+    ("persistentvolumeclaim", f"create the claim; {AGAIN}"),
+    ("PersistentVolumeClaims", f"the claim needs a volume or a provisioner; {AGAIN}"),
+    ("violates PodSecurity", RESTRICTED),
+    ("the head does not take the token", ANOTHER_KEY),
+    ("service account", f"create the service account; {KUBERAY_AGAIN}"),
+    ("exceeded quota", "raise the quota or give something back; it is tried again by itself"),
+)
+"""Words that say more than the reason, from the scheduler (1.36), the attach-detach controller and admission."""
+
+
+_PREEMPTION = re.compile(
+    r"[.,;]? *(no new claims to deallocate, )?preemption: \d+/\d+ nodes are available: .*", re.DOTALL
+)
+"""What the scheduler (1.36) says behind the reason: that nobody can be put out of the way."""
+
+
+def advised(reason: str, words: str) -> str:
+    """The words, and behind them what to do next, when that is known."""
+    words = _PREEMPTION.sub("", words)
+    found = next((step for said, step in BY_WORDS if said in words), "") or BY_REASON.get(reason, "")
+    return f"{words.rstrip('.')}; {found}" if found else words

@@ -1,0 +1,214 @@
+"""PrimeMaster's snapshot as the pieces of a DLJob's status, bounded at 32 roles and 10 faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+from dljob.reconcile.state.fields import bounded, items, number, part, text, texts
+from dljob.reconcile.state.model import Object
+
+Pieces: TypeAlias = dict[str, Any]
+
+LEVELS = {
+    "inProcess": "in_process",
+    "process": "process",
+    "roleGroup": "role_group",
+    "role": "role",
+    "job": "job",
+    "node": "node",
+    "master": "master",
+}
+"""Name of a restart level in the status -> its name in the snapshot."""
+TIMES = ("stepTime", "lastCheckpointTime")
+STEPS = ("step", "lastCheckpointStep", "goodputPermille")
+MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
+FAULT = ("level", "reason", "target", "firstCause", "rank", "detectedAt", "recoveredAt")
+FAULT_COUNTS = ("incarnation", "lostSteps")
+EXCLUSION = ("name", "reason", "since", "until")
+TEXTS = ("phase", "reason", "message", "completionTime")
+MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
+"""What is kept of a snapshot: roles and node groups, characters of a text, and of what is handed on as JSON."""
+MAX_SECONDS = 1e9
+COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
+
+
+def digest(snapshot: Object) -> Object:
+    """What is read of a snapshot, bounded: whoever runs a head says what it likes, and the operator keeps it."""
+    if not snapshot:
+        return {}
+    carry, last = part(snapshot, "carry"), part(snapshot, "lastFault")
+    found: Pieces = {
+        **{key: bounded(text(snapshot, key), MAX_TEXT) for key in TEXTS if text(snapshot, key)},
+        **{key: number(snapshot, key) for key in ("epoch", "version") if key in snapshot},
+        "roles": [_kept_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
+        "restarts": {key: number(snapshot, "restarts", key) for key in LEVELS.values()},
+        "recentFaults": [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]],
+        "lastFault": _fault(last) if last else None,
+        "carry": carry if len(json.dumps(carry)) <= MAX_CARRY else {},
+    }
+    if "progress" in snapshot:
+        found["progress"] = _kept_progress(part(snapshot, "progress"))
+    if part(snapshot, "nodes"):
+        found["nodes"] = _kept_nodes(part(snapshot, "nodes"))
+    if part(snapshot, "placement"):
+        found["placement"] = _placement(part(snapshot, "placement"))
+    return found
+
+
+def places(told: object) -> tuple[Object, ...]:
+    """What is read of a placement, bounded: what each pod holds."""
+    return tuple(
+        {
+            "pod": bounded(text(place, "pod"), 253),
+            "node": bounded(text(place, "node"), 253),
+            "units": [bounded(",".join(texts(place, "units")), MAX_TEXT)],
+            "ranks": bounded(text(place, "ranks"), MAX_TEXT),
+        }
+        for place in items(told, "nodes")
+    )
+
+
+def _kept_progress(progress: Object) -> Pieces:
+    metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
+    return {
+        **{key: progress[key] for key in ("step", *STEPS) if isinstance(progress.get(key), int)},
+        **_times(progress),
+        **({"metrics": {bounded(name, MAX_TEXT): value for name, value in metrics[:MAX_METRICS]}} if metrics else {}),
+    }
+
+
+def _times(progress: Object) -> Pieces:
+    """When the last step was told and the last checkpoint whole, and the seconds between steps, where known."""
+    found: Pieces = {key: bounded(text(progress, key), 64) for key in TIMES if text(progress, key)}
+    usual = progress.get("secondsPerStep")
+    # A head may say NaN or infinity, which JSON of the API server does not have.
+    return {**found, "secondsPerStep": usual} if _is_number(usual) and 0 <= usual < MAX_SECONDS else found
+
+
+def _kept_nodes(nodes: Object) -> Pieces:
+    wanted = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if isinstance(count, int)}
+    few = dict(list(wanted.items())[:MOST_ROLES])
+    return {**_nodes(nodes), **({"wanted": few} if "wanted" in nodes else {})}
+
+
+def _kept_role(role: Object) -> Pieces:
+    wanted = {"wanted": number(role, "wanted")} if "wanted" in role else {}
+    return {"name": bounded(text(role, "name"), 63), **{key: number(role, key) for key in COUNTS}, **wanted}
+
+
+def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
+    """What a snapshot that is not empty puts into the status.
+
+    Args:
+        snapshot: PrimeMaster's.
+        clusters: restarts of the whole cluster, which PrimeMaster does not count.
+        at: the time of the figures under `progress`.
+    """
+    roles = [
+        {"name": text(role, "name"), **{key: number(role, key) for key in COUNTS}}
+        for role in items(snapshot, "roles")[:MAX_ROLES]
+    ]
+    restarts = {name: number(snapshot, "restarts", key) for name, key in LEVELS.items()} | {"cluster": clusters}
+    faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
+    found: Pieces = {
+        "roles": roles,
+        "rolesReady": ready_text(roles),
+        "restarts": restarts,
+        "restartsTotal": sum(restarts.values()),
+        "recentFaults": faults,
+        "progress": _progress(part(snapshot, "progress"), at),
+    }
+    if part(snapshot, "placement"):
+        found["placement"] = _placement(part(snapshot, "placement"))
+    if part(snapshot, "nodes"):
+        found["nodes"] = _nodes(part(snapshot, "nodes"))
+    return found
+
+
+def ready_text(roles: list[Pieces]) -> str:
+    """Ranks that are set up or have ended well, of all."""
+    return f"{sum(role['ready'] + role['succeeded'] for role in roles)}/{sum(role['desired'] for role in roles)}"
+
+
+def significant(old: Object, new: Object) -> bool:
+    """Whether a snapshot says more than progress: a state, a restart, a fault, who came or went, what is wanted."""
+    return _state(old) != _state(new)
+
+
+def _state(snapshot: Object) -> tuple[object, ...]:
+    return (
+        snapshot.get("phase"),
+        snapshot.get("reason"),
+        snapshot.get("epoch"),
+        snapshot.get("restarts"),
+        {key: value for key, value in part(snapshot, "carry").items() if key not in ("checkpoints", "data")},
+        snapshot.get("lastFault"),
+        roles_state(items(snapshot, "roles")),
+        placement_state(part(snapshot, "placement")),
+        [(text(node, "name"), text(node, "reason")) for node in items(snapshot, "nodes", "excluded")],
+        part(snapshot, "nodes").get("wanted"),
+    )
+
+
+def roles_state(roles: Sequence[Object]) -> tuple[object, ...]:
+    """What is a change of state in the counts of roles: none or all of a role, and each failure."""
+    return tuple(
+        (
+            role.get("name"),
+            role.get("desired"),
+            number(role, "ready") + number(role, "succeeded") == number(role, "desired"),
+            number(role, "succeeded") == number(role, "desired"),
+            role.get("failed"),
+            role.get("restarts"),
+        )
+        for role in roles
+    )
+
+
+def placement_state(placement: Object) -> object:
+    """What is a change of state in the counts of units: whether all are held."""
+    return placement.get("units"), placement.get("ready") == placement.get("units")
+
+
+def exclusions(snapshot: Object) -> list[Pieces]:
+    """The nodes that PrimeMaster does not use for now, the newest last."""
+    return [
+        {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
+        for node in items(snapshot, "nodes", "excluded")[-MAX_EXCLUDED:]
+        if text(node, "name")
+    ]
+
+
+def _fault(fault: Object) -> Pieces:
+    words: Pieces = {key: bounded(text(fault, key), 512) for key in FAULT if text(fault, key)}
+    return words | {key: fault[key] for key in FAULT_COUNTS if isinstance(fault.get(key), int)}
+
+
+def _progress(progress: Object, at: str) -> Pieces:
+    found: Pieces = {"time": at}
+    found |= {key: number(progress, key) for key in STEPS if isinstance(progress.get(key), int)}
+    found |= _times(progress)
+    metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
+    if metrics:
+        found["metrics"] = [{"name": bounded(n, 63), "value": f"{v:.6g}"} for n, v in metrics[:MAX_METRICS]]
+    return found
+
+
+def _nodes(nodes: Object) -> Pieces:
+    """What only PrimeMaster knows of the machines: which it left, and which it does not use for now."""
+    return {"replaced": number(nodes, "replaced"), "excluded": exclusions({"nodes": nodes})}
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float)
+
+
+def _placement(placement: Object) -> Pieces:
+    found: Pieces = {key: number(placement, key) for key in ("units", "ready", "pending")}
+    waiting = [
+        {key: bounded(text(unit, key), 512) for key in ("name", "node", "why") if text(unit, key)}
+        for unit in items(placement, "notReady")[:MAX_NOT_READY]
+    ]
+    return {**found, **({"notReady": waiting} if waiting else {})}

@@ -1,0 +1,191 @@
+"""The condition ClusterReady: what is wrong with the RayCluster and its pods, in the words of whoever says so."""
+
+from __future__ import annotations
+
+from dljob.reconcile.children.drift import edits
+from dljob.reconcile.state import names, reasons
+from dljob.reconcile.state.accept import Refused
+from dljob.reconcile.state.context import DASHBOARD_PORT, ReconcileContext, seconds, stamp
+from dljob.reconcile.state.fields import items, number, part, text
+from dljob.reconcile.state.hints import advised
+from dljob.reconcile.state.model import Object, Pod
+from dljob.reconcile.state.steps import Said
+from dljob.telemetry.wording import counted
+
+MISSING = "the API server serves no RayCluster (ray.io/v1): install the KubeRay operator, 1.6 or newer"
+OLD = (
+    "the served RayCluster lacks spec.authOptions or spec.upgradeStrategy: upgrade KubeRay and its CRDs to 1.6 or newer"
+)
+SILENT = "see that its operator runs (kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator)"
+GOES_ON = "the job goes on by itself"
+KUBERAY = {
+    "missing": (reasons.KUBERAY_MISSING, f"{MISSING}; {GOES_ON}"),
+    "old": (reasons.KUBERAY_TOO_OLD, f"{OLD}; {GOES_ON}"),
+}
+PREFIX = "ClusterReady"
+STUCK_SECONDS = 60.0
+"""A pod that is not gone so long after its grace is told of: by then it was taken away by force, where that is sure."""
+SILENT_SECONDS = 30.0
+"""KubeRay writes to a RayCluster a second after it was made, unless it has many to look at."""
+
+
+def ready(case: ReconcileContext) -> list[Said]:
+    """ClusterReady; nothing while an earlier attempt's RayCluster goes, which says why already."""
+    if case.finished or case.replaced:
+        return _refused_to_go(case) or (_finished(case) if case.finished else [])
+    if case.cluster is None:
+        return [Said(PREFIX, "False", *_absent(case))]
+    if case.leaving:
+        return [_leaving(case.cluster_name)]
+    back = _held_back(case)
+    if back:
+        return [Said(PREFIX, "False", *back)]
+    pending, edited = _pending(case), edits(case)
+    left = f"{edited}; the RayCluster is left as it is" if edited else ""
+    if pending:
+        reason, message = pending
+        return [
+            Said(PREFIX, "False", reason, f"{message}; somebody edited the RayCluster: {left}" if left else message)
+        ]
+    if left:
+        return [Said(PREFIX, "True", reasons.CLUSTER_EDITED, left)]
+    workers = number(case.cluster, "status", "readyWorkerReplicas")
+    there = f"the head and {workers} worker pods are ready{_way_in(case)}"
+    return [Said(PREFIX, "True", reasons.PODS_READY, there)]
+
+
+def _way_in(case: ReconcileContext) -> str:
+    """How somebody outside of the Kubernetes cluster reaches Ray's dashboard."""
+    line = f"kubectl port-forward svc/{case.service} {DASHBOARD_PORT} -n {case.meta['namespace']}"
+    return f"; Ray's dashboard: {line}" if case.service else ""
+
+
+def _refused_to_go(case: ReconcileContext) -> list[Said]:
+    """That the RayCluster must go and cannot, or that it goes after all; nothing when nobody refused that.
+
+    Its answer may be lost, and what is on its way is not deleted again: then the last word is no longer true.
+    """
+    there, told = case.cluster or case.leftover, case.conditions.get(PREFIX)
+    if there is not None and not text(there, "metadata", "deletionTimestamp"):
+        refused = case.trouble(f"DeleteRayCluster {text(there, 'metadata', 'name')}")
+        return [] if refused is None else [Said(PREFIX, "False", reasons.DELETION_REFUSED, refused.message)]
+    if told is None or told.reason != reasons.DELETION_REFUSED or (case.finished and there is None):
+        return []
+    return [_leaving(case.recorded.get("name", case.cluster_name))]
+
+
+def _leaving(name: str) -> Said:
+    return Said(PREFIX, "False", reasons.CLUSTER_LEAVING, f"RayCluster {name} is being deleted")
+
+
+def _finished(case: ReconcileContext) -> list[Said]:
+    logs = f"; ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
+    note = logs if case.observed.logs_saved else ""
+    if case.ref and case.cluster is not None:
+        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, f"RayCluster {case.ref} is not the job's, and stays{note}")]
+    if case.cluster is None and case.leftover is None:
+        return [Said(PREFIX, "False", reasons.CLUSTER_DELETED, f"the job is over{note}")]
+    if case.live.retain:
+        return [Said(PREFIX, "True", reasons.CLUSTER_KEPT, f"cleanupPolicy is Retain{note}")]
+    return []
+
+
+def _held_back(case: ReconcileContext) -> tuple[str, str] | None:
+    """What others decide about the RayCluster."""
+    if case.suspended:
+        reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
+        goes_on = "; the job goes on when its owner resumes it" if case.ref else ""
+        return reason, f"RayCluster {case.cluster_name} is suspended{goes_on}"
+    if case.observed.locked:
+        return reasons.TOKEN_UNKNOWN, case.observed.locked
+    if case.ref and case.on_hold and not case.head_ready:
+        return case.conditions[PREFIX].reason, f"RayCluster {case.ref} was suspended; its head is not ready yet"
+    return None
+
+
+def _absent(case: ReconcileContext) -> tuple[str, str]:
+    """Why there is no RayCluster of ours."""
+    if case.observed.kuberay:
+        return KUBERAY[case.observed.kuberay]
+    if case.ref:
+        where = case.meta["namespace"]
+        message = f"there is no RayCluster {case.ref} in namespace {where}: make it, and the job goes on by itself"
+        return reasons.RAY_CLUSTER_NOT_FOUND, message
+    if case.foreign is not None:
+        owners = items(case.foreign, "metadata", "ownerReferences")
+        whose = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
+        message = f"RayCluster {case.cluster_name} exists and belongs to {whose}: delete it, and the job goes on"
+        return reasons.NAME_TAKEN, message
+    if isinstance(case.terms, Refused):
+        return reasons.CLUSTER_MISSING, "the spec is not accepted"
+    trouble = case.trouble("Create")
+    if trouble is not None:
+        reason = reasons.NAME_TAKEN if trouble.code == 409 else reasons.CREATION_REFUSED
+        return reason, advised(reason, f"{trouble.action}: {trouble.message}")
+    return reasons.CLUSTER_MISSING, "it is about to be created"
+
+
+def _pending(case: ReconcileContext) -> tuple[str, str] | None:
+    """(reason, message) of what is not ready."""
+    status = part(case.cluster, "status")
+    desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
+    ready = f"{there} of {desired} worker pods are ready"
+    if case.head_ready and (case.ref or 0 < desired <= there):
+        return None  # how many machines others have is their matter
+    if case.says("ReplicaFailure"):
+        return _refused(case.cluster_conditions["ReplicaFailure"], ready)
+    stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
+    if stuck:
+        first, others = stuck[0], len(stuck) - 1
+        more = f" (and {counted(others, 'other')})" if others else ""
+        fallback = reasons.HEAD_PENDING if first.head else reasons.WORKERS_PENDING
+        words = f"pod {first.name}{more}: {first.trouble}"
+        return first.trouble_reason or fallback, advised(first.trouble_reason, words)
+    if not status and not case.observed.pods:
+        return _ignored(case)
+    late = [pod for pod in case.observed.pods if pod.ends is not None and pod.ends + STUCK_SECONDS <= case.now]
+    if late:
+        return reasons.POD_STUCK, _stuck(case, late[0])
+    if not case.head_ready:
+        head = case.head
+        state = f"head pod {head.name} is {head.phase}, not ready" if head else "there is no head pod yet"
+        return reasons.HEAD_PENDING, state
+    return reasons.WORKERS_PENDING, ready
+
+
+def silence(case: ReconcileContext) -> float | None:
+    """Seconds until KubeRay's silence about the RayCluster is told; None when it has spoken, or is not asked."""
+    if case.cluster is None or part(case.cluster, "status") or case.finished:
+        return None
+    left = _made(case) + SILENT_SECONDS - case.now
+    return left if left > 0 else None
+
+
+def _made(case: ReconcileContext) -> float:
+    return seconds(text(case.cluster, "metadata", "creationTimestamp")) or case.now
+
+
+def _ignored(case: ReconcileContext) -> tuple[str, str]:
+    """A RayCluster that KubeRay refuses, or has not looked at."""
+    reason, words = case.observed.objection
+    if reason:
+        return reason, advised(reason, words)
+    if silence(case) is not None:
+        return reasons.HEAD_PENDING, "there is no head pod yet"
+    return reasons.KUBERAY_SILENT, f"KubeRay has done nothing about RayCluster {case.cluster_name}: {SILENT}; {GOES_ON}"
+
+
+def _stuck(case: ReconcileContext, pod: Pod) -> str:
+    """A pod that nothing replaces, as KubeRay counts it."""
+    since, where = stamp(pod.ends or 0.0), case.meta["namespace"]
+    force = f"kubectl delete pod {pod.name} -n {where} --grace-period=0 --force"
+    return f"pod {pod.name} was to be gone at {since}; if Kubernetes node {pod.node} is lost: {force}"
+
+
+def _refused(failure: Object, ready: str) -> tuple[str, str]:
+    """A pod that KubeRay could not make; its message begins with the reason, in a line of its own (1.6.2)."""
+    reason = text(failure, "reason")
+    words = text(failure, "message").removeprefix(reason).strip()
+    if not words:
+        return reason or reasons.CREATION_REFUSED, ready
+    return reason or reasons.CREATION_REFUSED, advised(reason, words)

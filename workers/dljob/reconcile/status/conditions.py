@@ -1,0 +1,273 @@
+"""The conditions: what programs wait for, each with a reason, a message, and the time of its last flip.
+
+In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Suspended,
+Complete, Failed and Stopped. The last three are terminal: exactly one of them is True in the end. Stopped=False says
+that somebody ordered the job to stop, and Failed=False that a deadline passed; both say why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from dljob.raycluster.pods import GATEWAY_PORT
+from dljob.reconcile.policies import suspending
+from dljob.reconcile.policies.attempts import made_by, outdated
+from dljob.reconcile.state import reasons
+from dljob.reconcile.state.accept import Refused
+from dljob.reconcile.state.context import ConditionState, ReconcileContext, stamp
+from dljob.reconcile.state.fields import bounded, items, number, part, text
+from dljob.reconcile.state.hints import advised
+from dljob.reconcile.state.model import Object
+from dljob.reconcile.state.steps import ENDINGS, Change, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
+from dljob.reconcile.status import cluster
+from dljob.telemetry.reasons import NO_ROOM, PLACEMENT_PENDING
+
+TRIES = 3
+"""So often a head that is ready may not answer yet: its dashboard comes a moment later."""
+ORDER = (
+    *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
+    *("Recovering", "Suspended", *ENDINGS),
+)
+
+
+def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, Any]]:
+    """The conditions after a change: those that something is said of, and the rest as they are."""
+    said = {one.type: one for one in _said(case, change)}
+    kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
+    return [
+        _written(case, said[kind], kept.get(kind)) if kind in said else _kept(kind, kept[kind])
+        for kind in ORDER
+        if kind in said or kind in kept
+    ]
+
+
+def _dropped(kind: str, change: Change | None) -> bool:
+    """A job that has ended is not suspended, and has one terminal condition, whatever it was being stopped for."""
+    return isinstance(change, JobEnd) and kind in {"Suspended", *ENDINGS} - {change.condition}
+
+
+def _kept(kind: str, held: ConditionState) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "status": held.status,
+        "reason": held.reason,
+        "message": held.message,
+        "observedGeneration": held.generation,
+        "lastTransitionTime": held.since,
+    }
+
+
+def _written(case: ReconcileContext, said: Said, held: ConditionState | None) -> dict[str, Any]:
+    same = held is not None and held.status == said.status
+    if said.type == "Suspended":
+        same = same and held is not None and held.reason == said.reason  # False before and after: each has its time
+    since = held.since if held and same else stamp(case.now)
+    return _kept(said.type, ConditionState(said.status, said.reason, bounded(said.message), case.generation, since))
+
+
+def _said(case: ReconcileContext, change: Change | None) -> list[Said]:
+    if case.finished:
+        return _first(case)
+    match change:
+        case JobEnd():
+            return _ended(case, change)
+        case NewAttempt():
+            return _lost(case, change)
+        case Intent():
+            return [*_standing(case), Said(change.condition, "False", change.reason, change.message)]
+        case Halt():
+            return [*_halted(case, change), Said("Suspended", _held(change.reason), change.reason, change.message)]
+        case SubmitOrder():
+            return [*_standing(case), _ordered(case)]
+        case _:
+            return _standing(case)
+
+
+def _ended(case: ReconcileContext, verdict: JobEnd) -> list[Said]:
+    kinds = (
+        "MasterReady",
+        "PlacementReady",
+        "RolesReady",
+        *(("Recovering",) if "Recovering" in case.conditions else ()),
+    )
+    gone = [Said(kind, "False", reasons.JOB_ENDED, "the job is over") for kind in kinds]
+    return [*_first(case), *gone, Said(verdict.condition, "True", verdict.reason, verdict.message)]
+
+
+def _lost(case: ReconcileContext, change: NewAttempt) -> list[Said]:
+    kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
+    recovering = [Said("Recovering", "True", change.reason, change.message)] if change.fault else []
+    if change.reason == reasons.SUSPENDING:
+        recovering = [Said("Suspended", "False", change.reason, change.message), *_not_recovering(case)]
+    return [
+        accepted(case, running=False),
+        # The quota goes with the RayCluster; the next one stands in the queue again.
+        *([Said("QuotaReserved", "False", change.reason, change.message)] if case.queued else []),
+        *(Said(kind, "False", change.reason, change.message) for kind in kinds),
+        *recovering,
+    ]
+
+
+def _halted(case: ReconcileContext, change: Halt) -> list[Said]:
+    """What is said beside the condition Suspended itself."""
+    if change.reason == reasons.SUSPENDING:
+        return _standing(case)
+    if change.reason == reasons.JOB_RESUMED:
+        return [accepted(case, running=False)]
+    return _at_rest(case)
+
+
+def _held(reason: str) -> Literal["True", "False"]:
+    return "True" if reason == reasons.JOB_SUSPENDED else "False"
+
+
+def _at_rest(case: ReconcileContext) -> list[Said]:
+    """While the job is suspended: there is nothing that could be ready."""
+    kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
+    quota = ("QuotaReserved",) if case.queued else ()
+    message = "the job is suspended"
+    return [
+        accepted(case, running=False),
+        *(Said(kind, "False", reasons.JOB_SUSPENDED, message) for kind in (*quota, *kinds)),
+        *_not_recovering(case),
+    ]
+
+
+def _not_recovering(case: ReconcileContext) -> list[Said]:
+    if "Recovering" not in case.conditions:
+        return []
+    return [Said("Recovering", "False", reasons.SUSPENDING, "nothing is restarted while the job is suspended")]
+
+
+def _standing(case: ReconcileContext) -> list[Said]:
+    if case.halt == reasons.JOB_SUSPENDED:
+        return _at_rest(case)
+    if case.halt and case.replaced:
+        said = Said("Suspended", "False", reasons.SUSPENDING, suspending.words(case))
+        return [accepted(case, running=False), said, *cluster.ready(case)]
+    snapshot = case.snapshot
+    said = [*_first(case), *_master(case)]
+    if snapshot:
+        said += [_placement(case, snapshot), _roles(snapshot)]
+        said += _recovering(case, snapshot)
+    elif not case.told and not case.replaced:
+        unknown = (reasons.WAITS_FOR_MASTER, "PrimeMaster has not spoken yet")
+        said += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
+    return said
+
+
+def _first(case: ReconcileContext) -> list[Said]:
+    """What holds before, while and after the job runs."""
+    quota = [_quota(case)] if case.queued and not case.finished else []
+    return [accepted(case, running=case.taken and not case.finished), *quota, *cluster.ready(case)]
+
+
+def accepted(case: ReconcileContext, *, running: bool) -> Said:
+    """Whether the spec is good, and whether it is the one that runs, if one does."""
+    terms = case.terms
+    if isinstance(terms, Refused):
+        return Said("Accepted", "False", terms.reason, terms.message)
+    if running and text(case.old, "attemptSpecHash") != terms.hash:
+        message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
+        if case.halt:
+            message += ", which begins when the job is resumed"
+        elif not case.ref:
+            message += f", which begins when the job is suspended and resumed (dljob suspend {case.name})"
+        return Said("Accepted", "True", reasons.CHANGE_WAITS, message)
+    if running and outdated(case):
+        return Said("Accepted", "True", reasons.PLAN_SKEW, _skew(case))
+    ranks = sum(replicas for _, replicas in terms.roles)
+    return Said("Accepted", "True", reasons.SPEC_ACCEPTED, f"roles: {len(terms.roles)}, ranks: {ranks}")
+
+
+def _skew(case: ReconcileContext) -> str:
+    """An operator that was upgraded under a running attempt: PrimeMaster's plan counts, and its pods are left alone."""
+    theirs, ours = made_by(case), case.settings.version
+    message = f"attempt {case.attempt} goes on with dljob {theirs}, which its pods have; the operator is {ours}"
+    follows = f"its next attempt (dljob suspend {case.name}, then resume)"
+    return f"{message}, and so is {follows}; an image that brings its own dljob is to be built anew before"
+
+
+def _quota(case: ReconcileContext) -> Said:
+    if case.cluster is not None and not case.suspended:
+        return Said("QuotaReserved", "True", reasons.QUOTA_RESERVED)
+    return Said("QuotaReserved", "False", reasons.WAITS_IN_QUEUE)
+
+
+def _master(case: ReconcileContext) -> list[Said]:
+    view = case.observed.master
+    if view is not None and view.misbehaves:
+        said = f"{_advised(case, view.error)}; the head is asked again within an hour, and what is shown is of before"
+        return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
+    if case.silent and view is not None:
+        return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{_advised(case, view.error)}{_way(case)}")]
+    if case.snapshot:
+        return [Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")]
+    if case.told:
+        return []
+    trouble = case.trouble("Submit")
+    if trouble is not None and (trouble.code or trouble.count > TRIES) and not case.taken:
+        return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, _advised(case, trouble.message))]
+    waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "it is submitted as soon as the head is ready")
+    return [_ordered(case) if case.submitted else waits]
+
+
+def _advised(case: ReconcileContext, words: str) -> str:
+    """What a head says, and what to do next; the token of a RayCluster that is there is not the operator's to give."""
+    return words if case.ref else advised("", words)
+
+
+def _way(case: ReconcileContext) -> str:
+    """What may be in the way on a RayCluster that was not made for jobs."""
+    if not case.ref or case.told:
+        return ""
+    port = f"port {GATEWAY_PORT} of pod {case.head.name if case.head else 'the head'}"
+    return f"; a NetworkPolicy must let the operator reach {port}, and no other process may hold it"
+
+
+def _ordered(case: ReconcileContext) -> Said:
+    return Said("MasterReady", "False", reasons.SUBMITTED, f"submission {case.submission}")
+
+
+def _placement(case: ReconcileContext, snapshot: Object) -> Said:
+    if text(snapshot, "reason") == PLACEMENT_PENDING:
+        return Said("PlacementReady", "False", PLACEMENT_PENDING, text(snapshot, "message"))
+    units, ready = number(snapshot, "placement", "units"), number(snapshot, "placement", "ready")
+    if units and units == ready:
+        return Said("PlacementReady", "True", reasons.UNITS_HELD, f"{ready} of {units} units")
+    waiting = items(snapshot, "placement", "notReady")
+    whys = [f"{text(unit, 'name')}: {text(unit, 'why')}" for unit in waiting[:3] if text(unit, "why")]
+    nowhere = [
+        advised("Unschedulable", f"pod {pod.name}: {pod.trouble}")
+        for pod in case.observed.pods
+        if pod.trouble_reason == "Unschedulable"
+    ]
+    no_room = text(snapshot, "reason") == NO_ROOM and not case.growing
+    reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
+    words = [*whys, *nowhere[:1]]
+    said = text(snapshot, "message")
+    words += [said] if no_room and not any(said in word for word in words) else []
+    return Said("PlacementReady", "False", reason, "; ".join([f"{ready} of {units} units", *words]))
+
+
+def _roles(snapshot: Object) -> Said:
+    counts = [
+        (text(role, "name"), number(role, "ready") + number(role, "succeeded"), number(role, "desired"))
+        for role in items(snapshot, "roles")
+    ]
+    waiting = [(name, ready, desired) for name, ready, desired in counts if ready < desired]
+    if not waiting:
+        return Said("RolesReady", "True", reasons.ROLES_READY, "every rank is set up or has ended well")
+    message = ", ".join(f"{name} {ready}/{desired}" for name, ready, desired in waiting)
+    return Said("RolesReady", "False", reasons.RANKS_PENDING, f"ready: {message}")
+
+
+def _recovering(case: ReconcileContext, snapshot: Object) -> list[Said]:
+    if snapshot.get("phase") == "Recovering":
+        fault = part(snapshot, "lastFault")
+        reason = text(fault, "reason") or reasons.RECOVERING
+        message = ": ".join(part for part in (text(fault, "target"), text(fault, "firstCause")) if part)
+        return [Said("Recovering", "True", reason, message)]
+    if "Recovering" in case.conditions and snapshot.get("phase") == "Running":
+        return [Said("Recovering", "False", reasons.STEADY, "nothing is being restarted")]
+    return []

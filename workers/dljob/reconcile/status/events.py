@@ -1,0 +1,133 @@
+"""Events: what turned between two states of the status, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.reconcile.state import exclusions, reasons
+from dljob.reconcile.state.fields import items, number, part, text
+from dljob.reconcile.state.model import Event, Object
+from dljob.telemetry.wording import counted
+
+QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
+"""Reasons of conditions that say nothing a user needs an Event for."""
+PASSED_ON = ("ClusterReady", "PlacementReady")
+"""Conditions whose reason may be the kubelet's, the scheduler's, KubeRay's or PrimeMaster's."""
+FATAL = "Fail"
+"""The level of a fault that ends the job."""
+ORDERED = "Requested"
+"""PrimeMaster's reason of a restart that somebody ordered: no fault."""
+RESIZED = "Resized"
+"""PrimeMaster's reason of a restart with more ranks, or with as many as somebody asked for: no fault either."""
+
+
+def events(old: Object, new: Object) -> tuple[Event, ...]:
+    """An Event for each condition whose status or reason is another one now, and for a new fault."""
+    children = (*_cluster(old, new), *_head(old, new), *_nodes(old, new))
+    return (*_faults(old, new), *_sizes(old, new), *_new_attempt(old, new), *children, *_conditions(old, new))
+
+
+def _nodes(old: Object, new: Object) -> Iterator[Event]:
+    """A Kubernetes node that is excluded, or no longer."""
+    for kind, reason, message in exclusions.news(part(old, "nodes"), part(new, "nodes")):
+        yield Event("Warning" if kind == "Warning" else "Normal", reason, message, "ExcludeNode")
+
+
+def _faults(old: Object, new: Object) -> Iterator[Event]:
+    for fault in _fresh(old, new):
+        then = "the job ends" if text(fault, "level") == FATAL else f"restarted at level {text(fault, 'level')}"
+        kind = "Normal" if text(fault, "reason") in (ORDERED, RESIZED) else "Warning"
+        yield Event(kind, text(fault, "reason"), f"{_cause(fault)}; {then}", "Recovering")
+    yield from _known_later(old, new)
+
+
+def _known_later(old: Object, new: Object) -> Iterator[Event]:
+    """Faults whose cause is another one now: the kernel's or the pod's word came when the restart was under way."""
+    before: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for fault in items(old, "recentFaults"):
+        before.setdefault(_key(fault), []).append((text(fault, "reason"), text(fault, "firstCause")))
+    for fault in items(new, "recentFaults"):
+        reason, cause = text(fault, "reason"), text(fault, "firstCause")
+        told = before.get(_key(fault), [])
+        if told and (reason, cause) not in told:
+            then = f"this was told as {told[0][0]} before" if reason not in dict(told) else "more is known of it now"
+            yield Event("Warning", reason, f"{_cause(fault)}; {then}", "Recovering")
+
+
+def _cause(fault: Object) -> str:
+    """Whom it is about, and why; PrimeMaster's words mostly begin with the former."""
+    target, cause = text(fault, "target"), text(fault, "firstCause")
+    return cause if cause.startswith(f"{target}: ") else f"{target}: {cause}"
+
+
+def _fresh(old: Object, new: Object) -> Iterator[Object]:
+    known = {_key(fault) for fault in items(old, "recentFaults")}
+    return (fault for fault in items(new, "recentFaults") if _key(fault) not in known)
+
+
+def _sizes(old: Object, new: Object) -> Iterator[Event]:
+    """A role that has another number of ranks, and no restart of its own that says so: it had lost some."""
+    told = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
+    if told or number(old, "attempt") != number(new, "attempt"):
+        return
+    before = {text(role, "name"): number(role, "desired") for role in items(old, "roles")}
+    for role in items(new, "roles"):
+        name, have = text(role, "name"), number(role, "desired")
+        if have != (had := before.get(name, have)):
+            yield Event("Normal", RESIZED, f"{name} has {counted(have, 'rank')} instead of {had}", "Resize")
+
+
+def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
+    """A new attempt that no fault explains."""
+    if _begins(old, new) and part(old, "lastFault") == part(new, "lastFault"):
+        yield Event("Normal", text(new, "reason"), text(new, "message"), "NewAttempt")
+
+
+def _cluster(old: Object, new: Object) -> Iterator[Event]:
+    """A RayCluster that is seen for the first time."""
+    uid = text(new, "rayCluster", "uid")
+    if uid and uid != text(old, "rayCluster", "uid"):
+        message = f"attempt {number(new, 'attempt')} has RayCluster {text(new, 'rayCluster', 'name')}"
+        yield Event("Normal", reasons.CLUSTER_CREATED, message, "CreateCluster")
+
+
+def _head(old: Object, new: Object) -> Iterator[Event]:
+    """A head that has the memory of the one before it."""
+    before, sent = text(old, "submissionId"), text(new, "submissionId")
+    if before and sent.startswith(f"{before.rpartition('-r')[0] or before}-r") and sent != before:
+        lost, back = text(old, "rayCluster", "headPod"), text(new, "rayCluster", "headPod")
+        which = f"head pod {lost} was replaced by {back}" if lost != back else f"the head restarted in pod {back}"
+        message = f"{which}, which has its memory: the job goes on; a launcher is ordered again as {sent}"
+        yield Event("Warning", reasons.HEAD_REPLACED, message, "Submit")
+
+
+def _begins(old: Object, new: Object) -> bool:
+    return number(new, "attempt") > max(number(old, "attempt"), 1)
+
+
+def _key(fault: Object) -> tuple[str, str]:
+    return text(fault, "detectedAt"), text(fault, "target")
+
+
+def _conditions(old: Object, new: Object) -> Iterator[Event]:
+    before = {text(one, "type"): one for one in items(old, "conditions")}
+    lost = _begins(old, new)
+    for one in items(new, "conditions"):
+        was = part(before, one["type"])
+        if (text(was, "status"), text(was, "reason")) == (one["status"], one["reason"]) or one["reason"] in QUIET:
+            continue
+        if one["reason"] == reasons.JOB_SUSPENDED and one["type"] != "Suspended":
+            continue  # it says so itself
+        # A fault's own Event says why something is recovering, or why the attempt is lost.
+        if (one["type"], one["status"]) == ("Recovering", "True") or (lost and one["reason"] == new["reason"]):
+            continue
+        yield _event(one)
+
+
+def _event(condition: Object) -> Event:
+    kind, status, reason = condition["type"], condition["status"], condition["reason"]
+    failed = kind == "Failed" and status == "True"
+    # What others say of a cluster or a placement that is not ready is a trouble; what is usual has our own reasons.
+    trouble = kind in PASSED_ON and status == "False" and reason not in reasons.ALL
+    bad = reason in reasons.WARNINGS or failed or trouble
+    return Event("Warning" if bad else "Normal", reason, condition["message"] or f"{kind} is {status}", kind)

@@ -1,0 +1,129 @@
+"""The phase: one word for people, derived from what is observed; conditions are what programs wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dljob.reconcile.policies import suspending
+from dljob.reconcile.state import reasons
+from dljob.reconcile.state.context import ReconcileContext
+from dljob.reconcile.state.fields import text
+from dljob.reconcile.state.steps import Change, Ending, Halt, Intent, JobEnd, NewAttempt, Said, SubmitOrder
+from dljob.reconcile.status import cluster
+from dljob.telemetry.reasons import NO_ROOM
+
+OF_MASTER = {
+    "Pending": "Scheduling",
+    "Scheduling": "Scheduling",
+    "Running": "Running",
+    "Recovering": "Recovering",
+    "Stopping": "Stopping",
+}
+"""PrimeMaster's phase -> the job's; its end becomes ours by a verdict."""
+
+OF_HALT = {
+    reasons.SUSPENDING: "Suspending",
+    reasons.JOB_SUSPENDED: "Suspended",
+    reasons.JOB_RESUMED: "Provisioning",
+}
+"""Reason of the condition Suspended -> the job's phase."""
+
+OF_ENDING: dict[Ending, str] = {"Complete": "Succeeded", "Failed": "Failed", "Stopped": "Stopped"}
+"""Terminal condition -> the job's phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseReason:
+    """Where the job stands, and why."""
+
+    phase: str
+    reason: str
+    message: str = ""
+
+
+STARTING = PhaseReason("Scheduling", reasons.STARTING, "PrimeMaster is being started")
+
+
+def place(case: ReconcileContext, change: Change | None) -> PhaseReason:
+    """Where the job stands after a change."""
+    match change:
+        case JobEnd():
+            return PhaseReason(OF_ENDING[change.condition], change.reason, change.message)
+        case NewAttempt(reason=reasons.SUSPENDING):
+            return PhaseReason("Suspending", change.reason, change.message)
+        case Halt():
+            return PhaseReason(OF_HALT[change.reason], change.reason, change.message)
+        case NewAttempt():
+            return PhaseReason("Recovering" if _ran(case) else "Provisioning", change.reason, change.message)
+        case Intent():
+            return PhaseReason("Stopping", change.reason, change.message)
+        case SubmitOrder() if case.submitted:
+            return _as_it_was(case)
+        case SubmitOrder():
+            return replace(STARTING, phase="Recovering") if _ran(case) else STARTING
+        case _:
+            return _standing(case)
+
+
+def _standing(case: ReconcileContext) -> PhaseReason:
+    if case.stopping is not None:
+        _, ordered = case.stopping
+        return PhaseReason("Stopping", ordered.reason, ordered.message)
+    if case.halt:
+        return PhaseReason(OF_HALT[case.halt], case.halt, suspending.words(case))
+    if case.invalid is not None:
+        return PhaseReason("Invalid", case.invalid.reason, f"{case.invalid.message}{_lost(case)}")
+    if case.snapshot:
+        phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
+        stuck = _stuck(case) if phase == "Scheduling" else None
+        if text(case.snapshot, "reason") == NO_ROOM and case.growing:
+            stuck = stuck or PhaseReason(phase, reasons.WORKERS_PENDING, text(case.snapshot, "message"))
+        return stuck or PhaseReason(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
+    if case.told:
+        return _as_it_was(case)
+    if case.suspended:
+        return PhaseReason("Queued", reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED)
+    if case.attempt > 1 and (_ran(case) or case.cluster is None):
+        return _as_it_was(case)
+    return _before(case)
+
+
+def _lost(case: ReconcileContext) -> str:
+    """Which attempt waits for a better spec, to be put behind why; empty: none ran before."""
+    if case.attempt == 1 or not case.holds("Recovering"):
+        return ""
+    why = case.conditions["Recovering"].reason
+    return f"; attempt {case.attempt - 1} is lost ({why}), and the next one begins when the spec is corrected"
+
+
+def _as_it_was(case: ReconcileContext) -> PhaseReason:
+    phase = text(case.old, "phase") or "Scheduling"
+    if phase == "Invalid":  # the spec was mended
+        return PhaseReason("Recovering" if _ran(case) else "Provisioning", reasons.PROVISIONING)
+    return PhaseReason(phase, text(case.old, "reason") or phase, text(case.old, "message"))
+
+
+def _before(case: ReconcileContext) -> PhaseReason:
+    """Before PrimeMaster speaks: what the RayCluster waits for."""
+    if case.submitted:
+        return _stuck(case) or STARTING
+    waits = _waits(case)
+    phase = "Pending" if case.cluster is None else "Provisioning"
+    return PhaseReason(phase, waits.reason, waits.message) if waits else PhaseReason(phase, reasons.PROVISIONING)
+
+
+def _waits(case: ReconcileContext) -> Said | None:
+    return next((said for said in cluster.ready(case) if said.status != "True"), None)
+
+
+def _stuck(case: ReconcileContext) -> PhaseReason | None:
+    """Pods that do not get on by themselves: PrimeMaster only sees that machines are missing."""
+    waits = _waits(case)
+    if waits is None or waits.reason in (reasons.WORKERS_PENDING, reasons.HEAD_PENDING):
+        return None
+    return PhaseReason("Scheduling", waits.reason, waits.message)
+
+
+def _ran(case: ReconcileContext) -> bool:
+    """Whether the job was running once, as far as its phase tells; a spec that was invalid since hides that."""
+    return case.old.get("phase") in ("Running", "Recovering") or case.holds("Recovering")

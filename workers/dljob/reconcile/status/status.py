@@ -1,0 +1,253 @@
+"""The whole status after a pass: what is remembered, what is observed, and what is changed; bounded, and quiet.
+
+Everything in it can be told again from what is observed, but for the attempt, its submission, the head it was made to,
+and the commands and restarts that were counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.reconcile.policies.attempts import CLUSTER, clearing
+from dljob.reconcile.state import exclusions, handover, names, reasons
+from dljob.reconcile.state.accept import Refused, Terms
+from dljob.reconcile.state.context import ReconcileContext, seconds, stamp
+from dljob.reconcile.state.fields import bounded, items, number, part, text
+from dljob.reconcile.state.model import Object
+from dljob.reconcile.state.snapshot import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
+from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt, Noted, SubmitOrder
+from dljob.reconcile.status import conditions, phases
+
+KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
+"""What outlives an attempt."""
+OF_ATTEMPT = (
+    *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
+    *("restarts", "restartsTotal", "progress", "nodes"),
+)
+"""What is told anew in each attempt."""
+UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
+"""What a suspended job has none of: deadlines stand still, and the spec may change."""
+MAX_COMMANDS = 10
+CONDITION = ("type", "status", "reason", "observedGeneration")
+"""The part of a condition whose change is one of state."""
+
+
+def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
+    """The status after a pass."""
+    if case.finished:
+        return _finished(case)
+    place = phases.place(case, change)
+    made: dict[str, Any] = {
+        "observedGeneration": case.generation,
+        "phase": place.phase,
+        "reason": place.reason,
+        "message": bounded(place.message),
+        "attempt": case.attempt,
+        "conditions": conditions.conditions(case, change),
+    }
+    made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
+    made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
+    made |= _beginning(case)
+    made |= _cluster(case)
+    made |= _spoken(case)
+    made |= _excluded(case, made)
+    made |= _changed(case, change)
+    held = case.queued and case.suspended and not case.submitted
+    if held or (case.invalid is not None and not case.holds("Recovering")):
+        made.pop("startTime", None)  # deadlines count from the moment at which the job may begin
+    return {key: value for key, value in made.items() if value not in ({}, [], None)}
+
+
+def due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, float | None]:
+    """Whether the status is to be written now, else in how many seconds.
+
+    Changes of state are written at once; progress at most every `Settings.progress_seconds`.
+    """
+    if _timeless(case.old) == _timeless(new):
+        return False, None
+    last = seconds(text(case.old, "progress", "time"))
+    if last is None or _state(case.old) != _state(new):
+        return True, None
+    left = last + case.settings.progress_seconds - case.now
+    return (True, None) if left <= 0 else (False, left)
+
+
+def _timeless(status: Object) -> dict[str, Any]:
+    progress = {key: value for key, value in part(status, "progress").items() if key != "time"}
+    return {**status, "progress": progress}
+
+
+def _state(status: Object) -> tuple[object, ...]:
+    """The part of a status whose change is not progress."""
+    rest = {
+        key: value
+        for key, value in status.items()
+        if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions")
+    }
+    told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
+    nodes = exclusions.state(part(status, "nodes"))
+    return rest, told, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
+
+
+def _finished(case: ReconcileContext) -> dict[str, Any]:
+    """After the end nothing changes but what becomes of the RayCluster."""
+    return {
+        **case.old,
+        "observedGeneration": case.generation,
+        "conditions": conditions.conditions(case, None),
+    }
+
+
+def _beginning(case: ReconcileContext) -> dict[str, Any]:
+    """What is known from the spec, until the attempt begins, and what then holds for it."""
+    if isinstance(case.terms, Refused):
+        return {}
+    found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
+    if case.halt and not case.told:
+        return found | _nobody(case.terms)
+    if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
+        found["startTime"] = stamp(case.now)
+    if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
+        found["attemptSpecHash"] = _made_of(case, case.terms.hash)
+        version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
+        usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
+        found["effective"] = part(case.old, "effective") or usual
+    if not case.told:
+        found |= _nobody(case.terms)
+        found["restartsTotal"] = sum(handover.restarts(case, {}).values())
+    return found
+
+
+def _nobody(terms: Terms) -> dict[str, Any]:
+    """The roles while none of their ranks is known to live."""
+    roles = [_blank(name, desired) for name, desired in terms.roles]
+    return {"roles": roles, "rolesReady": ready_text(roles)}
+
+
+def _made_of(case: ReconcileContext, wanted: str) -> str:
+    """The digest of the spec that the attempt runs. `wanted`: of the one that is there now."""
+    old = text(case.old, "attemptSpecHash")
+    if not case.ref:
+        return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
+    if case.ray_job is not None and case.ray_job.spec:
+        return case.ray_job.spec
+    return wanted if case.submitted and not case.taken else old or wanted
+
+
+def _blank(name: str, desired: int) -> dict[str, Any]:
+    return {"name": name, "desired": desired, "ready": 0, "running": 0, "succeeded": 0, "failed": 0, "restarts": 0}
+
+
+def _cluster(case: ReconcileContext) -> dict[str, Any]:
+    """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
+    if clearing(case) is not None or (case.cluster is None and isinstance(case.terms, Refused)):
+        return {}
+    if case.halt and (case.replaced or case.cluster is None):
+        return {}  # nothing is made for the next attempt yet, and the last one's pods are still looked for
+    found: dict[str, str] = {} if case.replaced else dict(case.recorded)
+    found["name"] = case.cluster_name
+    if case.cluster is not None:
+        found["uid"] = case.cluster["metadata"]["uid"]
+    if case.head is not None and not (case.submitted and found.get("headPodUID")):
+        found |= {"headPod": case.head.name, "headPodUID": case.head.uid}
+    if case.ray_job is not None and case.ray_job.session:
+        found.setdefault("sessionName", case.ray_job.session)
+    if case.dashboard:
+        found["dashboardURL"] = case.dashboard
+    if case.cluster is None:
+        return {"rayCluster": found}
+    status = part(case.cluster, "status")
+    nodes = {"desired": number(status, "desiredWorkerReplicas"), "ready": number(status, "readyWorkerReplicas")}
+    return {"rayCluster": found, "nodes": {**part(case.old, "nodes"), **nodes}}
+
+
+def _spoken(case: ReconcileContext) -> dict[str, Any]:
+    """What PrimeMaster says; without news, what it said."""
+    if not case.snapshot:
+        return {}
+    epoch = number(case.snapshot, "epoch")
+    state = "Unreachable" if case.silent else "Ready"
+    found = pieces(case.snapshot, clusters=case.restarted, at=stamp(case.now))
+    found["nodes"] = {**part(_cluster(case), "nodes"), **part(found, "nodes")}
+    found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
+    found |= handover.written(handover.restarts(case, found["restarts"]))
+    return {**found, **_faults(case, found), "carried": handover.kept(case)}
+
+
+def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The machines, with the Kubernetes nodes of those that are excluded."""
+    nodes, found = part(made, "nodes"), exclusions.entries(case)
+    return {"nodes": {**nodes, "excluded": found}} if found or "excluded" in nodes else {}
+
+
+def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
+    """PrimeMaster's faults and those before it, which are over when the job runs again."""
+    back = case.snapshot.get("phase") == "Running"
+    before = [
+        fault if "recoveredAt" in fault or not back else {**fault, "recoveredAt": stamp(case.now)}
+        for fault in items(case.old, "recentFaults")
+        if text(fault, "level") == CLUSTER
+    ]
+    every = sorted([*before, *told["recentFaults"]], key=lambda fault: text(fault, "detectedAt"))[-MAX_FAULTS:]
+    return {"recentFaults": every, "lastFault": every[-1]} if every else {}
+
+
+def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
+    match change:
+        case SubmitOrder() if case.submitted:
+            again = names.submission_id(case.name, case.uid, case.attempt, case.again + 1)
+            return {"submissionId": again, **_whom(case)}
+        case SubmitOrder():
+            return {"submissionId": case.submission, "master": None, **_whom(case)}
+        case JobEnd():
+            return {"completionTime": stamp(change.at), "carried": None}
+        case Noted() | Intent():
+            commands = [*items(case.old, "lastCommands"), *change.commands]
+            return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
+        case Halt():
+            return {} if change.reason == reasons.SUSPENDING else dict.fromkeys(UNTIL_IT_RUNS)
+        case NewAttempt():
+            return _next_attempt(case, change)
+        case _:
+            return {}
+
+
+def _whom(case: ReconcileContext) -> dict[str, Any]:
+    """The head that the submission is meant for, to its process tree."""
+    head = case.head
+    whom = ("", "", "") if head is None else (head.name, head.uid, head.container)
+    found = {
+        **part(_cluster(case), "rayCluster"),
+        **dict(zip(("headPod", "headPodUID", "headContainer"), whom, strict=True)),
+    }
+    return {"rayCluster": {key: value for key, value in found.items() if value}}
+
+
+def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
+    clusters = case.restarted + (1 if change.counted else 0)
+    gone = dict.fromkeys(OF_ATTEMPT)
+    if change.reason == reasons.SUSPENDING:
+        gone.pop("progress")  # how far it has come is still of interest
+    kept = ("name", "uid")
+    if case.ref:
+        # Of a RayCluster that stays only its head matters, which lives on for its grace when all the rest is gone.
+        kept = ("headPodUID",) if change.reason == reasons.CLUSTER_GONE else ()
+    # PrimeMaster's last word may have come with what ended the attempt.
+    said: dict[str, int] = pieces(case.snapshot, clusters=clusters, at="")["restarts"]
+    heard = {level: count for level, count in said.items() if count or level == "cluster"}
+    made = {
+        **gone,
+        "attempt": case.attempt + 1,
+        "rayCluster": {key: case.recorded[key] for key in kept if key in case.recorded},
+        **handover.written(handover.restarts(case, heard)),
+        "carried": handover.closed(case),
+        "nodes": exclusions.next_attempt(case),
+    }
+    if not change.fault:
+        return made
+    at = stamp(case.now)
+    fault = {"level": CLUSTER, "reason": change.reason, "target": case.cluster_name, "detectedAt": at}
+    fault["firstCause"] = bounded(change.message, 512)
+    faults = [*items(case.old, "recentFaults"), fault][-MAX_FAULTS:]
+    return {**made, "lastFault": fault, "recentFaults": faults}

@@ -1,0 +1,133 @@
+"""Joining a Ray that runs already, with errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+from dljob.errors import UnreachableError
+from dljob.runtime import ray_private
+
+REACH_S = 3.0
+"""How long a GCS may take to accept a TCP connection."""
+JOIN_S = 6.0
+"""How long joining a Ray that was there before may take, the import of Ray included: a command that cannot join has
+ended 10 s after its start."""
+LOOK_S = 0.1
+"""How late Ctrl-C may be heard."""
+LEAST_S = 3.0
+"""What is left for the joining itself where the import takes all of that."""
+JOINING = "dljob-join"
+"""The thread that joins. A process in which one is left must end by `os._exit`: Ray hangs at its exit too."""
+NAMESPACE = "dljob"
+
+
+def connect(address: str | None = None, code_dir: Path | None = None, *, within_s: float | None = None) -> str:
+    """Join the Ray at `address`, that of RAY_ADDRESS, or the one this process has joined already; returns its address.
+
+    `code_dir` is where Ray's own workers import from, for tasks and actors that ranks make, when this joins. `within_s`
+    bounds the joining, and lets Ctrl-C break it off; left out, it takes as long as Ray takes.
+
+    Raises:
+        UnreachableError: there is none, it does not answer, or it refuses us.
+    """
+    begin = time.monotonic()
+    import ray
+
+    if ray.is_initialized():
+        joined = str(ray.get_runtime_context().gcs_address)
+        if address is None or address == joined:
+            return joined
+        raise UnreachableError(
+            f"this process has joined the Ray at {joined}, not that at {address}", hint="call ray.shutdown() first"
+        )
+    wanted = address or os.environ.get("RAY_ADDRESS") or ""
+    if not wanted:
+        raise UnreachableError(
+            "there is no Ray to run on: no address was given and RAY_ADDRESS is not set",
+            hint="`dljob run FILE` brings a Ray of its own; on a cluster give address= (--address HOST:PORT)",
+        )
+    if "://" in wanted:
+        raise UnreachableError(
+            f"{wanted} is not the address of a GCS", hint="give HOST:PORT, usually port 6379, from inside the cluster"
+        )
+    _knock(wanted)
+    if within_s is None:
+        return _join(wanted, code_dir)
+    return _join_within(wanted, code_dir, max(LEAST_S, begin + within_s - time.monotonic()))
+
+
+def reachable(address: str | None) -> bool:
+    """Whether `connect` would have a Ray to join, were it up: one is named, or this process has joined one."""
+    ray = sys.modules.get("ray")
+    return bool(address or os.environ.get("RAY_ADDRESS")) or (ray is not None and bool(ray.is_initialized()))
+
+
+def listens(address: str) -> bool:
+    """Whether somebody listens where a Ray was."""
+    try:
+        _knock(address)
+    except UnreachableError:
+        return False
+    return True
+
+
+def _knock(address: str) -> None:
+    """Whether somebody listens there; Ray itself would try for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UnreachableError(f"{address!r} is not HOST:PORT", hint="Ray's GCS usually has port 6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UnreachableError(f"no Ray answers at {address}: {error}", hint="does it run? `ray status`") from error
+
+
+def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
+    """As `_join`, in a thread that is left to itself after so many seconds: `ray.init` may hang in C++."""
+    ended: Future[str] = Future()
+
+    def join() -> None:
+        try:
+            ended.set_result(_join(address, code_dir))
+        except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
+            ended.set_exception(error)
+
+    threading.Thread(target=join, name=JOINING, daemon=True).start()
+    end = time.monotonic() + seconds
+    while not ended.done() and time.monotonic() < end:
+        with suppress(TimeoutError):  # in steps: a signal that a thread of Ray's takes ends no wait here
+            ended.exception(LOOK_S)
+    if not ended.done():
+        raise UnreachableError(
+            f"somebody listens at {address}, but it cannot be joined as a Ray within {seconds:.1f} s: ray.init hangs",
+            hint="is it the GCS (usually port 6379), at the address that its own nodes use? "
+            f"`ray status --address {address}` asks it",
+        )
+    return ended.result()
+
+
+def _join(address: str, code_dir: Path | None) -> str:
+    import ray
+
+    # Whatever ranks start in Ray belongs to this Ray job, as PrimeMaster does.
+    config = ray_private.driver_config([str(code_dir.absolute())] if code_dir else [])
+    try:
+        with ray_private.joining_quietly():
+            ray.init(
+                address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, job_config=config
+            )
+    except Exception as error:  # Ray raises RuntimeError, ConnectionError, AuthenticationError, ...
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        token = "authent" in str(error).lower() or "authent" in type(error).__name__.lower()
+        raise UnreachableError(
+            f"the Ray at {address} refuses us: {reason}",
+            hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to its token file" if token else "see `ray status`",
+        ) from error
+    return address

@@ -1,0 +1,341 @@
+"""A Ray of one's own on this machine: a head without CPUs, one raylet per planned node, and at the end nothing left.
+
+All nodes start at once, each from a thread that lives as long as the node does: its processes are told by the kernel
+to end with the thread that made them (PDEATHSIG), so killing the runner ends them too. What that does not reach, the
+sweeper ends (`sweeper.py`). Each of Ray's processes leads a session of its own: a signal to the runner's process group,
+as a terminal that closes, `timeout`, systemd and Slurm send it, reaches the runner alone, which stops the job in order.
+
+Source: ray/_private/{node,services}.py, 2.60. Three things are done otherwise than `ray start` does them, to be up in
+3 s and not in 12: no API server, a stand-in for the dashboard agents (`light_agent.py`), and nodes that do not wait for
+the head's raylet, only for its GCS.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+from dljob.errors import UnreachableError
+from dljob.plan.labels import NODE_NAME
+from dljob.runtime import ray_private
+from dljob.runtime.backend import light_agent, sweeper
+from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder
+
+LOCALHOST = "127.0.0.1"
+START_S = 60.0
+"""How long all nodes together may take."""
+_PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_ENV = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A dead raylet is noticed within 1.5 s; by default it takes 14 s. More tries than that, since CPUs may be shared.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "250",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "5",
+}
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
+"""Where the user says nothing else. Gloo takes the interface of the host name, and is open to the network there."""
+_FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_REDIS_ADDRESS", "RAY_GCS_SERVER_PORT", "RAY_NAMESPACE")
+"""What would make this Ray join, or be mistaken for, another."""
+
+
+class EmbeddedRay:
+    """A context: on entry Ray is up at `address`, on exit nothing of it is left.
+
+    Attributes:
+        address: host:port of the GCS.
+        token_file: the token that every client needs, readable by this user only.
+        log_dir: logs of the head; those of other nodes lie beside it under `folder`.
+    """
+
+    def __init__(self, nodes: Sequence[EmbeddedNode], *, on_death: Callable[[str], None] | None = None) -> None:
+        self._nodes = nodes
+        self._on_death = on_death
+        self._made: list[Any] = []
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+        self._up = threading.Semaphore(0)
+        self._gcs_up = threading.Event()
+        self._leaving = threading.Event()
+        self._swept = threading.Event()
+        self._head: Any = None
+        self._saved: dict[str, str | None] = {}
+        self._sweeper: subprocess.Popen[bytes] | None = None
+        self._wake: tuple[int, int] | None = None
+        self._own_ip: Callable[..., str] | None = None
+        self.folder = Path()
+        self.address = ""
+        self.token_file = Path()
+        self.log_dir = Path()
+
+    def __enter__(self) -> Self:
+        """Start it.
+
+        Raises:
+            UnreachableError: shared memory too small, no folder, or a process that did not come up (with its log).
+        """
+        check_shared_memory(len(self._nodes))
+        self.folder = scratch_folder()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Take everything down, however the block ended."""
+        self.close()
+
+    def close(self) -> None:
+        """End every process of this Ray and remove its folder; idempotent."""
+        if self._leaving.is_set():
+            return
+        self._leaving.set()
+        if "ray" in sys.modules:
+            import ray
+
+            with suppress(Exception):  # the sweeper ends what is left
+                ray.shutdown()
+        if self._wake:
+            os.write(self._wake[1], b".")
+        if self._sweeper is not None and self._sweeper.stdin is not None:
+            self._sweeper.stdin.close()
+            self._sweeper.wait()
+        self._swept.set()  # not before: a node's processes end with the thread that made them
+        self._reap()
+        for thread in self._threads:
+            thread.join()
+        self._restore()
+
+    def add(self, nodes: Sequence[EmbeddedNode]) -> None:
+        """Start more nodes beside those that run.
+
+        Raises:
+            UnreachableError: shared memory too small, or a node that did not come up; those that ran go on.
+        """
+        check_shared_memory(len(nodes))
+        first = len(self._nodes) + 1
+        self._nodes = (*self._nodes, *nodes)
+        self._errors.clear()
+        for name in {name for node in nodes for name in node.pretended} & os.environ.keys():
+            self._saved.setdefault(name, os.environ.pop(name))
+        with _quicker(self.folder, self):
+            self._start_nodes(nodes, first=first, wanted=len(nodes))
+
+    def environment(self) -> tuple[tuple[str, str], ...]:
+        """What another process of this user needs to reach this Ray."""
+        return (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN_PATH", str(self.token_file)))
+
+    # --- start
+
+    def _start(self) -> None:
+        self._write_token()
+        self._set_env()
+        self._start_sweeper()
+        ray_private.read_config_again()
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # "Failed to detect NPU type" and the like
+        self._stay_local()
+        with _quicker(self.folder, self):
+            self._spawn("head", self._run_head)
+            if not self._gcs_up.wait(START_S) or self._errors:
+                self._fail("Ray's head did not start")
+            self._start_nodes(self._nodes, first=1, wanted=len(self._nodes) + 1)
+        self._watch()
+
+    def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, wanted: int) -> None:
+        """Start nodes, all at once; return when `wanted` of our threads have reported."""
+        for index, node in enumerate(nodes, start=first):
+            self._spawn(node.name, lambda i=index, n=node: self._run_node(i, n))
+        for _ in range(wanted):
+            if not self._up.acquire(timeout=START_S):
+                self._fail(f"Ray's nodes did not come up within {START_S:.0f} s")
+            if self._errors:
+                self._fail("a node of Ray did not start")
+
+    def _stay_local(self) -> None:
+        """Let Ray not look for this machine's address in the network: it warns on stderr where there is none."""
+        self._own_ip = ray_private.look_up_own_ip(lambda address=None: LOCALHOST)  # noqa: ARG005 - Ray's signature
+
+    def _write_token(self) -> None:
+        self.token_file = self.folder / "token"
+        descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as out:
+            out.write(secrets.token_hex(32))
+
+    def _set_env(self) -> None:
+        loopback = {name: os.environ.get(name) or value for name, value in _LOOPBACK.items()}
+        wanted = {**_ENV, **loopback, "RAY_AUTH_TOKEN_PATH": str(self.token_file), sweeper.MARK: str(self.folder)}
+        # Ray counts by these in the process that starts a node, and takes no number above what they say.
+        unwanted = (*_FOREIGN, *(name for node in self._nodes for name in node.pretended))
+        self._saved = {name: os.environ.get(name) for name in (*wanted, *unwanted)}
+        for name in unwanted:
+            os.environ.pop(name, None)
+        os.environ.update(wanted)
+
+    def _restore(self) -> None:
+        if self._own_ip is not None:
+            ray_private.look_up_own_ip(self._own_ip)
+        for name, value in self._saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def _start_sweeper(self) -> None:
+        env = {k: v for k, v in os.environ.items() if k != sweeper.MARK}
+        self._sweeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", sweeper.__file__, str(self.folder), str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            env=env,
+        )
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:  # noqa: BLE001 - told to the main thread, which raises
+                self._errors.append(error)
+                self._gcs_up.set()
+            self._up.release()
+            self._swept.wait()
+
+        thread = threading.Thread(target=run, name=f"ray-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _params(self, index: int, **more: Any) -> Any:
+        wanted: dict[str, Any] = {
+            "node_ip_address": LOCALHOST,
+            "temp_dir": str(self.folder if index == 0 else self.folder / f"n{index}"),
+            "plasma_store_socket_name": str(self.folder / f"plasma-{index}"),
+            "raylet_socket_name": str(self.folder / f"raylet-{index}"),
+            "object_store_memory": STORE_BYTES,
+            "min_worker_port": 0,
+            "max_worker_port": 0,
+            "dashboard_agent_listen_port": 0,
+            "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,
+        }
+        return ray_private.node_params(**wanted, **more)
+
+    def _run_head(self) -> None:
+        def serves(head: Any) -> None:
+            self._head = head
+            self._gcs_up.set()
+
+        params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
+        self._made.append(ray_private.start_head(params, serves))
+        self.address = self._head.gcs_address
+        self.log_dir = Path(self._head.get_logs_dir_path())
+
+    def _run_node(self, index: int, node: EmbeddedNode) -> None:
+        resources = dict(node.resources)
+        _LOCAL.env = dict(node.visible)
+        params = self._params(
+            index,
+            gcs_address=self._head.gcs_address,
+            num_cpus=resources.pop("CPU", 0),
+            num_gpus=resources.pop("GPU", 0),
+            memory=int(resources.pop("memory", 2**30)),
+            resources=resources,
+            labels={**node.labels, NODE_NAME: node.name},
+        )
+        self._made.append(ray_private.start_node(params))
+
+    def _fail(self, what: str) -> None:
+        cause = f": {self._errors[0]}" if self._errors else ""
+        raise UnreachableError(f"{what}{cause}\n{_tail(self.folder)}".rstrip(), hint="is the machine out of memory?")
+
+    # --- end
+
+    def _watch(self) -> None:
+        """Tell `on_death` when the GCS or the head's raylet ends before we do."""
+        names = {}
+        for name, processes in self._head.all_processes.items():
+            names[os.pidfd_open(processes[0].process.pid)] = name
+        self._wake = os.pipe()
+        wake = self._wake[0]
+
+        def wait() -> None:
+            ready, _, _ = select.select([*names, wake], [], [])
+            if wake not in ready and not self._leaving.is_set() and self._on_death:
+                self._on_death(f"{names[ready[0]]} of the embedded Ray ended; its log: {self.log_dir}")
+            for descriptor in names:
+                os.close(descriptor)
+
+        thread = threading.Thread(target=wait, name="ray-watch", daemon=True)
+        thread.start()
+
+    def _reap(self) -> None:
+        """Collect our dead children, so that none stays as a zombie while this process lives."""
+        for node in self._made:
+            for processes in node.all_processes.values():
+                for info in processes:
+                    with suppress(subprocess.TimeoutExpired):
+                        info.process.wait(timeout=5)
+
+
+_LOCAL = threading.local()
+"""`env`: what the raylet that this thread starts gets beside os.environ."""
+
+
+@contextmanager
+def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
+    """Ray's own start, changed in three places while the block runs; everything else is as Ray does it."""
+
+    def start_lighter(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
+        if process_type == "raylet":
+            command = with_light_agent(command)
+            more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
+        return start(command, process_type, *args, **more)
+
+    def head_at_once(*_: Any, **__: Any) -> list[Any]:
+        return [SimpleNamespace(state=1, temp_dir=str(folder), session_dir=embedded._head.get_session_dir_path())]
+
+    with ray_private.nodes_started_by(start_lighter, head_at_once):
+        yield
+
+
+def with_light_agent(command: list[str]) -> list[str]:
+    """The raylet's command with our stand-in for the dashboard agent; unchanged if Ray's does not look as known."""
+    given = dict(word.lstrip("-").split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():
+        return command
+    files = [f"{given['session_dir']}/{name}_{given['node_id']}" for name in _PORT_FILES]
+    agent = subprocess.list2cmdline([sys.executable, "-I", "-S", light_agent.__file__, *files])
+    return [f"--dashboard_agent_command={agent}" if w.startswith("--dashboard_agent_command=") else w for w in command]
+
+
+def _tail(folder: Path, lines: int = 5) -> str:
+    """The last lines of what Ray's processes wrote to their error logs."""
+    found: list[str] = []
+    for log in sorted(folder.glob("**/logs/*.err")):
+        if "session_latest" not in log.parts and log.stat().st_size:
+            found += [f"  {log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
+    return "\n".join(found)
+
+
+def send_signal_on_death(deaths: list[str]) -> Callable[[str], None]:
+    """An `on_death` that notes the words and wakes this process's main thread by SIGUSR1."""
+
+    def told(words: str) -> None:
+        deaths.append(words)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    return told

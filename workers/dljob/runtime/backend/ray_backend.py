@@ -1,0 +1,321 @@
+"""Ray as a backend: pinned placement groups, detached named actors, the GCS's key-value store.
+
+Nothing here blocks the caller's loop: object references are awaited, and what Ray offers only synchronously (tables,
+names, key-value) runs in a few threads. What was learned about Ray 2.60 and is relied upon:
+
+- a pinned group that cannot be had stays PENDING for ever: we read the table with our own deadline;
+- a node whose raylet just died says "alive" for seconds: a raylet that refuses connections counts as dead;
+- a dead raylet's worker breaks its calls as "unavailable", not "died".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    ActorUnschedulableError,
+    GetTimeoutError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from dljob.errors import UsageError
+from dljob.master.state.views import AskedGroup, NodeView
+from dljob.plan.model import GRAIN, Resources, Unit
+from dljob.runtime.backend import ray_drivers
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, ReservationRefusedError
+from dljob.runtime.backend.ray_keys import NAMESPACE, RayKeyValue
+from dljob.runtime.backend.ray_tables import RayTables
+from dljob.runtime.process.making import Making
+from dljob.spec.capabilities import ALL
+
+NODE_ID = "ray.io/node-id"
+NODE_GROUP = "ray.io/node-group"
+HEAD_GROUP = "headgroup"
+"""Ray's label of a head that KubeRay made. Source: KubeRay 1.6.2, utils.RayNodeHeadGroupLabelValue."""
+TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
+"""What Ray says of an actor when its raylet lives and told so, or when somebody had it killed."""
+GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
+"""What Ray raises, beside its errors of actors, of one that its memory monitor ended or that will never be made."""
+PROBE_S = 0.2
+LOOK_S = 0.25
+NO_ROOM_S = 3.0
+"""A pinned group is there in milliseconds, or when somebody leaves: nobody else need wait behind us for that."""
+
+T = TypeVar("T")
+
+
+def amounts(resources: Resources) -> dict[str, float]:
+    """Resources as Ray wants them: name -> float."""
+    return {name: amount / GRAIN for name, amount in resources}
+
+
+def actor_options(resources: Resources) -> dict[str, Any]:
+    """Resources as the options of an actor: CPU, GPU and memory have names of their own."""
+    wanted = amounts(resources)
+    options: dict[str, Any] = {"num_cpus": wanted.pop("CPU", 0)}
+    if "GPU" in wanted:
+        options["num_gpus"] = wanted.pop("GPU")
+    if "memory" in wanted:
+        options["memory"] = wanted.pop("memory")
+    if wanted:
+        options["resources"] = wanted
+    return options
+
+
+class RayBackend:
+    """Ray, in a process that is connected to it."""
+
+    name = "ray"
+    capabilities = ALL
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        if unknown := sorted(set(options or {}) - {"journal"}):
+            raise UsageError(f"backend ray has no option {unknown[0]!r}", hint="it has: journal (file, kv)")
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="dljob-ray")
+        self._tables = RayTables()
+        self._groups: dict[str, PlacementGroup] = {}
+        self._classes: dict[str, Any] = {}
+        self._suspects: set[str] | None = None
+        self._making, self._reserving = Making(self._pool), Making(self._pool)
+        self.kv = RayKeyValue(self._thread)
+
+    async def _thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    # -- nodes
+
+    def here(self) -> str:
+        """The node of this process."""
+        return ray.get_runtime_context().get_node_id()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """The live nodes; one whose raylet refuses connections is not alive, whatever the GCS still says."""
+        return await self._thread(self._nodes)
+
+    def _nodes(self) -> tuple[NodeView, ...]:
+        rows = self._tables.live_nodes()
+        ids = {row["NodeID"] for row in rows}
+        # The first look may be that of a master whose predecessor died with its node: it trusts no row.
+        suspects = ids if self._suspects is None else self._suspects & ids
+        dead = {row["NodeID"] for row in rows if row["NodeID"] in suspects and not _raylet_listens(row)}
+        self._suspects = dead
+        return self._tables.views([row for row in rows if row["NodeID"] not in dead])
+
+    # -- reservations
+
+    async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
+        """Hold a unit by a detached placement group, pinned to the node."""
+        row = await self._thread(self._tables.group, name)
+        if row is None:
+            group = await self._reserving.make(name, self._create_group, unit, node, name)
+        else:
+            group = self._groups[name] = self._tables.group_of(row)
+        why = await self._wait_group(group, deadline_s)
+        if why:
+            await self.release(name)
+            raise ReservationRefusedError(f"unit {unit.name} could not be had on node {node[:8]}: {why}")
+
+    def _create_group(self, unit: Unit, node: str, name: str) -> PlacementGroup:
+        group = placement_group(
+            [amounts(bundle.resources) for bundle in unit.bundles],
+            strategy="STRICT_PACK",
+            name=name,
+            lifetime="detached",
+            bundle_label_selector=[{NODE_ID: node}] * len(unit.bundles),
+        )
+        self._groups[name] = group
+        return group
+
+    async def _wait_group(self, group: PlacementGroup, deadline_s: float) -> str:
+        """Empty when the group was created; else why it was not, within the deadline."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(deadline_s, NO_ROOM_S)
+        ready = asyncio.wrap_future(group.ready().future())
+        ready.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while True:
+            with contextlib.suppress(TimeoutError, RayError):
+                await asyncio.wait_for(asyncio.shield(ready), max(0.0, min(LOOK_S, end - loop.time())))
+            row = await self._thread(self._tables.group_by_id, group)
+            if row["state"] == "CREATED":
+                return ""
+            why = _why_not(row)
+            if loop.time() >= end or row["state"] in {"REMOVED", "RESCHEDULING"} or "INFEASIBLE" in why:
+                ready.cancel()
+                return why
+
+    async def release(self, name: str) -> None:
+        """Remove the placement group; Ray ends what lives in it."""
+        await self._reserving.settled([name])
+        group = self._groups.pop(name, None)
+        if group is None:
+            row = await self._thread(self._tables.group, name)
+            if row is None:
+                return
+            group = self._tables.group_of(row)
+        await self._thread(remove_placement_group, group)
+
+    async def reservations(self, prefix: str) -> tuple[str, ...]:
+        """Names of the groups that are not removed."""
+        await self._reserving.settled(self._reserving.names(prefix))
+        rows = await self._thread(self._tables.groups)
+        return tuple(sorted(row["name"] for row in rows if row["name"].startswith(prefix)))
+
+    # -- actors
+
+    async def spawn(self, spec: ActorSpec) -> ActorRef:
+        """Make a detached named actor; `max_restarts` 0, or for ever when immortal."""
+        options: dict[str, Any] = {
+            "name": spec.name,
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "max_restarts": -1 if spec.immortal else 0,
+            "max_task_retries": 0,
+            **actor_options(spec.resources),
+        }
+        if spec.env:
+            options["runtime_env"] = {"env_vars": dict(spec.env)}
+        if spec.max_concurrency:
+            options["max_concurrency"] = spec.max_concurrency
+        if spec.reservation is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                await self._group(spec.reservation), placement_group_bundle_index=spec.bundle
+            )
+        elif spec.node is not None:
+            options["label_selector"] = {NODE_ID: spec.node}
+        elif spec.avoid is not None:
+            options["label_selector"] = {NODE_ID: f"!{spec.avoid}", NODE_GROUP: f"!{HEAD_GROUP}"}
+        elif spec.prefer is not None:
+            # Soft node affinity is forgotten by the GCS for actors without resources: they land anywhere.
+            options["label_selector"] = {NODE_ID: spec.prefer}
+            options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
+        return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec, options))
+
+    async def _group(self, name: str) -> PlacementGroup:
+        if name not in self._groups:
+            row = await self._thread(self._tables.group, name)
+            if row is None:
+                raise ActorLostError(f"the reservation {name} is gone")
+            self._groups[name] = self._tables.group_of(row)
+        return self._groups[name]
+
+    def _make(self, spec: ActorSpec, options: dict[str, Any]) -> Any:
+        cls = self._actor_class(spec.cls)
+        try:
+            return cls.options(**options).remote(*spec.args)
+        except ValueError as error:
+            if "already taken" not in str(error) and "already exists" not in str(error):
+                raise
+            raise UsageError(f"an actor named {spec.name} is there already") from error
+
+    def _actor_class(self, path: str) -> Any:
+        if path not in self._classes:
+            module, _, name = path.rpartition(".")
+            cls = getattr(importlib.import_module(module), name)
+            groups = getattr(cls, "concurrency_groups", None)
+            options: dict[str, Any] = {"concurrency_groups": dict(groups)} if groups else {"num_cpus": 0}
+            self._classes[path] = cast("Any", ray.remote)(**options)(cls)
+        return self._classes[path]
+
+    async def lookup(self, name: str) -> ActorRef | None:
+        """The actor of that name in our namespace."""
+        await self._making.settled([name])
+        try:
+            return ActorRef(name, await self._thread(ray.get_actor, name, NAMESPACE))
+        except (ValueError, RayActorError):
+            return None
+        except GetTimeoutError as error:  # the GCS has not answered for a minute: it may be back, and so may the actor
+            raise ActorLostError(_first_words(error), certain=False) from None
+
+    async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+        """Call a method and await its answer."""
+        try:
+            return await getattr(ref.native, method).remote(*args)
+        except RayTaskError as error:
+            cause = error.cause or error
+            raise ActorCallError(
+                f"{ref.name}.{method} raised {type(cause).__name__}: {cause}",
+                error_type=type(cause).__name__,
+                remote_traceback=str(error),
+            ) from None
+        except RayActorError as error:
+            raise await self._lost(ref, error) from None
+        except RayError as error:
+            raise ActorLostError(_first_words(error), certain=isinstance(error, GONE)) from None
+
+    async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
+        """An ActorLostError that says whether the node is gone with the actor."""
+        if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
+            return ActorLostError(_first_words(error))
+        node = await self._thread(self._tables.node_of, ref.native)
+        gone = bool(node) and not await self._thread(self._node_lives, node)
+        return ActorLostError(_first_words(error), node_lost=gone, certain=gone or isinstance(error, ActorDiedError))
+
+    def _node_lives(self, node: str) -> bool:
+        row = next((row for row in self._tables.live_nodes() if row["NodeID"] == node), None)
+        if row is None:
+            return False
+        if _raylet_listens(row):
+            return True
+        self._suspects = {*(self._suspects or ()), node}
+        return False
+
+    async def kill(self, ref: ActorRef) -> None:
+        """End the process; it is not restarted, immortal or not."""
+        with contextlib.suppress(RayError, ValueError):
+            await self._thread(ray.kill, ref.native, no_restart=True)
+
+    async def actors(self, prefix: str) -> tuple[str, ...]:
+        """Names in our namespace that start so; Ray frees the name of a dead actor."""
+        await self._making.settled(self._making.names(prefix))
+        rows: list[Any] = await self._thread(ray.util.list_named_actors, all_namespaces=True)
+        names = (row["name"] for row in rows if row["namespace"] == NAMESPACE)
+        return tuple(sorted(name for name in names if name.startswith(prefix)))
+
+    async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
+        """The placement groups, and the actors outside of one, of Ray jobs that ranks made which are not placed."""
+        return await self._thread(ray_drivers.asked, owner)
+
+    async def clear_drivers(self, owner: str) -> None:
+        """End the actors, and remove the groups, of Ray jobs that ranks made."""
+        await self._thread(ray_drivers.clear, owner)
+
+
+def _raylet_listens(row: Mapping[str, Any]) -> bool:
+    """Whether a raylet takes connections. No answer at all counts as alive: that is a frozen node, not a dead one."""
+    try:
+        with socket.create_connection((row["NodeManagerAddress"], row["NodeManagerPort"]), timeout=PROBE_S):
+            return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+
+
+def _why_not(row: Mapping[str, Any]) -> str:
+    state = row["stats"]["scheduling_state"]
+    said = {
+        "NO_RESOURCES": "the node has no room for it now (NO_RESOURCES)",
+        "INFEASIBLE": "the node is gone or can never hold it (INFEASIBLE)",
+    }
+    return said.get(state, f"its placement group is {row['state']}, {state}")
+
+
+def _first_words(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:1000] or type(error).__name__

@@ -1,0 +1,170 @@
+"""The sockets of gloo process groups, to be shut when a group must be left.
+
+Gloo has no way to break a collective off: a thread in one waits for its peer for as long as the connection lasts, and
+a connection lasts as long as anything, such as a DDP module, still holds the group. Shutting the sockets ends the wait,
+whatever the peer does. Each group has an epoll of its own, which watches all of its sockets and the one it listens on:
+that tells them from all others of the process.
+
+Only what comes in is shut, and the connection lasts for a while. Gloo puts a send whose write fails (EPIPE, ECONNRESET)
+beside, and tells it of no error that follows: its thread waits in `UnboundBuffer::waitSend` for the group's timeout
+(`Pair::write`, `Pair::signalException` in gloo/transport/tcp/pair.cc; torch 2.15). Were both directions shut, one of
+four ranks would hang in one of ten tries (tests/ray/worker/test_break_off.py). Delete this when gloo signals unbound
+sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_FDS, _INFO = Path("/proc/self/fd"), Path("/proc/self/fdinfo")
+_EPOLL = "anon_inode:[eventpoll]"
+HOLD_S = 5.0
+"""How long a connection outlives its shutting: the process at its other end shuts that one by the same order; one
+that has none hears of the end then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An epoll of this process, and the inode of the socket that it listens on."""
+
+    fd: int
+    listener: int
+
+
+class GroupSockets:
+    """What the process groups of this process watch."""
+
+    def __init__(self) -> None:
+        self._loops: set[Loop] = set()
+        self._making: list[frozenset[int]] = []
+        """The epolls that were there before the groups that are being made."""
+
+    @contextlib.contextmanager
+    def noticed(self) -> Generator[None]:
+        """Groups that are made meanwhile are remembered, also when making them fails."""
+        before = frozenset(_epolls())
+        self._making.append(before)
+        try:
+            yield
+        finally:
+            self._making.remove(before)
+            self._loops |= _new_loops(before)
+
+    def shut(self, store: str = "") -> int:
+        """Shut all that these groups watch, and what is connected to a store (host:port); gives how many sockets."""
+        loops, self._loops = self._loops.union(*(_new_loops(before) for before in tuple(self._making))), set()
+        held = [sock for loop in loops for fd, inode in _of(loop) if (sock := _ended(fd, inode)) is not None]
+        if held:
+            last = threading.Timer(HOLD_S, lambda: [sock.close() for sock in held])
+            last.daemon = True
+            last.start()
+        return len(held) + (sum(_shut(fd, inode) for fd, inode in _connected_to(store)) if store else 0)
+
+
+def _new_loops(before: frozenset[int]) -> set[Loop]:
+    """The epolls that were not there before and watch a socket that listens."""
+    new = [fd for fd in _epolls() if fd not in before]
+    return {Loop(fd, inode) for fd in new for number, inode in _watched(fd) if _listens(number, inode)}
+
+
+def _of(loop: Loop) -> list[tuple[int, int]]:
+    """(descriptor, inode) of the connections that a loop watches; none when it is another one's by now.
+
+    Not the socket that it listens on: gloo ends the process when that fails.
+    """
+    found = _watched(loop.fd)
+    mine = any(inode == loop.listener for _, inode in found)
+    return [(fd, inode) for fd, inode in found if mine and inode != loop.listener]
+
+
+def _epolls() -> Iterator[int]:
+    for entry in _FDS.iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()) == _EPOLL:
+                yield int(entry.name)
+
+
+def _watched(fd: int) -> list[tuple[int, int]]:
+    """(descriptor, inode) of what an epoll watches: `tfd: 4 events: 19 data: 4 pos:0 ino:39757a sdev:9`."""
+    try:
+        lines = (_INFO / str(fd)).read_text().splitlines()
+    except OSError:
+        return []
+    found: list[tuple[int, int]] = []
+    for words in (line.split() for line in lines if line.startswith("tfd:")):
+        inode = next((word[4:] for word in words if word.startswith("ino:")), "")
+        if inode:
+            found.append((int(words[1]), int(inode, 16)))
+    return found
+
+
+@contextlib.contextmanager
+def _borrowed(fd: int, inode: int) -> Generator[socket.socket | None]:
+    """A TCP socket by its descriptor, None when that is something else by now."""
+    try:
+        own = os.dup(fd)
+    except OSError:
+        yield None
+        return
+    try:
+        same = os.fstat(own).st_ino == inode
+        sock = socket.socket(fileno=own) if same else None
+    except OSError:
+        same, sock = False, None
+    try:
+        tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
+        yield sock if tcp else None
+    finally:
+        if sock is not None:
+            sock.close()
+        else:
+            os.close(own)
+
+
+def _listens(fd: int, inode: int) -> bool:
+    with _borrowed(fd, inode) as sock:
+        return sock is not None and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _ended(fd: int, inode: int) -> socket.socket | None:
+    """End what comes in; the connection is open until the socket that this gives is closed, too."""
+    with _borrowed(fd, inode) as sock, contextlib.suppress(OSError):
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it is not connected any more, or not yet
+                sock.shutdown(socket.SHUT_RD)
+            return sock.dup()  # where no descriptor is left, the connection lasts as long as gloo has it
+    return None
+
+
+def _shut(fd: int, inode: int) -> bool:
+    with _borrowed(fd, inode) as sock, contextlib.suppress(OSError):
+        if sock is not None:
+            sock.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def _connected_to(address: str) -> list[tuple[int, int]]:
+    """Sockets whose other end is at host:port."""
+    host, _, port = address.rpartition(":")
+    found: list[tuple[int, int]] = []
+    for entry in _FDS.iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            target = str(entry.readlink())
+            if target.startswith("socket:["):
+                inode = int(target[8:-1])
+                with _borrowed(int(entry.name), inode) as sock:
+                    if sock is not None and _peer(sock) == (host, int(port)):
+                        found.append((int(entry.name), inode))
+    return found
+
+
+def _peer(sock: socket.socket) -> tuple[str, int]:
+    host, port = sock.getpeername()[:2]
+    return str(host).removeprefix("::ffff:"), int(port)

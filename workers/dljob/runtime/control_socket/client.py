@@ -1,0 +1,229 @@
+"""A command's end of the control socket."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dljob.errors import DeadlineError, UnreachableError
+from dljob.runtime.control_socket import location, messages
+from dljob.runtime.node.host_channel import peer
+from dljob.telemetry.reasons import with_current_reasons
+
+if TYPE_CHECKING:
+    from dljob.master.state.views import Clue
+
+REACH_S = 9.0
+"""How long a command tries to reach a job: it has ended 10 s after it was started."""
+AWAY_S = 60.0
+"""How long one that has reached the job goes on trying: PrimeMaster may need that to restart on a busy machine."""
+RETRY_S = 0.05
+LONGEST_S = 30.0
+"""PrimeMaster answers a request that waits for news after so long; the command asks again."""
+
+
+class Connection(Protocol):
+    """A job from outside, however it is reached."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        ...
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        ...
+
+    def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """The notes with a greater number; with a timeout, as soon as there are some."""
+        ...
+
+    def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
+        """Order something (restart, stop); it happens once, whatever dies meanwhile."""
+        ...
+
+    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Tell evidence of the end of a rank's process."""
+        ...
+
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> the stacks of its process as text."""
+        ...
+
+    def pids(self) -> dict[str, int]:
+        """The processes: `master`, `<role>/<rank>`."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The final status."""
+        ...
+
+
+class NoAnswerError(Exception):
+    """The other end cannot be asked now; its words say why. Another try may succeed."""
+
+
+class RequestChannel(Protocol):
+    """A way on which a request reaches a job."""
+
+    def ask(self, request: bytes, seconds: float) -> bytes:
+        """The answer to a request; SilentError where there is none within so many seconds."""
+        ...
+
+
+class SocketLine:
+    """The control socket that `job.json` names. Each request is a connection of its own: PrimeMaster may restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._owners = {0, folder.stat().st_uid}
+
+    def ask(self, request: bytes, seconds: float) -> bytes:
+        """The answer to a request; see `RequestChannel`."""
+        try:
+            said = location.read(self._folder)
+        except (OSError, ValueError) as error:
+            raise NoAnswerError(f"{self._folder / location.ENTRY} cannot be read: {error}") from None
+        path = str(said.get("socket") or "")
+        if not path:
+            raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
+        try:
+            return self._exchange(path, request, time.monotonic() + seconds)
+        except TimeoutError:
+            raise NoAnswerError(f"PrimeMaster does not answer at {path}") from None
+        except OSError as error:
+            raise NoAnswerError(f"nobody answers at {path}: {error.strerror or error}") from None
+
+    def _exchange(self, path: str, request: bytes, end: float) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(max(0.01, end - time.monotonic()))
+            line.connect(path)
+            pid, uid = peer(line)
+            if uid not in self._owners:
+                raise UnreachableError(
+                    f"{path} is held by process {pid} of user {uid}, not by the owner of the job",
+                    hint=f"end that process, or remove {path}; the job itself goes on",
+                )
+            with suppress(BrokenPipeError):  # it has refused us before it read, and says why
+                line.sendall(request)
+            found: list[bytes] = []
+            while not found or not found[-1].endswith(b"\n"):
+                line.settimeout(max(0.01, end - time.monotonic()))
+                part = line.recv(2**20)
+                if not part:
+                    raise ConnectionResetError("the connection was closed")
+                found.append(part)
+            return b"".join(found)
+
+
+class LocalConnection:
+    """A job, from another process of this machine: what `JobConnection` is on a Ray that this process has joined.
+
+    A request that PrimeMaster does not answer is made again: the first for `REACH_S`, later ones for `AWAY_S`,
+    as it may be restarting. Once the job has ended the files in its folder answer.
+    """
+
+    def __init__(self, name: str, uid: str, folder: Path, line: RequestChannel, *, gone: Callable[[], str]) -> None:
+        """`gone` says why nothing of the job can be alive any more; empty while it may be."""
+        self._name = name
+        self.uid = uid
+        self.dir = folder
+        self._line = line
+        self._gone = gone
+        self._reached = False
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._name
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0, *, reach_s: float | None = None) -> dict[str, Any]:
+        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        from dljob.runtime.journal.job_record import read_status
+
+        answer = self._call("status", after_version, timeout_s, waits=timeout_s, reach_s=reach_s)
+        return answer if answer is not None else read_status(self.dir)
+
+    def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """The notes with a greater number; with a timeout, as soon as there are some. Those of an ended job too."""
+        from dljob.runtime.journal.job_record import read_notes
+
+        answer = self._call("notes", after_seq, timeout_s, waits=timeout_s)
+        return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
+
+    def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
+        """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
+        self._call("command", id or uuid.uuid4().hex, kind, target, by)
+
+    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Tell evidence of the end of a rank's process that is about to come, or came."""
+        self._call("learned", target, incarnation, str(clue.source), clue.text)
+
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> the stacks of its process as text; none when the job is over.
+
+        Raises:
+            NotFoundError: there is no such target.
+        """
+        return self._call("stacks", target) or {}
+
+    def pids(self) -> dict[str, int]:
+        """The processes: `master`, `<role>/<rank>`; none when the job is over."""
+        return self._call("pids") or {}
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The final status. Raises DeadlineError when the job is not over in time."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = LONGEST_S if end is None else end - time.monotonic()
+            if left <= 0:
+                raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
+            if (found := self.final(min(left, LONGEST_S))) is not None:
+                return found
+
+    def final(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
+        """The final status; None while the job is not over."""
+        from dljob.runtime.journal.job_record import is_final, read_status
+
+        answer = self._call("wait", timeout_s, waits=timeout_s)
+        return read_status(self.dir) if answer is None and is_final(self.dir) else answer
+
+    def _call(self, call: str, *args: object, waits: float = 0.0, reach_s: float | None = None) -> Any:
+        """PrimeMaster's answer, whatever becomes of it meanwhile; None when the job is over.
+
+        Raises:
+            UnreachableError: there is none within `reach_s` (left out: `REACH_S`, once it was reached `AWAY_S`), beside
+                the time that the call itself may wait.
+        """
+        from dljob.runtime.journal.job_record import is_final
+
+        asked = messages.request(self.uid, call, args)
+        begun = time.monotonic()
+        patience = (AWAY_S if self._reached else REACH_S) if reach_s is None else reach_s
+        end = begun + min(waits, LONGEST_S) + patience
+        while not is_final(self.dir):
+            try:
+                answer = self._line.ask(asked, end - time.monotonic())
+                self._reached = True
+                return messages.result(answer)
+            except NoAnswerError as error:
+                why = str(error)
+            except (ValueError, RecursionError):
+                why = "whoever holds the control socket does not answer as PrimeMaster does"
+            if is_final(self.dir):
+                break
+            if gone := self._gone():
+                raise UnreachableError(gone, hint=f"its journal and logs are in {self.dir}")
+            if time.monotonic() + RETRY_S >= end:
+                took = time.monotonic() - begun
+                raise UnreachableError(
+                    f"job {self.name} cannot be reached; tried for {took:.0f} s: {why}",
+                    hint=f"its last status, journal and logs are in {self.dir}",
+                )
+            time.sleep(RETRY_S)
+        return None

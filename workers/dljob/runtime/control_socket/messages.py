@@ -1,0 +1,107 @@
+"""Requests and answers: one line of JSON each.
+
+A request is `{"job": UID, "call": NAME, "args": [...]}`. An answer is `{"answer": VALUE}`, or
+`{"error": NAME, "message": TEXT, "hint": TEXT}` with the name of an error of `dljob.errors`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from dljob.errors import DeadlineError, DLJobError, NotFoundError, UnreachableError, UsageError
+
+REQUEST_BYTES = 2**20
+"""The longest request, its line end included."""
+CALLS: Mapping[str, tuple[type, ...]] = {
+    "status": (int, float),
+    "notes": (int, float),
+    "command": (str, str, str, str),
+    "learned": (str, int, str, str),
+    "stacks": (str,),
+    "pids": (),
+    "wait": (float,),
+}
+"""What may be asked: the methods of `JobConnection` with the types of their arguments."""
+LARGEST = 2**53
+_ERRORS: Mapping[str, type[DLJobError]] = {
+    kind.__name__: kind for kind in (DeadlineError, NotFoundError, UnreachableError, UsageError)
+}
+
+
+def request(uid: str, call: str, args: Sequence[object]) -> bytes:
+    """A request as it is sent.
+
+    Raises:
+        UsageError: it is longer than the other end reads.
+    """
+    line = json.dumps({"job": uid, "call": call, "args": list(args)}).encode() + b"\n"
+    if len(line) > REQUEST_BYTES:
+        raise UsageError(f"the order is {len(line)} bytes long, {REQUEST_BYTES} are allowed")
+    return line
+
+
+def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
+    """The call and its arguments.
+
+    Raises:
+        UsageError: the line is no request.
+        UnreachableError: it is about another job.
+    """
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError("the request is not one line of JSON") from None
+    if not isinstance(said, dict):
+        raise UsageError("the request is not an object")
+    found = cast("dict[str, Any]", said)
+    if found.get("job") != uid:
+        raise UnreachableError(f"this is the socket of job {uid}")
+    call, args = found.get("call"), found.get("args")
+    kinds = CALLS.get(call) if isinstance(call, str) else None
+    if call is None or kinds is None or not isinstance(args, list):
+        raise UsageError(f"there is no call {call!r:.80}; there are {', '.join(CALLS)}")
+    given = cast("list[Any]", args)
+    if len(given) != len(kinds) or not all(map(_fits, given, kinds)):
+        raise UsageError(f"{call} takes {', '.join(kind.__name__ for kind in kinds) or 'nothing'}")
+    return call, given
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is str:
+        return isinstance(value, str) and value.isprintable()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        return False
+    return isinstance(value, int) if kind is int else math.isfinite(value)
+
+
+def answer(value: object) -> bytes:
+    """An answer as it is sent."""
+    return json.dumps({"answer": value}).encode() + b"\n"
+
+
+def refusal(error: Exception) -> bytes:
+    """An error as it is sent; what is none of ours arrives as an UnreachableError."""
+    name = type(error).__name__
+    message = error.message if isinstance(error, DLJobError) else f"{name}: {error}"
+    hint = error.hint if isinstance(error, DLJobError) else ""
+    said = {"error": name if name in _ERRORS else UnreachableError.__name__, "message": message, "hint": hint}
+    return json.dumps(said).encode() + b"\n"
+
+
+def result(line: bytes) -> Any:
+    """The value of an answer.
+
+    Raises:
+        ValueError: it is no answer.
+        DLJobError: the error that it tells.
+    """
+    said = json.loads(line)
+    if not isinstance(said, dict) or not ("answer" in said or said.get("error") in _ERRORS):
+        raise ValueError("no answer of PrimeMaster")
+    found = cast("dict[str, Any]", said)
+    if "error" in found:
+        raise _ERRORS[found["error"]](str(found.get("message", "")), hint=str(found.get("hint", "")))
+    return found["answer"]

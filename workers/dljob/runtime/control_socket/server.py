@@ -1,0 +1,139 @@
+"""PrimeMaster's end of the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dljob.errors import UnreachableError, UsageError
+from dljob.runtime.control_socket import location
+from dljob.runtime.control_socket.messages import REQUEST_BYTES, answer, parse, refusal
+from dljob.runtime.node.host_channel import peer
+
+CLIENTS = 16
+"""More clients than these at once are refused."""
+SILENT_S = 10.0
+"""A client that neither asks nor reads for so long is dropped."""
+Calls = Mapping[str, Callable[..., Awaitable[Any]]]
+log = logging.getLogger(__package__)
+
+
+class ControlSocket:
+    """A unix socket of mode 0600 that answers its owner and root."""
+
+    def __init__(self, folder: Path, uid: str, calls: Calls, *, silent_s: float = SILENT_S) -> None:
+        self._folder = folder
+        self._uid = uid
+        self._calls = calls
+        self._silent_s = silent_s
+        self._clients = 0
+        self._closed = False
+        self._owners = {0, os.geteuid()}
+        self._server: asyncio.Server | None = None
+        self._inode: tuple[int, int] | None = None
+        self.path: Path | None = None
+
+    async def open(self) -> None:
+        """Listen in the job's folder, or in a private one, and write the path into `job.json`.
+
+        A socket that an earlier PrimeMaster left at the path, or that anybody else holds there, is replaced. A job
+        without `job.json` is not found by commands of this machine, and gets no socket. A job whose socket cannot be
+        made runs without one: `job.json` then says why.
+        """
+        if self._closed or not (self._folder / location.ENTRY).is_file():
+            return
+        try:
+            line = self._bind()
+        except UnreachableError as error:
+            log.warning("commands on this machine cannot reach job %s: %s", self._uid, error.message)
+            self._note("", error.message)
+            return
+        self._server = await asyncio.start_unix_server(self._serve, sock=line, limit=REQUEST_BYTES)
+        self._note(str(self.path))
+
+    def _bind(self) -> socket.socket:
+        """A bound socket: made under a temporary name, so that whoever finds the path finds it private."""
+        refused = ""
+        places = location.candidates(self._folder, self._uid)
+        while True:
+            try:
+                path = next(places)
+            except UnreachableError as error:
+                raise UnreachableError(f"{error.message}{refused}", hint=error.hint) from None
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            part = path.with_name(f"{path.name}.{os.urandom(4).hex()}")
+            try:
+                line.bind(str(part))
+                part.chmod(0o600)
+                part.replace(path)
+            except OSError as error:  # a file system that takes no sockets, or no more files
+                refused = f"; {path.parent}: {error.strerror}"
+                line.close()
+                location.remove(part)
+                continue
+            found = path.lstat()
+            self.path, self._inode = path, (found.st_dev, found.st_ino)
+            return line
+
+    def _note(self, path: str, trouble: str = "") -> None:
+        try:
+            location.note(self._folder, path, trouble)
+        except (OSError, ValueError) as error:
+            log.warning("job.json of %s does not name the control socket: %s", self._uid, error)
+
+    def close(self) -> None:
+        """Take no more clients, and remove the socket unless a later PrimeMaster has put its own there."""
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        if self.path is not None:
+            with suppress(OSError):  # the folder is gone, and the socket with it
+                found = self.path.lstat()
+                if (found.st_dev, found.st_ino) == self._inode:
+                    location.remove(self.path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        try:
+            await self._client(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client left, or was silent, or the loop ends: it hears no more from us either way
+        finally:
+            self._clients -= 1
+            writer.transport.abort()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        uid = peer(writer.get_extra_info("socket"))[1]
+        if uid not in self._owners:
+            await self._send(writer, refusal(UsageError(f"user {uid} may not order about a job of {os.geteuid()}")))
+            return
+        if self._clients > CLIENTS:
+            await self._send(writer, refusal(UnreachableError(f"{CLIENTS} commands ask about this job already")))
+            return
+        while True:
+            try:
+                async with asyncio.timeout(self._silent_s):
+                    line = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError:
+                await self._send(writer, refusal(UsageError(f"a request is at most {REQUEST_BYTES} bytes long")))
+                return
+            await self._send(writer, await self._answer(line))
+
+    async def _send(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        writer.write(line)
+        async with asyncio.timeout(self._silent_s):
+            await writer.drain()
+
+    async def _answer(self, line: bytes) -> bytes:
+        try:
+            call, args = parse(line, self._uid)
+            value = await self._calls[call](*args)
+        except Exception as error:  # noqa: BLE001 - told to who asked; PrimeMaster goes on
+            return refusal(error)
+        return await asyncio.to_thread(answer, value)  # the status of 10,000 ranks takes 140 ms to write

@@ -1,0 +1,81 @@
+"""Checkpoint service: answers savers which checkpoints are committed, and who decides what a run restores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.master.start import checkpoints
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId, Saves
+from dljob.runtime.controller import shard_service
+from dljob.runtime.controller.master_loop import MasterLoop, until
+
+TURN_S = 300.0
+"""How long (s) one saver may search for the checkpoint to restore before another one searches as well."""
+LATER_S = 1.0
+"""How long (s) a question waits for a master that is still replaying its journal."""
+POLL_S = 10.0
+"""Longest wait (s) of a question; the saver then repeats it."""
+
+
+class CheckpointService:
+    """The checkpoint service of one master.
+
+    The turn to decide is not journaled: when two savers decide, both are told the decision that was journaled first.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[str, RunId], tuple[str, float]] = {}
+        self._waits: shard_service.Waits = {}
+
+    async def answer(self, shell: MasterLoop, question: Mapping[str, Any], node: str) -> dict[str, Any]:
+        """Answer a saver's question, after what it tells is in the journal.
+
+        {gone}: the job is over, and nothing is committed any more. {later}: the journal is still being replayed.
+        """
+        await until(shell.changed, lambda: shell.recovered or shell.aborted or shell.final is not None, LATER_S)
+        if shell.aborted or shell.final is not None:
+            return {"gone": True}
+        return await self._answer(shell, question, node) if shell.recovered else {"later": True}
+
+    async def _answer(self, shell: MasterLoop, question: Mapping[str, Any], node: str) -> dict[str, Any]:
+        world = str(question["world"])
+        if question["what"] == "commit":
+            mark = CheckpointId.of(question["mark"])
+            if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
+                await shell.offer(ev.CheckpointCommitted(world, mark))
+            return {"why": checkpoints.refused(shell.state, world, mark)}
+        if question["what"] == "shards":
+            return await shard_service.answer(shell, question, self._waits)
+        life = RunId(**question["life"])
+        if question["what"] == "turn":
+            return await self._turn(shell, world, life, node)
+        chosen = question["chosen"] and CheckpointId.of(question["chosen"])
+        damaged = tuple(str(text) for text in question.get("damaged", ()))
+        await shell.offer(ev.CheckpointDecided(world, life, chosen, damaged=damaged))
+        self._turns.pop((world, life), None)
+        return _decided(shell, world, life)
+
+    async def _turn(self, shell: MasterLoop, world: str, life: RunId, node: str) -> dict[str, Any]:
+        def known() -> bool:
+            return bool(_decided(shell, world, life)["known"])
+
+        whose, ends = self._turns.get((world, life), ("", 0.0))
+        if not known() and whose not in ("", node) and time.monotonic() < ends:
+            await until(shell.changed, known, POLL_S)
+            return {**_decided(shell, world, life), "yours": False} if known() else {"again": True}
+        said = _decided(shell, world, life)
+        if not said["known"]:
+            self._turns[world, life] = node, time.monotonic() + TURN_S
+        return {**said, "yours": not said["known"]}
+
+
+def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:
+    """Return the checkpoint that a run restores, whether that is known, and why it never will be."""
+    made = shell.state.saves.get(world, Saves()).decision(life)
+    if made is None:
+        why = checkpoints.superseded(shell.state, world, life)
+        return {"known": bool(why), "chosen": None, "why": why}
+    return {"known": True, "chosen": made.chosen and made.chosen.json(), "why": ""}

@@ -1,0 +1,48 @@
+"""Entries of PrimeMaster's log for the decisions of a batch of events. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.master.state import actions as ac
+from dljob.master.state.events import Event
+from dljob.master.state.state import Step
+
+MOST_REASONS = 20
+"""Largest number of reasons logged of one batch; the rest is counted: the timeline has all of 1,000 deaths at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step of the core: the event, the actions that it led to, and why."""
+
+    event: str
+    actions: tuple[str, ...]
+    """Names of the actions in order, without notes, which are text for the timeline."""
+    reason: str
+
+
+def decided(event: Event, step: Step) -> Decision | None:
+    """Return the decision of a step; None for a step without an action or a reason."""
+    actions = tuple(type(action).__name__ for action in step.actions if not isinstance(action, ac.Note))
+    return Decision(type(event).__name__, actions, step.reason) if actions or step.reason else None
+
+
+def entries(decisions: Sequence[Decision]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (message, fields) of the log entries of a batch.
+
+    A step with a reason has an entry of its own, up to `MOST_REASONS`. Steps without one are counted by their event,
+    and so are the actions: {"event": "HostReady", "steps": 64, "actions": {"StartRanks": 64}}.
+    """
+    reasoned = [one for one in decisions if one.reason]
+    for one in reasoned[:MOST_REASONS]:
+        yield one.reason, {"event": one.event, "actions": dict(Counter(one.actions))}
+    steps, actions = Counter[str](), dict[str, Counter[str]]()
+    for one in [*(one for one in decisions if not one.reason), *reasoned[MOST_REASONS:]]:
+        steps[one.event] += 1
+        actions.setdefault(one.event, Counter()).update(one.actions)
+    for event, count in steps.items():
+        yield "", {"event": event, "steps": count, "actions": dict(actions[event])}

@@ -1,0 +1,93 @@
+"""Inquiry after a host that vanished without a report: asks its node for the exit status and for other evidence.
+
+The exit status is asked for at once, as the restart's level may depend on it. All other evidence (kernel log, memory
+counters) is collected while the restart is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from dljob.errors import DLJobError
+from dljob.master.state import events as ev
+from dljob.master.state.views import Clue, HostId, Outcome
+from dljob.runtime.backend.interface import ActorRef, Backend
+from dljob.runtime.node import log_tails
+from dljob.runtime.process import evidence, process_end
+from dljob.tasks import TaskOwner, nobody_waits
+
+log = logging.getLogger(__package__)
+
+AFTER_S = 0.5
+"""Pause (s) before the inquiry: the restart goes first, and the kernel's log may be a moment late."""
+WITHIN_S = 10.0
+END_S = 0.25
+"""How long (s) the report of a death waits for the exit status: an agent answers in 5 ms."""
+
+
+class Inquiry:
+    """Inquiries under way; `agents` is the name prefix of the node agents."""
+
+    def __init__(self, backend: Backend, offer: Callable[..., Awaitable[None]], agents: str, owner: TaskOwner) -> None:
+        self._backend = backend
+        self._offer = offer
+        self._agents = agents
+        self._owner = owner
+        self._known: dict[str, ActorRef] = {}
+        """Node -> its agent."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ended(self, node: str, pid: int, vanished: Outcome) -> Outcome:
+        """Return the outcome of a vanished host, with the exit status of its process where the node agent knows it."""
+        try:
+            async with asyncio.timeout(END_S):
+                agent = self._known.get(node) or await self._backend.lookup(f"{self._agents}{node[:8]}")
+                if agent is None:
+                    return vanished
+                self._known[node] = agent
+                found = await self._backend.call(agent, "end_of", pid)
+        except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
+            self._known.pop(node, None)
+            log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
+            return vanished
+        return vanished if found is None else process_end.with_status(vanished, *found)
+
+    def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
+        """Start an inquiry: `_told` asks another host on the node, else its agent, else a task there."""
+        task = self._owner.repeat("evidence inquiry", lambda: self._ask(who, node, pid, beside), nobody_waits)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Cancel all inquiries."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _ask(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
+        await asyncio.sleep(AFTER_S)
+        clues: tuple[Clue, ...] = ()
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                clues = await self._told(node, pid, beside)
+        except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
+            log.warning("no evidence about the end of %s (pid %d, node %s): %r", who, pid, node[:8], error)
+        if clues:
+            await self._offer(ev.CauseLearned(str(who), clues))
+
+    async def _told(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
+        """Return the clues of the first process on the node that answers.
+
+        Another host is asked first: in a container the memory cgroup only counts its OOM kills, so only a process that
+        read the counter before the death can tell that it has grown.
+        """
+        if beside is not None:
+            with suppress(DLJobError):  # it may have died with its neighbour
+                return await self._backend.call(beside, "clues", pid)
+        agent = await self._backend.lookup(f"{self._agents}{node[:8]}")
+        if agent is not None:
+            with suppress(DLJobError):
+                return await self._backend.call(agent, "clues", pid)
+        return await log_tails.on_node(node, evidence.of_the_dead, pid) if self._backend.name == "ray" else ()

@@ -1,0 +1,237 @@
+"""Rendezvous of collective groups: tells members who is in a group, whether all have joined, and who is lost.
+
+Nothing of it is journaled. Each member repeats its question with all that a new master must know (the epoch of the
+group that it is in, and its offer), so a master that takes over learns in a moment who has joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.master.start.rosters import Roster, roster
+from dljob.runtime.controller.master_loop import MasterLoop, until
+from dljob.tasks import TaskOwner
+
+POLL_S = 20.0
+"""Longest wait (s) of a question; the member then repeats it."""
+SHARE = 10
+"""Pause between two evaluations of the rosters, as a multiple of the time that the last one took: restarts of large
+roles come in thousands of events, each of which would else cost an evaluation."""
+LEAST_S = 0.005
+BUSY_S = 10.0
+"""How long (s) a member's word that it is inside an operation holds: its thread repeats it sooner, or its process is
+gone."""
+GIVEN_UP_S = 10.0
+"""A member that has not asked again so long (s) after an answer has given up: one that still waits asks at once."""
+
+
+@dataclass(slots=True)
+class Coming:
+    """Members that have joined one round of a group. Once all have (`whole`) it changes no more.
+
+    It must not change, because members that ask later have to receive the same first member's offer as the others.
+    """
+
+    offers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """The latest offer of each member, its store's address: a member that tries again opens another store."""
+    asking: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """Number of open questions of each member."""
+    heard: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    """When the last question of each member was answered (monotonic seconds)."""
+    whole: bool = False
+
+    def come(self, who: tuple[str, int], offer: str, wanted: int) -> bool:
+        """Note that a member of a group of `wanted` joins; return whether that is news for the others."""
+        self.asking[who] = self.asking.get(who, 0) + 1
+        if self.whole:
+            return False
+        self._forget(time.monotonic() - GIVEN_UP_S)
+        news = self.offers.get(who) != offer
+        self.offers[who] = offer
+        self.whole = len(self.offers) == wanted
+        return news
+
+    def answered(self, who: tuple[str, int]) -> None:
+        """Note that a question of a member has been answered, or was given up."""
+        self.asking[who] -= 1
+        self.heard[who] = time.monotonic()
+
+    def _forget(self, before: float) -> None:
+        """Drop the members that gave up before a time: their offers are addresses of stores that are closed."""
+        for who in [who for who in self.offers if not self.asking[who] and self.heard[who] < before]:
+            del self.offers[who]
+
+
+class GroupRendezvous:
+    """The rendezvous of all groups of one master."""
+
+    def __init__(self, owner: TaskOwner) -> None:
+        self._owner = owner
+        self._news = asyncio.Condition()
+        self._job = ""
+        """Name of this attempt of the job: members use it to tell one attempt's group from another's."""
+        self._looker: asyncio.Task[None] | None = None
+        self._waiting: dict[str, int] = {}
+        self._rosters: dict[str, Roster | None] = {}
+        self._there: dict[tuple[str, int, int], Coming] = {}
+        """Joined members, by group, epoch and round."""
+        self._busy: dict[tuple[str, str, int, int], float] = {}
+        """When a member last said that it is inside an operation, by group, role, rank and incarnation."""
+
+    async def answer(self, shell: MasterLoop, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a member, at the latest after `POLL_S`.
+
+        Args:
+            shell: the master's loop.
+            question: `group`; `me`: [role, rank, incarnation]; `epoch`, 0 to ask for the present roster; `round`: how
+                often this member has formed the group in this epoch; `offer`: the address at which the others reach
+                it, if any; `met`: whether it has already been told that all have joined; `busy`: whether it is inside
+                an operation.
+
+        Returns:
+            {over}: why the group will never form again. {members, absent, epoch, ended, busy}: the present roster,
+            where its epoch is another one or somebody is absent; `busy` lists absent members whose threads are still
+            inside an operation. {offer}: all have joined, with the offer of the first member. {missing}: nothing new,
+            and the members that have not joined yet.
+        """
+        name = str(question["group"])
+        self._job = f"{shell.setup.info.uid[:8]}.{shell.setup.info.attempt}"
+        self._waiting[name] = self._waiting.get(name, 0) + 1
+        if self._looker is None or self._looker.done():
+            self._looker = self._owner.repeat("group rendezvous", lambda: self._look(shell))
+        try:
+            self._refresh(shell, name)
+            return await self._answer(name, question)
+        finally:
+            self._waiting[name] -= 1
+
+    async def _answer(self, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        role, rank, incarnation = question["me"]
+        epoch = int(question["epoch"])
+
+        def seen() -> Roster | None:
+            return self._rosters[name]
+
+        if (now := seen()) is None:
+            return {"over": f"the job has no group {name}"}
+        # A thread of an earlier incarnation may live on in a host: it must not join in place of its successor.
+        if (role, rank, incarnation) not in now.members:
+            return {"over": f"this process is no member of it: it was {role}/{rank} in incarnation {incarnation}"}
+        if not epoch:
+            await self._until(lambda: (own := seen()) is None or bool(own.over) or not own.absent)
+            return {**_told(seen(), whole=True), "job": self._job}
+        self._at_work((name, role, rank, incarnation), busy=bool(question.get("busy")))
+        there = self._come(name, question, len(now.members))
+        try:
+            return await self._met(seen, there, question)
+        finally:
+            there.answered((role, rank))
+
+    async def _met(
+        self, seen: Callable[[], Roster | None], there: Coming, question: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Wait until all members have joined (unless `met`: this member knows), or until the roster changes."""
+        epoch, met = int(question["epoch"]), bool(question["met"])
+
+        def changed() -> bool:
+            own = seen()
+            return own is None or own.epoch != epoch or bool(own.absent) or bool(own.over)
+
+        await self._until(lambda: changed() or (there.whole and not met))
+        now = seen()
+        if now is None or changed():
+            return {**_told(now, whole=False), "busy": self._still(now)}
+        if there.whole and not met:
+            return {"offer": there.offers[now.members[0][:2]]}
+        return {"missing": [f"{role}/{rank}" for role, rank, _ in now.members if (role, rank) not in there.offers]}
+
+    def _at_work(self, who: tuple[str, str, int, int], *, busy: bool) -> None:
+        if busy:
+            self._busy[who] = time.monotonic()
+        else:
+            self._busy.pop(who, None)
+
+    def _still(self, now: Roster | None) -> list[list[Any]]:
+        """Return the absent members that are inside an operation: a thread may be, though its rank has ended."""
+        if now is None:
+            return []
+        since, gone = time.monotonic() - BUSY_S, dict(now.absent)
+        return [
+            [role, rank]
+            for role, rank, life in now.members
+            if (role, rank) in gone and self._busy.get((now.group, role, rank, life), since) > since
+        ]
+
+    def _come(self, name: str, question: Mapping[str, Any], wanted: int) -> Coming:
+        """Note that a member has joined its round, and drop the rounds of older epochs."""
+        epoch, number = int(question["epoch"]), int(question["round"])
+        # The round before stays: a member that was slow to hear its answer may still ask for it.
+        for key in [key for key in self._there if key[0] == name and key[1:] < (epoch, number - 1)]:
+            del self._there[key]
+        there = self._there.setdefault((name, epoch, number), Coming())
+        role, rank, _ = question["me"]
+        if there.come((role, rank), str(question["offer"]), wanted):
+            self._tell()
+        return there
+
+    # -- looking
+
+    async def _until(self, check: Callable[[], bool]) -> None:
+        await until(self._news, check, POLL_S)
+
+    def _tell(self) -> None:
+        async def tell() -> None:
+            async with self._news:
+                self._news.notify_all()
+
+        self._owner.repeat("news of a group rendezvous", tell)
+
+    def _refresh(self, shell: MasterLoop, name: str) -> bool:
+        """Evaluate the roster of a group; return whether it has changed."""
+        now = roster(shell.state, name)
+        if shell.final is not None and now is not None:
+            now = Roster(name, now.epoch, now.members, now.absent, "the job is over", ended=True)
+        other = name not in self._rosters or self._rosters[name] != now
+        self._rosters[name] = now
+        return other
+
+    async def _look(self, shell: MasterLoop) -> None:
+        """Evaluate the groups that are asked for, whenever the state changes; end when nobody asks any more."""
+        seen: object = None
+        while any(self._waiting.values()):
+            state, final = shell.state, shell.final
+            seen = (state.ranks, state.hosts, state.verdict, final)
+            began = time.monotonic()
+            news = [self._refresh(shell, name) for name, count in self._waiting.items() if count]
+            if any(news):
+                async with self._news:
+                    self._news.notify_all()
+            await asyncio.sleep(max(LEAST_S, SHARE * (time.monotonic() - began)))
+
+            # Parts of the state are immutable and shared between versions, so identity tells whether one changed.
+
+            def other(before: Any = seen) -> bool:
+                now = shell.state
+                return any(
+                    one is not two
+                    for one, two in zip(before, (now.ranks, now.hosts, now.verdict, shell.final), strict=True)
+                )
+
+            await until(shell.changed, other, POLL_S)
+
+
+def _told(own: Roster | None, *, whole: bool) -> dict[str, Any]:
+    """Return a roster as plain data. With `whole` a group that ended is told as {over}, else as a loss of members."""
+    if own is None or (own.over and whole):
+        return {"over": own.over if own else "the job has no such group"}
+    return {
+        "epoch": own.epoch,
+        "members": [list(one) for one in own.members],
+        "absent": [[role, rank, why] for (role, rank), why in own.absent],
+        "ended": own.ended,
+        "why": own.over,
+    }

@@ -1,0 +1,258 @@
+"""Hang watch: measures the pace of each rank's steps, has nodes inspect silent ranks, and reports hangs to the core.
+
+The judgement itself is pure (`dljob.master.state.hang`): a silence only makes suspect, and two inspections of the
+process decide (docs/adr/0024-hang-detection.md). Time is measured by the watch's own clock, which stands still while
+the event loop is late, as in `node_watch`. Steps are not journaled: a restarted PrimeMaster measures anew, and until
+it has a pace it convicts only by proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from dljob.master.state import events as ev
+from dljob.master.state import hang
+from dljob.master.state.hang import HangFinding, Looks, Pace, ProcessSample
+from dljob.master.state.state import JobState, RankPhase
+from dljob.master.state.views import Reason
+from dljob.master.status import Progress
+from dljob.runtime.backend.interface import Backend
+from dljob.runtime.controller.stack_collector import Agents, looked, text
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.node.stacks import ProcessStack
+from dljob.tasks import TaskOwner
+
+TICK_S, MOST_S = 0.1, 0.5
+"""How often (s) steps are evaluated, and by how much the watch's clock advances at most per turn."""
+PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
+"""Pause (s) between the two inspections of a process: the short one shows whether it is stopped, the long one whether
+it uses a CPU and where it waits."""
+SLOW_EVERY_S = 2.0
+QUIET_EVERY_S = 15.0
+"""How often (s) ranks without a measured pace are inspected: a stopped process is proof without one."""
+SHOWN = 64
+"""Largest number of ranks whose stacks are written to the file of a hang, the culprit's first."""
+
+UNSEEN = Looks(ProcessSample(), ProcessSample(), 1.0)
+"""Inspections of a rank whose node did not answer."""
+
+Key = tuple[str, int]
+Offer = Callable[..., Awaitable[None]]
+
+
+class HangWatch:
+    """Watches the ranks of one job; `run` returns only where `hang.action` is Ignore."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        backend: Backend,
+        offer: Offer,
+        state: Callable[[], JobState],
+        progress: Progress,
+        *,
+        owner: TaskOwner,
+    ) -> None:
+        self._folder = setup.folder
+        self._backend = backend
+        self._offer = offer
+        self._owner = owner
+        self._state = state
+        self._progress = progress
+        """Last step of each rank; each report replaces the tuple, so identity tells a new report of the same step."""
+        self._clock = 0.0
+        self._last = 0.0
+        self._slow_at = self._quiet_at = 0.0
+        self._paces: dict[str, dict[int, Pace]] = {}
+        self._told: dict[Key, object] = {}
+        """The report of each rank that was evaluated last."""
+        self._next: dict[Key, float] = {}
+        """When a silent rank is inspected again, by the watch's clock."""
+        self._found: dict[Key, tuple[int, float]] = {}
+        """(incarnation, time of the last step) of ranks reported to the core: not reported again before they step."""
+        self._slow: dict[str, frozenset[int]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._agents: Agents = {}
+
+    async def run(self) -> None:
+        """Watch until the job ends."""
+        if self._state().job.fault_tolerance.hang.action == "Ignore":
+            return
+        loop = asyncio.get_running_loop()
+        self._last = loop.time()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                await self.turn(loop.time())
+        finally:
+            for task in self._looking.values():
+                task.cancel()
+
+    async def turn(self, now: float) -> None:
+        """Advance the clock, take in new steps and start inquiries; `now` is the event loop's time (s)."""
+        self._clock += min(now - self._last, MOST_S)
+        self._last = now
+        state = self._state()
+        if state.verdict is not None or state.running_at is None:
+            return
+        self._hear(state)
+        # 1. Ranks with a pace whose silence exceeds it.
+        for role, paces in self._paces.items():
+            late = hang.silent(paces, self._clock)
+            if any(self._is_due((role, rank)) for rank in self._of(state, role, late)):
+                self._inquire(role, self._look_at(role))
+        # 2. Ranks without a pace: stopped processes only.
+        if self._clock - self._quiet_at >= QUIET_EVERY_S:
+            self._quiet_at = self._clock
+            for role in state.job.roles:
+                if quiet := self._quiet(state, role):
+                    self._inquire(role, self._look_for_proof(role, quiet))
+        # 3. Ranks that step, but slower than their role.
+        if self._clock - self._slow_at >= SLOW_EVERY_S:
+            self._slow_at = self._clock
+            await self._seek_stragglers(state)
+
+    def _hear(self, state: JobState) -> None:
+        """Update the paces with the steps reported since the last turn."""
+        for key, told in self._progress.items():
+            if told is self._told.get(key) or key not in state.ranks:
+                continue
+            self._told[key] = told
+            self._next.pop(key, None)
+            role, rank = key
+            paces = self._paces.setdefault(role, {})
+            paces[rank] = hang.paced(paces.get(rank), state.ranks[key].incarnation, told[0], self._clock)
+
+    def _of(self, state: JobState, role: str, among: Iterable[int] | None = None) -> dict[int, Pace]:
+        """Return the paces of a role's ranks (of `among` only) that are ready in the incarnation that was measured."""
+        paces = self._paces.get(role, {})
+        chosen = paces if among is None else {rank: paces[rank] for rank in among}
+        return {
+            rank: pace
+            for rank, pace in chosen.items()
+            if (own := state.ranks[role, rank]).phase is RankPhase.READY and own.incarnation == pace.incarnation
+        }
+
+    def _is_due(self, key: Key) -> bool:
+        return self._clock >= self._next.get(key, 0.0)
+
+    # -- a role of which somebody is silent
+
+    def _inquire(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start an inquiry about a role, unless one is under way."""
+        if role in self._looking:
+            work.close()
+            return
+
+        def failed(_: Exception) -> None:
+            """Put off the next inquiry: an inquiry that fails would else be repeated at each tick."""
+            ranks = self._paces.get(role, ())
+            self._next.update({(role, rank): self._clock + SLOW_EVERY_S for rank in ranks})
+
+        task = self._looking[role] = self._owner.start("hang inquiry", work, failed)
+        task.add_done_callback(lambda _: self._looking.pop(role, None))
+
+    def _quiet(self, state: JobState, role: str) -> tuple[int, ...]:
+        """Return the ready ranks with too few steps heard by this master to judge a silence."""
+        paces = self._of(state, role)
+        return tuple(r for r in self._ready(state, role) if r not in paces or not paces[r].measured)
+
+    async def _look_for_proof(self, role: str, ranks: tuple[int, ...]) -> None:
+        state = self._state()
+        before = {rank: state.ranks[role, rank].incarnation for rank in ranks}
+        await self._judge(role, before, await self._twice(role, ranks, stacks=False))
+
+    async def _look_at(self, role: str) -> None:
+        state = self._state()
+        policy = state.job.fault_tolerance.hang
+        world = state.job.roles[role].world
+        paces = self._of(state, role)
+        silent = hang.silent(paces, self._clock)
+        measured = {rank for rank, pace in paces.items() if pace.measured}
+        together = world and measured == set(silent)
+        asked = self._ready(state, role) if together else silent
+        stacks = hang.wants_stacks({rank: paces[rank] for rank in silent}, self._clock, policy)
+        before = {rank: state.ranks[role, rank].incarnation for rank in asked}
+        looks = await self._twice(role, asked, stacks=stacks)
+        paces = self._of(self._state(), role)
+        for rank in silent:
+            if rank in paces:
+                self._next[role, rank] = paces[rank].at + hang.look_again_at(self._clock - paces[rank].at)
+        # A node that is too busy to look may be the one that all others wait for.
+        await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks)
+
+    async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, Looks]) -> None:
+        """Tell the core of those who hang. `before`: rank -> the incarnation that was looked at."""
+        state = self._state()
+        paces, policy = self._of(state, role), state.job.fault_tolerance.hang
+        still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
+        for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
+            await self._convict(state, role, verdict, still)
+
+    def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
+        ranks = range(state.job.roles[role].plan.replicas)
+        return tuple(rank for rank in ranks if state.ranks[role, rank].phase is RankPhase.READY)
+
+    async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Looks]:
+        """Inspect each rank twice; return the ranks whose node answered both times."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = await self._ask(role, ranks, stacks=stacks)
+        await asyncio.sleep(LONG_PAUSE_S if stacks else PAUSE_S)
+        between = loop.time() - began
+        second = await self._ask(role, first, stacks=stacks)
+        return {rank: Looks(first[rank].look, seen.look, between) for rank, seen in second.items()}
+
+    async def _convict(self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, Looks]) -> None:
+        rank = verdict.rank if verdict.rank is not None else min(looks)
+        incarnation = state.ranks[role, rank].incarnation
+        pace = self._paces.get(role, {}).get(rank)
+        mark = (incarnation, pace.at if pace is not None else 0.0)
+        if self._found.get((role, rank)) == mark:
+            return
+        # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is convicted.
+        path, seen = await self._write_down(role, rank, incarnation, verdict.why)
+        woke = bool(looks[rank].stopped) and seen is not None and not seen.look.stopped
+        if woke or self._paces.get(role, {}).get(rank) is not pace:
+            return  # it runs again: a debugger, or the migration of a virtual machine, has resumed it meanwhile
+        self._found[role, rank] = mark
+        whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
+        kind = Reason.HANG.value
+        await self._offer(ev.HangFound(role, rank, incarnation, kind, verdict.why, path, whole, round(silent, 3)))
+
+    async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> tuple[str, ProcessStack | None]:
+        """Write the stacks of a role's ranks to a file in the job's folder.
+
+        Returns:
+            The path of the file, empty when it could not be written; and the sample of `rank`, None when its node did
+            not answer.
+        """
+        ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
+        found = await self._ask(role, ranks[:SHOWN], stacks=True)
+        parts = [f"{role}/{rank}: {why}\n"]
+        parts += [f"\n== {role}/{other}\n{text(found.get(other))}" for other in ranks[:SHOWN]]
+        parts += [f"\n{len(ranks) - SHOWN} more ranks are not shown\n"] if len(ranks) > SHOWN else []
+        path = self._folder / "stacks" / f"{role}-{rank}-{incarnation}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(path.write_text, "".join(parts))
+            return str(path), found.get(rank)
+        return "", found.get(rank)
+
+    async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, ProcessStack]:
+        return await looked(self._backend, self._state(), role, ranks, stacks=stacks, agents=self._agents)
+
+    # -- ranks that are slow
+
+    async def _seek_stragglers(self, state: JobState) -> None:
+        for role in self._paces:
+            paces = self._of(state, role)
+            before = self._slow.get(role, frozenset())
+            slow = hang.stragglers(paces, before)
+            self._slow[role] = frozenset(slow)
+            for rank in slow.keys() - before:
+                why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
+                await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))

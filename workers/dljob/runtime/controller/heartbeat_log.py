@@ -1,0 +1,175 @@
+"""Log of heartbeats: when each host was last heard, and the steps of its ranks.
+
+Heartbeats are not journaled: there are too many. The parts that the core needs, for the ledger and for the way back to
+a step, are copied into the events that are journaled (`HeartbeatLog.told`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from dljob.master.state import events as ev
+from dljob.master.state.state import JobState, RankPhase
+from dljob.master.state.views import Outcome
+from dljob.master.status import rfc3339
+from dljob.runtime.process.messages import Heartbeat
+
+ROOM = 1000
+RECENT = 9
+"""Number of recent intervals between steps whose median is shown."""
+
+
+class StepRate:
+    """Step rate of the first driver role: the time of its latest step, and the usual seconds per step."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._top = 0
+        self._top_at = 0.0
+        self._gaps: deque[float] = deque(maxlen=RECENT)
+
+    def told(self, step: int, before: int | None, now: float) -> None:
+        """Take a rank's step; `before` is its step before, None for its first; `now` in unix seconds."""
+        if step == before:
+            return
+        if self._at is None or (before is not None and step < before):  # a later life goes on from a checkpoint
+            self._top, self._top_at = step, now
+        elif step > self._top:
+            self._gaps.append((now - self._top_at) / (step - self._top))
+            self._top, self._top_at = step, now
+        self._at = now
+
+    def shown(self) -> dict[str, Any]:
+        """Return the fields for a status: `stepTime` (RFC 3339), and `secondsPerStep` once one is known."""
+        if self._at is None:
+            return {}
+        usual = {"secondsPerStep": round(median(self._gaps), 6)} if self._gaps else {}
+        return {"stepTime": rfc3339(self._at), **usual}
+
+
+class HeartbeatLog:
+    """The heartbeats that one master heard. A later master begins without them; live hosts send all of it again."""
+
+    def __init__(self) -> None:
+        self.progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]] = {}
+        """Last step and metrics of each rank that reported one."""
+        self._highest: dict[tuple[str, int], int] = {}
+        self._furthest: dict[str, int] = {}
+        """Role -> highest step that any of its ranks reported."""
+        self._advanced: float | None = None
+        """When some role last reported a higher step than ever before (unix seconds)."""
+        self._heard: dict[str, float] = {}
+        """Actor -> time of its last heartbeat; ended actors stay until there are more than `_room` entries."""
+        self._room = ROOM
+        self.rate = StepRate()
+
+    def heard(self, state: JobState, beacon: Heartbeat, now: float) -> Iterator[ev.Event]:
+        """Take a heartbeat; yield the events that the core has to know of.
+
+        These are few: the first step of an incarnation, and the step that the rank had reached before its restart.
+        """
+        if not beacon.silent_s:  # else the node agent speaks for a host that itself is silent
+            self._heard[beacon.actor] = now
+        if len(self._heard) > self._room:
+            self._forget(state)
+        for rank, (incarnation, step, metrics) in beacon.steps.items():
+            key = beacon.role, rank
+            if beacon.role == state.job.drivers[0]:
+                self.rate.told(step, self.progress[key][0] if key in self.progress else None, now)
+            self._step(key, step, metrics, now)
+            own = state.ranks.get(key)
+            if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
+                continue
+            if step >= own.goal or not own.stepped:
+                yield ev.Stepped(beacon.role, rank, incarnation, step)
+
+    def _forget(self, state: JobState) -> None:
+        """Forget all actors but the present hosts: others were ended, or are spares, which are heard again soon.
+
+        The limit then doubles with the number of hosts, so that this walk over all of them stays rare.
+        """
+        hosts = {own.actor for own in state.hosts.values()}
+        self._heard = {actor: at for actor, at in self._heard.items() if actor in hosts}
+        self._room = 2 * len(self._heard) + ROOM
+
+    def recall(self, earlier: HeartbeatLog) -> None:
+        """Merge the steps found in the journal; heartbeats that arrived during the replay are newer and win."""
+        for key, told in earlier.progress.items():
+            self.progress.setdefault(key, told)
+            self._highest[key] = max(earlier._highest[key], self._highest.get(key, 0))
+        for role, step in earlier._furthest.items():
+            self._furthest[role] = max(step, self._furthest.get(role, step))
+        self._advanced = earlier._advanced if self._advanced is None else self._advanced
+
+    def ended(self, event: ev.Event, now: float) -> None:
+        """Take the last step from a rank's end: it may have ended before the next heartbeat."""
+        if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
+            self._step((event.role, event.rank), event.outcome.step, dict(event.outcome.metrics), now)
+
+    def _step(self, key: tuple[str, int], step: int, metrics: Mapping[str, float], now: float) -> None:
+        self.progress[key] = step, metrics
+        self._highest[key] = max(step, self._highest.get(key, step))
+        self._reach(key[0], step, now)
+
+    def _reach(self, role: str, step: int, now: float) -> None:
+        if step > self._furthest.get(role, -1):
+            self._furthest[role], self._advanced = step, now
+
+    def told(self, now: float, state: JobState, event: ev.Event) -> ev.Event:
+        """Return an event with the fields filled in that only heartbeats tell; others are returned as they are."""
+        match event:
+            case ev.HostLost():
+                host = state.hosts.get(event.host)
+                actor = host.actor if host is not None and host.life == event.life else ""
+                outcome = dataclasses.replace(event.outcome, advanced=self._advanced)
+                return dataclasses.replace(event, outcome=outcome, seen=self._heard.pop(actor, None))
+            case ev.RankEnded() if not event.outcome.ok:
+                return dataclasses.replace(event, outcome=self._sound(event, now))
+            case ev.RankEnded():
+                return dataclasses.replace(event, outcome=_finite(event.outcome))
+            case ev.RankReady() if event.incarnation > 1:
+                return dataclasses.replace(event, goal=self._highest.get((event.role, event.rank)))
+            case ev.CheckpointDecided():
+                return dataclasses.replace(event, reached=self._reached(event.world))
+            case ev.NodesSeen():
+                return dataclasses.replace(event, silent=self._silent(state, {node.id for node in event.nodes}))
+            case _:
+                return event
+
+    def _sound(self, event: ev.RankEnded, now: float) -> Outcome:
+        """Return the outcome of a failed rank with the time of the job's last progress, its own last step included."""
+        if event.outcome.step is not None:
+            self._reach(event.role, event.outcome.step, now)
+        return dataclasses.replace(_finite(event.outcome), advanced=self._advanced)
+
+    def _reached(self, world: str) -> int | None:
+        """Return the highest step of a world, None if unknown.
+
+        The world of a single Actor rank (`role/rank`) is a look-up, not a scan: ten thousand of them may ask at once.
+        """
+        role, _, rank = world.partition("/")
+        if rank.isdecimal():
+            return self._highest.get((role, int(rank)))
+        return max((step for (name, _), step in self._highest.items() if name == role), default=None)
+
+    def _silent(self, state: JobState, nodes: set[str]) -> tuple[tuple[str, float], ...]:
+        """Return (node, time of its last heartbeat) for the nodes that are gone."""
+        if all(node.id in nodes for node in state.nodes):
+            return ()
+        last: dict[str, float] = {}
+        for own in state.hosts.values():
+            at = self._heard.get(own.actor)
+            if at is not None and own.node and own.node not in nodes:
+                last[own.node] = max(at, last.get(own.node, at))
+        return tuple(sorted(last.items()))
+
+
+def _finite(outcome: Outcome) -> Outcome:
+    """Return an outcome without metrics that are not finite: JSON has no NaN, and a NaN loss must not end the job."""
+    sound = tuple((name, value) for name, value in outcome.metrics if math.isfinite(value))
+    return outcome if len(sound) == len(outcome.metrics) else dataclasses.replace(outcome, metrics=sound)

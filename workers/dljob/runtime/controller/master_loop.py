@@ -1,0 +1,493 @@
+"""PrimeMaster's main loop: takes events, folds them with the pure core, journals them, then executes the actions.
+
+The loop decides nothing: `dljob.master.transition` does. Each batch of events is in the journal before an action of it
+is performed; while one batch is being synced the next one gathers. After a crash a new master of the same job claims
+the next epoch, replays the journal and goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.errors import DLJobError
+from dljob.master import status as snapshots
+from dljob.master.persistence.codec import event_record, snapshot_records
+from dljob.master.placement.reissue import kills, live_hosts, ready_spares, reissue
+from dljob.master.state import actions as ac
+from dljob.master.state import events as ev
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import JobState, Phase
+from dljob.master.transition import next_wake, transition
+from dljob.runtime.backend.interface import Backend
+from dljob.runtime.controller.decisions import Decision, decided, entries
+from dljob.runtime.controller.executor import Executor
+from dljob.runtime.controller.group_watch import GroupWatch
+from dljob.runtime.controller.hang_watch import HangWatch
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.node_change_filter import NodeChangeFilter
+from dljob.runtime.controller.node_watch import NodeWatch
+from dljob.runtime.controller.rebuild import change_record, rebuild
+from dljob.runtime.controller.relauncher import Relaunching
+from dljob.runtime.controller.worker_hosts import SpareId
+from dljob.runtime.journal.cut_short import cut_short
+from dljob.runtime.journal.job_record import sign_off
+from dljob.runtime.journal.journal import FencedError, Journal, Replay
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.journal.stores import JournalStore
+from dljob.runtime.journal.timeline import Timeline
+from dljob.runtime.process.clock import JobClock
+from dljob.runtime.process.messages import BeaconReply, Heartbeat
+from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
+from dljob.telemetry import reasons
+from dljob.telemetry.records import Record
+
+log = logging.getLogger(__package__)
+
+# Folding a batch blocks the event loop: 1,000 deaths at once are spread over four turns, with heartbeats between them.
+BATCH, SNAPSHOT_EVERY = 250, 2000
+BATCHES = 8
+"""Lower bound of a batch in large jobs: a wave of one event per rank takes at most this many batches, because the
+record of a batch's changes costs a walk over all ranks."""
+ASIDE_RANKS = 2000
+"""Number of ranks from which a thread folds and encodes the batches: one event may touch all ranks, which takes seconds
+at 80,000 ranks. The event loop answers heartbeats meanwhile."""
+# The count of one master stays below this, so that versions keep growing when the next epoch begins its own count at 0.
+VERSIONS_PER_EPOCH = 10**9
+ATTACHED_AT_ONCE = 200
+PROGRESS_S, STATUS_EVERY_S = 0.25, 1.0
+
+
+class MasterOverError(DLJobError):
+    """Raised to whoever offers an event to a master that has ended by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The result of folding a batch of events: the next state, the actions, and the records of both."""
+
+    state: JobState
+    actions: tuple[ac.Action, ...]
+    records: tuple[Record, ...]
+    """Journal records of the batch: one per event, then one with the change of the state."""
+    decisions: tuple[Decision, ...] = ()
+    """Entries of the batch for PrimeMaster's log."""
+
+
+def fold(state: JobState, events: Iterable[ev.Event], at: float) -> Folded:
+    """Fold a batch of events that share one time (`at`, unix seconds) into the state."""
+    after, actions, records, decisions = state, list[ac.Action](), list[Record](), list[Decision]()
+    for event in events:
+        step = transition(after, event, at)
+        after = step.state
+        if (decision := decided(event, step)) is not None:
+            decisions.append(decision)
+        actions.extend(step.actions)
+        records.append(event_record(event, at))
+    # Other versions of dljob read this record instead of folding the events, which they might decide otherwise.
+    records.append(change_record(state, after, actions, at))
+    return Folded(after, tuple(actions), tuple(records), tuple(decisions))
+
+
+class MasterLoop:
+    """The loop of one PrimeMaster. `run` returns when the job is over and nothing of it is left."""
+
+    def __init__(self, setup: Setup, backend: Backend, store: JournalStore) -> None:
+        self.setup = setup
+        self.backend = backend
+        self.journal = Journal(store, setup.core)
+        self.timeline = Timeline(setup.folder)
+        self.state: JobState = setup.initial(0.0)
+        self.recovered = self.aborted = False
+        self.final: dict[str, Any] | None = None
+        self.changed = asyncio.Condition()
+        self.evidence = HeartbeatLog()
+        self.progress = self.evidence.progress
+        self._node, self._alert_until = backend.here(), 0.0
+        self._sightings = NodeChangeFilter()
+        self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._unanswered: set[asyncio.Future[None]] = set()
+        self._over, self._ended_by = False, ""
+        """Whether the loop has ended, so that events are refused; the error that ended it, empty at a regular end."""
+        self._trouble: BaseException | None = None
+        self._count, self._clock = 0, JobClock()
+        self._last, self._writing, self._progressed = 0.0, False, False
+        self._dirty, self._look = asyncio.Event(), asyncio.Event()
+        self._end: ac.Finish | None = None
+        self._tidying: asyncio.Task[None] | None = None
+        epoch, widest = (lambda: self.journal.epoch), setup.plan.widest
+        self.tasks = owner = TaskOwner(self._troubled, expected=(MasterOverError,))
+        offer = self.offer
+        self.executor = Executor(setup.info, widest, backend, offer=offer, epoch=epoch, on_loss=self.alert, owner=owner)
+        self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
+        self.executor.sizes = lambda: tuple((role, own.size) for role, own in sorted(self.state.sizes.items()))
+        self.nodes = NodeWatch(
+            setup.info, backend, offer, lambda: self.state, epoch=epoch, heard=self.heard, owner=owner
+        )
+
+    # -- events in
+
+    async def offer(self, *events: ev.Event) -> None:
+        """Hand in events; return once the journal holds them, or once the job is over.
+
+        Raises:
+            MasterOverError: The master ended by an error before the events were journaled.
+        """
+        if self._over and self._ended_by:
+            raise MasterOverError(self._ended_by)
+        if self._over:
+            return
+        events = tuple(self.evidence.told(self._clock.now(), self.state, event) for event in events)
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The last event alone carries the future: the inbox keeps its order, so all are journaled once the last one is.
+        for event in events[:-1]:
+            self._inbox.put_nowait((event, None))
+        self._inbox.put_nowait((events[-1], heard))
+        self._unanswered.add(heard)
+        try:
+            await heard
+        finally:
+            self._unanswered.discard(heard)
+
+    def alert(self, seconds: float = 3.0) -> None:
+        """List the nodes at once, and more often for `seconds`: a lost host may mean a lost node."""
+        self._alert_until = max(self._alert_until, time.monotonic() + seconds)
+        self._look.set()
+
+    def _troubled(self, error: BaseException) -> None:
+        """End the job with an unhandled error of one of this master's tasks."""
+        if self._trouble is None and not isinstance(error, asyncio.CancelledError):
+            self._trouble = error
+            self._inbox.put_nowait((ev.Tick(), None))  # wakes `_turn`, which raises the error before it folds
+
+    def _close(self, ended_by: str) -> None:
+        """Answer all callers of `offer` that still wait: nothing is journaled any more."""
+        if self._over:
+            return
+        self._over, self._ended_by = True, ended_by
+        for heard in [heard for heard in self._unanswered if not heard.done()]:
+            if ended_by:
+                heard.set_exception(MasterOverError(ended_by))
+            else:
+                heard.set_result(None)
+
+    # -- the life of a master
+
+    async def run(self) -> None:
+        """Recover from the journal, run the loop until the core says Finish, and write the final status.
+
+        Raises:
+            FencedError: A later master has claimed the next epoch. Nothing is cleaned up: all is the later one's.
+        """
+        try:
+            await self._recover(await self.journal.open())
+            hangs = HangWatch(self.setup, self.backend, self.offer, lambda: self.state, self.progress, owner=self.tasks)
+            groups = GroupWatch(self.setup, self.backend, self.offer, lambda: self.state)
+            self.tasks.repeat("node list", self._watch_nodes)
+            self.tasks.repeat("status file", self._publish)
+            self.tasks.repeat("node heartbeats", self.nodes.run)
+            self.tasks.repeat("hang watch", hangs.run)
+            self.tasks.repeat("group watch", groups.run)
+            # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
+            while self._end is None:
+                await self._turn()
+            self._close("")
+            await self._finish({})
+        except FencedError:
+            raise
+        except Exception as error:  # whatever stops a master, nothing may be left running
+            log.exception("PrimeMaster of %s ends the job by an exception", self.setup.info.name)
+            self._close(f"PrimeMaster ended: {error}")
+            await self._abort(error)
+        finally:
+            self._close("PrimeMaster was ended")
+            self.nodes.close()
+            self.executor.close()
+            self.tasks.close()
+            try:
+                await self.journal.close()
+            except Exception as error:  # noqa: BLE001 - what was acknowledged is synced already
+                log.warning("the journal could not be closed: %r", error)
+            self.timeline.close()
+
+    async def _recover(self, replay: Replay) -> None:
+        """Rebuild the state from the journal, tell the core of the new epoch, and attach the actors that still live."""
+        known, heard = bool(replay.records), HeartbeatLog()
+        found = await asyncio.to_thread(rebuild, replay, self.setup, self.timeline, heard)
+        self.evidence.recall(heard)
+        self._last, self.state = found.last, found.state
+        # 1. The clock: a machine whose clock is behind the journal's last record must not fold events in the past.
+        self._clock.not_before(self._last)
+        # 2. A state that cannot be taken over starts all ranks again: what ran for it would hold devices and ports.
+        if found.anew:
+            await self.executor.sweep()
+        # 3. The earlier master died between the last event and the final status: only the status is left to write.
+        if known and self.state.phase.final:
+            self._end = ac.Finish(self.state.phase is Phase.SUCCEEDED, "", "")
+            return
+        if not known:
+            now = self._now()
+            self.state = self.setup.initial(now)
+            await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
+        # 4. A snapshot at the start of each epoch: the next replay does not read what this one read.
+        await self._snapshot()
+        log.info("epoch %d begins, after a replay of %d records", replay.epoch, len(replay.records))
+        cause = "PrimeMaster was lost" if known else ""
+        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew)), None))
+        if self.setup.carried is not None and not self.state.carried:
+            self._inbox.put_nowait((self.setup.carried, None))
+        if known:
+            # 5. Nodes before actors: an actor that is gone with its node is then lost with the cause NodeLost.
+            try:
+                self._inbox.put_nowait((ev.NodesSeen(await self.backend.nodes()), None))
+            except Exception as error:  # noqa: BLE001 - the watch over nodes asks again in a moment
+                log.warning("the nodes are not known at the start: %r", error)
+        # 6. The actions of the last journaled batch may not have been performed. Kills are repeated before the new
+        #    turn; the rest after it, from the state that knows of the new epoch and of the nodes.
+        self.executor.execute(kills(self.state))
+        await self._turn()
+        if known:
+            await self._reattach(self.state)
+            self.executor.execute(reissue(self.state, self._now()))
+        self.recovered = True
+        await self._show()
+
+    async def _reattach(self, state: JobState) -> None:
+        for number, (host, seen) in enumerate(live_hosts(state), 1):
+            self.executor.hosts.attach(host, seen.life, seen.actor, node=seen.node, pid=seen.pid)
+            if number % ATTACHED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # heartbeats are answered between them
+        for (role, node, slot), spare in ready_spares(state):
+            self.executor.hosts.attach(SpareId(role, node, slot), spare.life, spare.actor, node=node, pid=spare.pid)
+
+    # -- one turn of the loop
+
+    async def _turn(self) -> None:
+        # 1. Fold on a thread where that would hold up heartbeats.
+        batch = await self._batch()
+        if self._trouble is not None:
+            raise self._trouble
+        now = self._now()
+        events, self._writing = [event for event, _ in batch], True
+        before, aside = self.state, len(self.state.ranks) >= ASIDE_RANKS
+        folded = await asyncio.to_thread(fold, before, events, now) if aside else fold(before, events, now)
+        # 2. The journal before all else: an action without its event would not be known to the next master.
+        await self.journal.commit(folded.records, aside=aside)
+        # 3. Only now does anybody see the new state, and only now are the callers of `offer` answered.
+        self.state, actions = folded.state, folded.actions
+        for event in events:
+            self.evidence.ended(event, now)
+            if isinstance(event, ev.NodesSeen):
+                self._sightings.told(self.state, event.nodes)
+        self._writing = False
+        for _, heard in batch:
+            if heard is not None and not heard.done():
+                heard.set_result(None)
+        # 4. Notes, log, actions, and the end of the job if the core ordered it.
+        self._note(actions, now)
+        for message, fields in entries(folded.decisions):
+            log.info(message, extra={"fields": fields})
+        self.executor.execute(actions)
+        self.nodes.reap(actions)
+        self._end = next((action for action in actions if isinstance(action, ac.Finish)), self._end)
+        if self.state is not before:
+            await self._show()
+        if self.journal.stalled_s:
+            said = f"the volume of the journal was full for {self.journal.stalled_s:.1f} s: {self.journal.store.where}"
+            self._inbox.put_nowait((ev.JournalReported(reasons.JOURNAL_STALLED, said), None))
+            self.journal.stalled_s = 0.0
+        # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
+        if self.journal.since_snapshot >= max(SNAPSHOT_EVERY, len(self.state.ranks) // 2):
+            await self._snapshot()
+
+    async def _batch(self) -> list[tuple[ev.Event, asyncio.Future[None] | None]]:
+        """Return the events that have come in, or a Tick when the core's next timer is due first."""
+        wake = next_wake(self.state)
+        try:
+            async with asyncio.timeout(None if wake is None else max(0.0, wake - self._now())):
+                batch = [await self._inbox.get()]
+        except TimeoutError:
+            return [(ev.Tick(), None)]
+        most = max(BATCH, len(self.state.ranks) // BATCHES)
+        while len(batch) < most and not self._inbox.empty():
+            batch.append(self._inbox.get_nowait())
+        return batch
+
+    def _now(self) -> float:
+        """Return unix seconds that never go back within a job, whatever the machine's clock does."""
+        self._last = max(self._last, self._clock.now())
+        return self._last
+
+    def _shown_at(self) -> float:
+        """Return the time (unix seconds) at which a snapshot is valid.
+
+        While a batch is being written this is the batch's own time: a status shown with a later one would have to
+        contain the batch, which is not durable yet.
+        """
+        return self._last if self._writing else self._now()
+
+    def _note(self, actions: Iterable[object], now: float) -> None:
+        for action in actions:
+            if isinstance(action, ac.Note):
+                self.timeline.add(action, now)
+
+    async def _snapshot(self) -> None:
+        await self.timeline.flush()  # first: a replay from this snapshot does not fold these notes again
+        records = await asyncio.to_thread(snapshot_records, self.state, self._last)
+        await self.journal.snapshot((*records, {"k": "notes", "seq": self.timeline.seq}))
+        if self._tidying is None or self._tidying.done():
+            self._tidying = self.tasks.start("journal archive", self._tidy(), nobody_waits)  # the next one tries again
+
+    async def _tidy(self) -> None:
+        if dropped := await self.journal.forget():
+            await self.offer(ev.JournalReported(reasons.JOURNAL_TRIMMED, f"dropped {dropped}"))
+
+    # -- what is shown
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change, also from one master of the job to the next."""
+        return self.journal.epoch * VERSIONS_PER_EPOCH + self._count
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of now, or the final one once the job is over."""
+        return self.final or self._told(snapshots.status)
+
+    def brief(self) -> dict[str, Any]:
+        """Return the status without ranks and units."""
+        if self.final is not None:
+            return snapshots.brief_of(self.final)
+        return self._told(snapshots.brief)
+
+    def _told(self, snapshot: Callable[[JobState, float, snapshots.Progress], dict[str, Any]]) -> dict[str, Any]:
+        """Return a snapshot for clients, whose phase is not final before the last status is written.
+
+        A client that sees the end may shut down the Ray whose key-value store the last status goes to.
+        """
+        made = snapshot(self._seen(), self._shown_at(), self.progress)
+        return self._with_own(made, self.evidence.rate.shown(), self.version)
+
+    def _with_own(self, made: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log lies."""
+        return {**made, "progress": {**made["progress"], **rate}, "version": version, "masterNode": self._node}
+
+    def _seen(self) -> JobState:
+        over = self.state.phase.final
+        return evolve(self.state, phase=Phase.STOPPING, ended_at=None) if over else self.state
+
+    async def _show(self) -> None:
+        self._count += 1
+        async with self.changed:
+            self.changed.notify_all()
+        await self.timeline.flush()
+        self._dirty.set()
+
+    async def _publish(self) -> None:
+        """Wake the clients' long polls for progress, and write the status file at most once in STATUS_EVERY_S."""
+        filed = 0.0
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            if self._progressed:
+                self._progressed = False
+                self._count += 1
+                async with self.changed:
+                    self.changed.notify_all()
+            if self._end is not None or self.aborted:
+                return  # the last status is on its way, and nothing is written after it
+            if time.monotonic() - filed >= STATUS_EVERY_S:
+                filed = time.monotonic()
+                await self._file_status()
+            else:
+                self._dirty.set()
+            await asyncio.sleep(PROGRESS_S)
+
+    async def _file_status(self) -> None:
+        """Write the status file. A thread builds it (0.15 s at 10,000 ranks), so heartbeats are answered meanwhile."""
+        seen, shown_at, progress = self._seen(), self._shown_at(), dict(self.progress)
+        beside, version = self.evidence.rate.shown(), self.version
+        made = await asyncio.to_thread(snapshots.status, seen, shown_at, progress)
+        # Looked at again: while the thread built this status the final one may have been written, which must stay.
+        if self._end is None and not self.aborted:
+            await self.timeline.status(self._with_own(made, beside, version))
+
+    def heard(self, beacon: Heartbeat) -> BeaconReply:
+        """Take a heartbeat with progress; return the epoch, and whether the sender is known, else it must end."""
+        for event in self.evidence.heard(self.state, beacon, self._clock.now()):
+            self._inbox.put_nowait((event, None))
+        if beacon.steps:
+            self._progressed = True
+            self._dirty.set()
+        self.nodes.spoke(self.executor.hosts.who(beacon.actor))
+        # Before the recovery is complete nobody is unknown: live actors are only attached at its end.
+        return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(beacon.actor))
+
+    # -- nodes
+
+    async def _watch_nodes(self) -> None:
+        """List the nodes again and again, and tell the core of changes that matter to it."""
+        errors = ErrorLog("the list of nodes", log)
+        while True:
+            try:
+                nodes = await self.backend.nodes()
+                if self._sightings.news(self.state, nodes):
+                    await self.offer(ev.NodesSeen(nodes))
+                errors.worked()
+            except Exception as error:  # noqa: BLE001 - Ray's head may be away; the next look is soon
+                errors.failed(error)
+            self._look.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1 if self._amiss() else 1.0):
+                    await self._look.wait()
+
+    def _amiss(self) -> bool:
+        recovering = self.state.phase in (Phase.RECOVERING, Phase.SCHEDULING)
+        return recovering or time.monotonic() < self._alert_until
+
+    # -- the end
+
+    async def _finish(self, override: Mapping[str, Any]) -> None:
+        """Write the final status, remove the job's keys, and wake the clients that wait for the end."""
+        shown = snapshots.status(self.state, self._shown_at(), self.progress)
+        status = {**self._with_own(shown, {}, self.version + 1), **override}
+        await self.timeline.flush()
+        await self.timeline.status(status)
+        await sign_off(self.backend.kv, self.setup, status, self.timeline.after(0))
+        self.final, self._count = status, self._count + 1
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def _abort(self, error: Exception) -> None:
+        """End the job where the master cannot go on: its journal cannot be written or read, or a bug broke it."""
+        self.aborted, left = True, None
+        self.nodes.close()
+        try:
+            await self.executor.clear()
+        except Exception as again:  # noqa: BLE001 - of one trouble or two, the job ends now
+            left = again
+        note, shown = cut_short(self.state.verdict, error, left)
+        self.timeline.add(note, self._now())
+        await self._finish(shown)
+
+
+async def until(condition: asyncio.Condition, check: Callable[[], bool], seconds: float | None) -> bool:
+    """Wait until `check` holds, evaluating it whenever the condition is notified.
+
+    Args:
+        condition: notified by whoever changes what `check` reads.
+        check: without arguments.
+        seconds: the longest wait; None for no limit.
+
+    Returns:
+        Whether the check holds at the end.
+    """
+    async with condition:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await condition.wait_for(check)
+        return check()

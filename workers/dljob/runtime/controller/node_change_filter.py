@@ -1,0 +1,68 @@
+"""Filter of node lists: only a change that can affect a decision reaches PrimeMaster, as every event is journaled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dljob.master.placement import elastic
+from dljob.master.state.state import JobState, Phase
+from dljob.master.state.views import NodeView
+
+ROOM_LOOKS = 5
+"""Number of consecutive node lists, a second apart, with free capacity before a role grows into it: on a shared Ray
+other jobs come and go all the time."""
+REST = 20
+"""Pause after a capacity check, as a multiple of the time that it took: with thousands of units it blocks the event
+loop for a good part of a second."""
+
+
+class NodeChangeFilter:
+    """Remembers the nodes that PrimeMaster last heard of, and decides whether a new list is news.
+
+    While a unit is to be placed every change is news. Otherwise free capacity matters only to roles that are to have
+    more ranks: capacity that lasts for `ROOM_LOOKS` lists is news, and so is less than a role is about to take.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._told: object = None
+        self._lasts = 0
+        self._clock = clock
+        self._rests_until = 0.0
+
+    def news(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
+        """Return whether PrimeMaster has to hear of these nodes; if so, count them as told."""
+        settled = _settled(state)
+        change = self._room(state, nodes) if settled else 0
+        self._lasts = self._lasts if settled else 0
+        if _view(nodes, settled=settled) == self._told and change >= 0 and self._lasts < ROOM_LOOKS:
+            return False
+        self.told(state, nodes)
+        return True
+
+    def told(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
+        """Note that PrimeMaster heard of these nodes, from any source.
+
+        Other parts list nodes as well; without this an older list that arrives later would pass for no change.
+        """
+        self._told, self._lasts = _view(nodes, settled=_settled(state)), 0
+
+    def _room(self, state: JobState, nodes: tuple[NodeView, ...]) -> int:
+        """Return how capacity changed for roles that are to grow: > 0 more, < 0 less, 0 no change or still resting."""
+        began = self._clock()
+        if began < self._rests_until:
+            return 0
+        change = elastic.room(state, nodes)
+        took = self._clock() - began
+        self._rests_until = began + took * REST
+        self._lasts = self._lasts + 1 if change > 0 else 0
+        return change
+
+
+def _settled(state: JobState) -> bool:
+    # While ranks save before a resize (`save_by`) units are about to be placed, as in any phase but Running.
+    return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
+
+
+def _view(nodes: tuple[NodeView, ...], *, settled: bool) -> object:
+    return tuple((n.id, n.total, n.labels, n.leaving, () if settled else n.free) for n in nodes)

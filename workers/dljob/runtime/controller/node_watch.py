@@ -1,0 +1,285 @@
+"""Watch over nodes: keeps an agent on each node, polls its heartbeat, and reports silent nodes to the core.
+
+Silence is measured by a clock of the watch's own, which advances by half a second at most per turn, and so stands still
+while the event loop is late: a master that was starved, stopped or suspended would else take all nodes for frozen.
+docs/adr/0021-fencing-silent-nodes.md has the reasons, 0030 those of one heartbeat per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from dljob.errors import DLJobError
+from dljob.master.state import events as ev
+from dljob.master.state.actions import StartRanks
+from dljob.master.state.silence import frozen
+from dljob.master.state.state import HostPhase, JobState
+from dljob.master.state.views import Clue, HostId
+from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.controller.worker_hosts import SpareId
+from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, Pulse, saver_name
+from dljob.spec.capabilities import Capability
+from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
+from dljob.telemetry.evidence import Source
+
+log = logging.getLogger(__package__)
+
+AGENT_CLASS = "dljob.runtime.node.node_agent.NodeAgent"
+TICK_S = 0.25
+"""How often (s) silence is judged. The watch's clock advances by at most twice this per turn."""
+BEATS = 6
+"""Heartbeats that fit into `freezeSeconds`: a node that misses them all is frozen."""
+CALLS_S = 400
+"""Heartbeats per second of all agents together, as long as each still sends two in `freezeSeconds`."""
+MOST_S = 700
+"""Upper limit of heartbeats per second: each costs PrimeMaster half a millisecond. Beyond it a freeze is noticed
+later."""
+RETRY_S = 0.5
+FIRST_S = 5.0
+"""Extra time (s) for the first answer of an agent to this master."""
+SMALL = 32
+"""Up to this many nodes each has an agent, also without a unit; in larger clusters only nodes with units have one."""
+LOOK_S = 1.0
+"""How long (s) a fresh list of nodes may take before the core decides without it."""
+REAP_AGAIN_S = 1.0
+"""Pause (s) before a node is asked a second time to end leftover processes: the host that a spare replaces may only
+just be dying at the first."""
+
+Offer = Callable[..., Awaitable[None]]
+
+
+class NodeWatch:
+    """Watches the nodes of one job; `run` returns only where nothing is to be watched."""
+
+    def __init__(
+        self,
+        info: JobInfo,
+        backend: Backend,
+        offer: Offer,
+        state: Callable[[], JobState],
+        *,
+        epoch: Callable[[], int],
+        heard: Callable[[Heartbeat], BeaconReply],
+        owner: TaskOwner,
+    ) -> None:
+        self._info = info
+        self._owner = owner
+        self._backend = backend
+        self._offer = offer
+        self._state = state
+        self._epoch = epoch
+        self._host_heard = heard
+        self._clock = 0.0
+        self._last = 0.0
+        self._heard: dict[str, float] = {}
+        """Node -> time of its last heartbeat, by the watch's clock."""
+        self._agents: dict[str, asyncio.Task[None]] = {}
+        self._refs: dict[str, ActorRef] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._births: set[asyncio.Task[ActorRef]] = set()
+        self._closed = False
+        self.all_go = ""
+        """Why all nodes end, once they do: then no node's preStop needs to wait for its ranks to leave. Else empty."""
+        self._here = backend.here()
+        """PrimeMaster's own node: while this code runs it is not frozen, however long its agent is silent."""
+        self._why = ""
+
+    async def run(self) -> None:
+        """Keep an agent on each node, and judge their silence."""
+        if self._state().job.fault_tolerance.node.action == "Ignore":
+            return
+        if Capability.NODE_AGENTS not in self._backend.capabilities:
+            return
+        loop = asyncio.get_running_loop()
+        self._last = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self.turn(loop.time())
+
+    def close(self) -> None:
+        """Stop the heartbeats, and make no more agents."""
+        self._closed = True
+        for task in (*self._agents.values(), *self._work):
+            task.cancel()
+
+    async def turn(self, now: float) -> None:
+        """Advance the clock, adjust the set of agents and judge silences; `now` is the event loop's time (s)."""
+        self._clock += min(now - self._last, 2 * TICK_S)
+        self._last = now
+        state = self._state()
+        # No agents before the job runs once: their start would compete with that of the ranks.
+        if state.verdict is not None:
+            self._keep(())
+        elif state.running_at is not None:
+            self._keep(wanted(state))
+            await self._judge(state)
+
+    def _keep(self, nodes: Iterable[str]) -> None:
+        """Start a heartbeat task for each of these nodes, and cancel those of all other nodes."""
+        there = set(nodes)
+        for node in there - self._agents.keys():
+            self._agents[node] = self._owner.repeat("node heartbeat", partial(self._follow, node))
+        for node in self._agents.keys() - there:
+            self._agents.pop(node).cancel()
+            self._refs.pop(node, None)
+            self._heard.pop(node, None)
+
+    async def _judge(self, state: JobState) -> None:
+        silences = {
+            node: 0.0 if node == self._here else self._clock - heard
+            for node, heard in self._heard.items()
+            if node not in state.exclusions or not state.exclusions[node].silent
+        }
+        found, why = frozen(silences, state.job.fault_tolerance.node, self.pauses()[0])
+        if why and why != self._why:
+            log.warning("%s", why)
+        self._why = why
+        if found:
+            # While a job runs the core rarely hears of free resources: have it place the units by fresh ones.
+            with suppress(Exception):  # a fresh look only: the node list is asked for again within a second
+                async with asyncio.timeout(LOOK_S):
+                    await self._offer(ev.NodesSeen(await self._backend.nodes()))
+            await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
+            for node in found:
+                self._begin("end of a saver's agent", partial(self._part, node))
+
+    def _begin(self, kind: str, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        work = self._owner.repeat(kind, what, nobody_waits)
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+
+    async def _part(self, node: str) -> None:
+        """Kill the saver's agent of a frozen node: a restore, or the end of the job, would wait for its answer.
+
+        The kill takes effect when the node wakes up; the saver then writes its memory to disk, as after any end of its
+        agent.
+        """
+        with suppress(DLJobError):
+            agent = await self._backend.lookup(saver_name(self._info, node))
+            if agent is not None:
+                await self._backend.kill(agent)
+
+    def spoke(self, who: HostId | SpareId | None) -> None:
+        """Count a host's own heartbeat for its node: an agent that is stopped alone does not freeze the node."""
+        own = self._state().hosts.get(who) if isinstance(who, HostId) else who
+        if own is not None and own.node in self._heard:
+            self._heard[own.node] = self._clock
+
+    # -- what is asked of agents
+
+    def reap(self, actions: Iterable[object]) -> None:
+        """Order the agents to end leftover processes of earlier incarnations of ranks that start again; do not wait.
+
+        Each node gets one order for all its ranks of a role: a world that restarts has very many.
+        """
+        state, again = self._state(), dict[tuple[str, str], dict[int, int]]()
+        for action in actions:
+            if isinstance(action, StartRanks):
+                own = again.setdefault((state.hosts[action.host].node, action.host.role), {})
+                own.update((start.rank, start.incarnation) for start in action.ranks if start.incarnation > 1)
+        for (node, role), ranks in again.items():
+            agent = self._refs.get(node)
+            if ranks and agent is not None:
+                self._begin("reaping of processes", partial(self._reap, agent, role, ranks))
+
+    async def _reap(self, agent: ActorRef, role: str, incarnations: Mapping[int, int]) -> None:
+        with suppress(DLJobError):
+            await self._backend.call(agent, "reap", self._info.uid, role, incarnations)
+            await asyncio.sleep(REAP_AGAIN_S)
+            await self._backend.call(agent, "reap", self._info.uid, role, incarnations)
+
+    # -- one node's agent
+
+    async def _follow(self, node: str) -> None:
+        """Poll the agent of a node until the job ends; spawn another agent whenever its process has died."""
+        name, errors = f"{self._info.uid[:8]}/agent/{node[:8]}", ErrorLog(f"the heartbeat of node {node}", log)
+        while not self._over:
+            try:
+                await self._ask(name, node)
+            except ActorLostError as error:
+                # An agent that died alone says nothing of its node: no silence is counted until the next one answers.
+                # Where the agent is merely out of reach, or lost with its node, the silence goes on.
+                if error.certain and not error.node_lost:
+                    self._heard.pop(node, None)
+            except Exception as error:  # noqa: BLE001 - an error is no silence, and must not look like it ever after
+                self._heard.pop(node, None)
+                errors.failed(error)
+            await asyncio.sleep(RETRY_S)
+
+    def pauses(self) -> tuple[float, float]:
+        """Return how long (s) an agent holds back its answer without news, and with news; longer in large clusters."""
+        freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
+        turn, least = len(self._agents) / CALLS_S, len(self._agents) / MOST_S
+        pause = max(min(max(freeze_s / BEATS, turn), freeze_s / 2), least)
+        return pause, min(max(self._info.beacon_s, turn), pause)
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._state().verdict is not None
+
+    async def _ask(self, name: str, node: str) -> None:
+        agent = await self._backend.lookup(name)
+        if agent is not None:
+            # Made by an earlier master: it may be frozen, so its silence counts from now on. An agent that is yet to be
+            # spawned is counted from its first answer only.
+            self._heard.setdefault(node, self._clock + FIRST_S)
+        else:
+            # A task, shielded: a spawn that is cancelled half-way leaves an agent that nobody ends.
+            birth = asyncio.create_task(self._bear(name, node))
+            self._births.add(birth)
+            birth.add_done_callback(self._births.discard)
+            agent = await asyncio.shield(birth)
+        self._refs[node] = agent
+        leaving = ""
+        ask = AgentRequest(
+            self._epoch(), 0.0, 0.0
+        )  # nothing is known of a node before the first answer: it comes at once
+        while True:
+            pulse = Pulse.unpacked(await self._backend.call(agent, "beat", ask.packed()))
+            self._heard[node] = self._clock
+            unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
+            # The pod's preStop told the agent: the node is announced to go.
+            if pulse.leaving and pulse.leaving != leaving:
+                leaving = pulse.leaving
+                await self._offer(ev.CauseLearned(f"node/{node}", (Clue(Source.NOTICE.value, leaving),)))
+            ask = AgentRequest(
+                self._epoch(), *self.pauses(), pulse.number, unknown, self.all_go or may_go(self._state(), node)
+            )
+            own = self._state().exclusions.get(node)
+            if own is not None and own.silent:
+                await self._offer(ev.NodeThawed(node))
+                self._begin(
+                    "end of a saver's agent", partial(self._part, node)
+                )  # what ended its saver's agent may not have reached it
+
+    async def _bear(self, name: str, node: str) -> ActorRef:
+        """Spawn an agent; kill it at once where the job ended meanwhile, as the sweep would have missed it."""
+        agent = await self._backend.spawn(self._spec(name, node))
+        if self._over:
+            await self._backend.kill(agent)
+        return agent
+
+    def _spec(self, name: str, node: str) -> ActorSpec:
+        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid, self._info.dir), node=node)
+
+
+def may_go(state: JobState, node: str) -> str:
+    """Return why the preStop of a leaving node need not wait for its ranks; empty: wait, or the node is not leaving."""
+    own = state.departures.get(node)
+    if own is None or not own.saved:
+        return ""
+    here = any(host.node == node and host.phase is not HostPhase.DOWN for host in state.hosts.values())
+    return (own.stays and f"no other node can have its ranks: {own.stays}") if here else "nothing of the job runs there"
+
+
+def wanted(state: JobState) -> set[str]:
+    """Return the nodes that need an agent: those with units or excluded, and in small clusters all but the head."""
+    worth = [node.id for node in state.nodes if not node.head]
+    used = {unit.node for unit in state.units.values()}
+    few = state.job.own_nodes or len(worth) <= SMALL
+    return {node for node in worth if few or node in used or node in state.exclusions}

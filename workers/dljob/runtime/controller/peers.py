@@ -1,0 +1,98 @@
+"""Peer look-ups: the core's view of ranks as messages to hosts, and calls parked until a rank is ready again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dljob.master.state.state import JobState
+from dljob.master.status import peer as peer_view
+from dljob.runtime.process.messages import Peer, RoleTable
+from dljob.tasks import TaskOwner
+
+
+def peer(state: JobState, role: str, rank: int) -> Peer:
+    """Return one rank as a Peer; one that the job does not have is reported as gone for good."""
+    if (role, rank) not in state.ranks:
+        roles = ", ".join(f"{name} ({facts.plan.replicas})" for name, facts in state.job.roles.items())
+        gone = f"there is no such rank; roles and their sizes: {roles}"
+        return Peer(role, rank, 0, "", ready=False, gone=gone, size=_size(state, role))
+    seen = peer_view(state, role, rank)
+    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, _size(state, role))
+
+
+def _size(state: JobState, role: str) -> int:
+    facts = state.job.roles.get(role)
+    return facts.plan.replicas if facts else 0
+
+
+def role_table(state: JobState, role: str) -> RoleTable:
+    """Return all ranks of a role; an empty table when there is no such role."""
+    facts = state.job.roles.get(role)
+    ranks = range(facts.plan.replicas) if facts else range(0)
+    return RoleTable(role, state.version, tuple(peer(state, role, rank) for rank in ranks))
+
+
+class ParkedCalls:
+    """Calls that wait for ranks to be ready.
+
+    One task evaluates each change, and only for the ranks that changed. Were each call to wait by itself, any change
+    would wake all of them, and ten thousand may be parked.
+    """
+
+    def __init__(self, tasks: TaskOwner) -> None:
+        self._tasks = tasks
+        self._parked: dict[tuple[str, int], list[tuple[int, asyncio.Future[Peer]]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def ready(
+        self, state: Callable[[], JobState], changed: asyncio.Condition, key: tuple[str, int], after: int
+    ) -> Peer:
+        """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
+        seen = peer(state(), *key)
+        if _there(seen, after):
+            return seen
+        found: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+        self._parked.setdefault(key, []).append((after, found))
+        if self._looking is None or self._looking.done():
+            self._looking = self._tasks.start("parked calls", self._look(state, changed), self._failed)
+        return await found
+
+    async def _look(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
+        seen = dict[tuple[str, int], object]()
+        verdict: object = None
+        async with changed:
+            while self._parked:
+                now = state()
+                for key in list(self._parked):
+                    own = now.ranks.get(key)
+                    # A rank's state is replaced when it changes, so identity tells. A verdict makes all ranks go.
+                    if own is None or own is not seen.get(key) or now.verdict is not verdict:
+                        seen[key] = own
+                        self._wake(key, peer(now, *key))
+                verdict = now.verdict
+                if self._parked:
+                    await changed.wait()
+
+    def _wake(self, key: tuple[str, int], now: Peer) -> None:
+        """Answer the calls parked for one rank; drop those whose caller has gone."""
+        left = list[tuple[int, asyncio.Future[Peer]]]()
+        for after, found in self._parked.pop(key):
+            if found.done():
+                continue
+            if _there(now, after):
+                found.set_result(now)
+            else:
+                left.append((after, found))
+        if left:
+            self._parked[key] = left
+
+    def _failed(self, error: Exception) -> None:
+        parked, self._parked = self._parked, {}
+        for _, found in (one for many in parked.values() for one in many):
+            if not found.done():
+                found.set_exception(error)
+
+
+def _there(seen: Peer, after: int) -> bool:
+    return bool(seen.gone) or (seen.ready and seen.incarnation > after)

@@ -1,0 +1,365 @@
+"""Server side of the PrimeMaster actor: one per job, detached, restarted by Ray as often as it dies, found by name.
+
+Its work begins in `__init__` and waits for no caller. The module must stay light (no torch): while it is imported after
+a crash the job has no master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dljob.errors import NotFoundError
+from dljob.master.placement.previous_attempt import carried
+from dljob.master.state import events as ev
+from dljob.master.state.views import Clue
+from dljob.master.status import placement
+from dljob.plan.plan import plan
+from dljob.runtime.backend.interface import Backend, factory
+from dljob.runtime.control_socket.server import ControlSocket
+from dljob.runtime.controller import prestop_listener
+from dljob.runtime.controller.checkpoint_service import CheckpointService
+from dljob.runtime.controller.group_rendezvous import GroupRendezvous
+from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, until
+from dljob.runtime.controller.peers import ParkedCalls, role_table
+from dljob.runtime.controller.stack_collector import stacks_of
+from dljob.runtime.journal.code_version import code_version
+from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, master_name
+from dljob.runtime.journal.journal import FencedError
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.journal.stores import FileStore, JournalStore, KeyValueStore
+from dljob.runtime.process import extensions
+from dljob.runtime.process.guard import boot_id, raylet_pidfd
+from dljob.runtime.process.messages import BeaconReply, Heartbeat, JobInfo, Peer, RoleTable
+from dljob.spec.capabilities import Capability
+from dljob.spec.model import DLJobManifest, DLJobSpec
+from dljob.spec.standing import lease_seconds
+from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
+
+log = logging.getLogger(__package__)
+
+BEACON_S = 0.2
+GUARD_S = 0.25
+ANSWER_S = 2.0
+"""How long (seconds) a master at its end waits for its open long polls to carry away the final status."""
+LONGEST_S = 30.0
+"""Upper limit of a long poll (seconds); the caller repeats it."""
+
+
+class MasterServer:
+    """The methods of the actor: they answer hosts and clients, and leave the work to `MasterLoop`."""
+
+    def __init__(self, order: MasterOrder, *, close_log: Callable[[], None] = lambda: None) -> None:
+        """Start the main task; `close_log` flushes the queued log lines before the process ends."""
+        self._order = order
+        self._close_log = close_log
+        self._clients = 0
+        self._desk = CheckpointService()
+        self._tasks = TaskOwner(self._broken, expected=(MasterOverError,))
+        self._musters = GroupRendezvous(self._tasks)
+        self._parked = ParkedCalls(self._tasks)
+        self._control = ControlSocket(Path(order.dir), order.uid, self._calls())
+        loop = asyncio.get_running_loop()
+        self._made: asyncio.Future[MasterLoop] = loop.create_future()
+        self._main = self._tasks.start("PrimeMaster", self._run())
+
+    async def _run(self) -> None:
+        try:
+            backend: Backend = factory(self._order.backend)(self._order.options)
+        except Exception as error:
+            log.exception("the backend of job %s cannot be used", self._order.uid)
+            # The creator's `hello` raises it. The process stays: an end would only have Ray restart it, to fail again.
+            self._made.set_exception(error)
+            return
+        try:
+            setup = await _setup(self._order, backend)
+            shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
+            self._made.set_result(shell)
+            self._tasks.repeat("preStop listener", lambda: prestop_listener.serve(shell, self._order.uid), nobody_waits)
+            self._tasks.repeat("control socket", self._listen, nobody_waits)
+            if Capability.PROCESSES in backend.capabilities:
+                _Guard(shell)
+            await shell.run()
+        except FencedError as error:
+            _end(0, str(error))
+        except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
+            log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
+            if not self._made.done():
+                self._made.set_exception(error)
+            await forget(backend.kv, self._order.uid)
+        self._control.close()
+        await self._leave(backend)
+
+    def _calls(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        """Return the calls of the control socket by name, as `control_socket.messages.CALLS` lists them."""
+
+        async def learned(target: str, incarnation: int, source: str, text: str) -> None:
+            await self.learned(target, incarnation, Clue(source, text))
+
+        return {
+            "status": self.status,
+            "notes": self.notes,
+            "command": self.command,
+            "learned": learned,
+            "stacks": self.stacks,
+            "pids": self.pids,
+            "wait": self.wait,
+        }
+
+    async def _listen(self) -> None:
+        """Open the control socket after the epoch is claimed: a fenced master must not take it from its successor."""
+        await self._ready()
+        await self._control.open()
+
+    def _broken(self, error: BaseException) -> None:
+        """End this process for an error that even `_run` cannot handle: Ray starts another, which replays."""
+        self._close_log()
+        _end(70, f"{type(error).__name__}: {error}")
+
+    async def _leave(self, backend: Backend) -> None:
+        """Wait for the open answers, then end for good.
+
+        `kill` comes first, with no restart allowed: a mere exit of the process would have Ray start the actor again.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + ANSWER_S
+        while self._clients and loop.time() < end:  # noqa: ASYNC110 - for at most two seconds, once in a life
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        with suppress(Exception):  # the process ends below in any case
+            me = await backend.lookup(master_name(self._order.uid))
+            if me is not None:
+                await backend.kill(me)
+        await asyncio.sleep(ANSWER_S)
+        self._close_log()
+        _end(0, "the job is over")
+
+    async def _ready(self) -> MasterLoop:
+        """Return the loop once its state is rebuilt; a call never sees the state of a half-read journal."""
+        shell = await asyncio.shield(self._made)  # shielded: a caller that gives up must not cancel it for the others
+        if not shell.recovered and shell.final is None:
+            await until(shell.changed, lambda: shell.recovered or shell.final is not None, None)
+        return shell
+
+    # -- what hosts ask
+
+    async def beacon(self, beacon: Heartbeat) -> BeaconReply:
+        """Take a heartbeat; the answer renews the sender's lease."""
+        if not self._made.done():  # too early to say who is unknown: the lease is renewed, and nobody ends
+            return BeaconReply(0, known=True)
+        return self._made.result().heard(beacon)
+
+    async def peers(self, role: str) -> RoleTable:
+        """Return all ranks of a role."""
+        return role_table((await self._ready()).state, role)
+
+    async def await_peer(self, role: str, rank: int, after: int) -> Peer:
+        """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
+        shell = await self._ready()
+        return await self._parked.ready(lambda: shell.state, shell.changed, (role, rank), after)
+
+    async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
+        """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""
+        return await self._desk.answer(await asyncio.shield(self._made), question, node)
+
+    async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Answer a member of a collective group (`runtime.controller.group_rendezvous`)."""
+        return await self._musters.answer(await self._ready(), question)
+
+    # -- what clients ask
+
+    async def hello(self) -> int:
+        """Return the pid, once the epoch is claimed and the state is rebuilt."""
+        await self._ready()
+        return os.getpid()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[MasterLoop]:
+        self._clients += 1
+        try:
+            yield await self._ready()
+        finally:
+            self._clients -= 1
+
+    async def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """Return the status once its version exceeds `after_version`, the job is over, or the timeout (s) passes."""
+        async with self._client() as shell:
+            await _newer(shell, after_version, timeout_s)
+            return shell.status()
+
+    async def brief(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """Return the status without ranks and units; waits as `status` does."""
+        async with self._client() as shell:
+            await _newer(shell, after_version, timeout_s)
+            return shell.brief()
+
+    async def placement(self) -> dict[str, Any]:
+        """Return the units and ranks of each node."""
+        async with self._client() as shell:
+            return {**placement(shell.state), "version": shell.version}
+
+    async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """Return the notes numbered above `after_seq`, as soon as there are some or the timeout (s) passes."""
+        async with self._client() as shell:
+            wait = min(timeout_s, LONGEST_S)
+            await until(shell.changed, lambda: shell.final is not None or shell.timeline.seq > after_seq, wait)
+            return shell.timeline.after(after_seq)
+
+    async def command(self, id: str, kind: str, target: str = "job", by: str = "") -> None:  # noqa: A002
+        """Take a command from outside: it is journaled when this returns, and an id that is sent twice acts once."""
+        async with self._client() as shell:
+            if shell.final is None:
+                whom, _, count = target.partition("=") if kind == "scale" else (target, "", "")
+                await shell.offer(ev.Commanded(id, kind, whom, by, int(count) if count.isdecimal() else 0))
+
+    async def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Take evidence about a rank's end from outside; it is journaled when this returns."""
+        async with self._client() as shell:
+            if shell.final is None:
+                await shell.offer(ev.CauseLearned(target, (clue,), incarnation))
+
+    async def wait(self, timeout_s: float = LONGEST_S) -> dict[str, Any] | None:
+        """Return the final status; None when the job is not over after the timeout (s)."""
+        async with self._client() as shell:
+            await until(shell.changed, lambda: shell.final is not None, min(timeout_s, LONGEST_S))
+            return shell.final
+
+    async def stacks(self, target: str = "job") -> dict[str, str]:
+        """Return for each rank (`role/rank`) the stacks of all its threads, or why there are none."""
+        async with self._client() as shell:
+            return await stacks_of(shell.backend, shell.state, target)
+
+    async def pids(self) -> dict[str, int]:
+        """Return the pids of the master and of each rank that has a process."""
+        async with self._client() as shell:
+            ranks = shell.state.ranks.items()
+            live = {f"{role}/{rank}": own.pid for (role, rank), own in ranks if own.phase.live and own.pid}
+            return {"master": os.getpid(), **live}
+
+
+async def _newer(shell: MasterLoop, version: int, timeout_s: float) -> None:
+    """Wait for a greater version or the job's end, at most for the timeout (s)."""
+    wait = min(timeout_s, LONGEST_S)
+    await until(shell.changed, lambda: shell.final is not None or shell.version > version, wait)
+
+
+async def _setup(order: MasterOrder, backend: Backend) -> Setup:
+    """Read the spec from the key-value store, or from the job's folder, and plan the job.
+
+    Raises:
+        NotFoundError: Neither holds the spec.
+    """
+    text = await backend.kv.get(f"dljob/{order.uid}/spec")
+    if text is None:
+        path = Path(order.dir) / SPEC
+        if not path.is_file():
+            raise NotFoundError(f"job {order.uid} has no spec, neither in the key-value store nor at {path}")
+        text = path.read_bytes()
+    manifest = DLJobManifest.model_validate(json.loads(text))
+    spec = leased(manifest.spec)
+    extensions.check(spec, order.code_dir)
+    made = plan(manifest)
+    info = JobInfo(
+        uid=order.uid,
+        name=manifest.metadata.name,
+        dir=order.dir,
+        namespace=order.namespace,
+        master=master_name(order.uid),
+        lease_s=spec.fault_tolerance.lease,
+        beacon_s=BEACON_S,
+        code_dir=order.code_dir,
+        roles=tuple((name, role.replicas) for name, role in made.roles.items()),
+        attempt=order.attempt,
+        boot=await _boot(order, backend),
+        **_saving(spec),
+    )
+    handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
+    # On another node than the launcher's the job's folder is out of the launcher's reach: keep the end in the KV store.
+    roams = order.roams or order.launcher != backend.here()
+    return Setup(info, spec, made, order.own_nodes, handed, roams, code_version())
+
+
+def leased(spec: DLJobSpec) -> DLJobSpec:
+    """Return the spec with `leaseSeconds` filled in: the default is longer where the job survives a lost head."""
+    policy = spec.fault_tolerance
+    lease = lease_seconds(policy.lease_seconds, survives=spec.gcs_fault_tolerance is not None)
+    return spec.model_copy(update={"fault_tolerance": policy.model_copy(update={"lease_seconds": lease})})
+
+
+async def _boot(order: MasterOrder, backend: Backend) -> str:
+    """Return this machine's boot id where the cluster has no other machine and none is to come, else nothing."""
+    with suppress(Exception):  # a Ray that does not answer may have other machines
+        if not order.own_nodes and len({node.ip for node in await backend.nodes()}) == 1:
+            return boot_id()
+    return ""
+
+
+def _saving(spec: DLJobSpec) -> dict[str, Any]:
+    """Return the settings of `spec.checkpoint` that ranks and savers need, as fields of JobInfo."""
+    said = spec.checkpoint
+    if said is None:
+        return {}
+    return {
+        "save_on_exit": said.save_on_exit,
+        "peer_copy": said.peer_copy,
+        "save_grace_s": said.grace_period_seconds,
+    }
+
+
+def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:
+    """Return a file store, unless the backend's options say `journal: kv`.
+
+    On a volume each attempt has a folder of its own: the volume outlives attempts, and a journal that says the job has
+    ended would end the next attempt at once.
+    """
+    if order.options.get("journal") == "kv":
+        return KeyValueStore(backend.kv, f"dljob/{order.uid}/journal/")
+    path = setup.spec.master.journal.path
+    if not path:
+        return FileStore(setup.folder / "journal")
+    name = f"{setup.info.name}-{order.uid[:8]}"
+    return FileStore(Path(path) / (name if order.attempt == 1 else f"{name}.{order.attempt}"))
+
+
+class _Guard:
+    """A thread that ends the master at once when its raylet is gone or a later epoch is claimed.
+
+    In both cases a successor may live already. It is a thread, as the event loop may be busy or blocked just then, and
+    `os._exit`, as nothing may be written any more.
+    """
+
+    def __init__(self, shell: MasterLoop) -> None:
+        self._shell = shell
+        self._raylet = raylet_pidfd()
+        threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
+
+    def _watch(self) -> None:
+        watched = [self._raylet] if self._raylet is not None else []
+        errors = ErrorLog("the look for a later master", log)
+        while True:
+            ready, _, _ = select.select(watched, [], [], GUARD_S)
+            if ready:
+                _end(70, "the raylet of this node is gone")
+            journal = self._shell.journal
+            try:
+                over = journal.superseded_now()
+                errors.worked()
+            except Exception as error:  # noqa: BLE001 - each commit looks as well; without this thread nobody would see the raylet's end
+                errors.failed(error)
+                continue
+            if over:
+                _end(0, f"epoch {journal.epoch} is over: a later master has claimed the job")
+
+
+def _end(code: int, why: str) -> NoReturn:
+    with suppress(OSError):
+        os.write(2, f"[dljob] PrimeMaster, pid {os.getpid()}, ends: {why}\n".encode())
+    os._exit(code)

@@ -1,0 +1,207 @@
+"""Rebuilding the state from a journal: by folding its events if this code wrote them, else from its change records.
+
+Only the code that folded an event first may fold it again: another version might decide otherwise, and its state would
+not match what lives, what was counted and what was promised. Another version therefore takes the state as it was
+written (snapshot and changes). It folds only the events at the end without a change record: nobody acted upon those.
+docs/adr/0043-journals-of-other-versions.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.errors import JournalError
+from dljob.master.persistence.changes import Written, changes
+from dljob.master.persistence.codec import decode_event, decode_state, encode_state
+from dljob.master.persistence.migration import ERRORS, TAIL, Taken, begin_anew, read_event, take
+from dljob.master.state import actions as ac
+from dljob.master.state.state import JobState
+from dljob.master.transition import transition
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.journal.job_record import read_notes
+from dljob.runtime.journal.journal import Replay
+from dljob.runtime.journal.setup import Setup
+from dljob.runtime.journal.timeline import Timeline
+from dljob.telemetry.reasons import current
+from dljob.telemetry.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The start of a new master: the state, and the time of the last record (unix seconds)."""
+
+    state: JobState
+    last: float
+    said: str = ""
+    """Message about a journal of another version; empty for one of this version."""
+    anew: str = ""
+    """Why all ranks have to start again; empty where the state goes on."""
+
+
+def change_record(before: JobState, after: JobState, actions: Iterable[object], at: float) -> Record:
+    """Return the journal record of a batch's changes and notes, which other versions of dljob read."""
+    notes = [
+        [note.reason, note.target, note.message, note.level, note.seconds]
+        for note in actions
+        if isinstance(note, ac.Note)
+    ]
+    return {"k": "change", "at": at, "d": changes(before, after), "notes": notes}
+
+
+def rebuild(replay: Replay, setup: Setup, timeline: Timeline, evidence: HeartbeatLog) -> Rebuilt:
+    """Return the state of the last master; also restore its notes, and the last steps of ended ranks into `evidence`.
+
+    Raises:
+        JournalError: The journal belongs to another plan, or a record of this version cannot be read.
+    """
+    if replay.foreign:
+        return _Foreign(setup, timeline, evidence).read(replay)
+    return _Replayed(setup, timeline, evidence).read(replay.records)
+
+
+@dataclass
+class _Reading:
+    setup: Setup
+    timeline: Timeline
+    evidence: HeartbeatLog
+    last: float = 0.0
+    _text: str = ""
+
+    def snapshot(self, record: Record) -> dict[str, Any] | None:
+        """Return the state of a snapshot at its last part, None before: large states are split into records."""
+        self._text = record["d"] if record["i"] == 0 else self._text + record["d"]
+        return json.loads(self._text) if record["i"] == record["of"] - 1 else None
+
+    def notes(self, record: Record) -> None:
+        """Resume the timeline at the number of a `notes` record, with the notes in the job's folder."""
+        self.timeline.resume(record["seq"], read_notes(self.setup.folder))
+
+    def note(self, actions: Iterable[object], at: float) -> None:
+        """Add the notes among some actions to the timeline."""
+        for action in actions:
+            if isinstance(action, ac.Note):
+                self.timeline.add(action, at)
+
+
+class _Replayed(_Reading):
+    """A journal of this code: folding its events again gives the same state."""
+
+    def read(self, records: Iterable[Record]) -> Rebuilt:
+        """Fold all records."""
+        state = self.setup.initial(0.0)
+        for record in records:
+            state = self._take(state, record)
+            self.last = record.get("at", self.last)
+        return Rebuilt(state, self.last)
+
+    def _take(self, state: JobState, record: Record) -> JobState:
+        match record["k"]:
+            case "begin":
+                self._check(record)
+                return self.setup.initial(record["at"])
+            case "snapshot":
+                self._check(record)
+                data = self.snapshot(record)
+                return state if data is None else decode_state(data, self.setup.initial(0.0).job)
+            case "notes":
+                self.notes(record)
+            case "event":
+                # The actions are dropped: kills and reissue derive from the final state what may still be to do.
+                step = transition(state, event := decode_event(record["e"]), record["at"])
+                self.evidence.ended(event, record["at"])
+                self.note(step.actions, record["at"])
+                return step.state
+            case _:
+                pass
+        return state
+
+    def _check(self, record: Record) -> None:
+        made, own = record.get("plan"), self.setup.plan.digest
+        if made != own:
+            raise JournalError(f"the journal is of plan {made}, the job's plan is {own}", offset=0)
+
+
+@dataclass
+class _Foreign(_Reading):
+    """A journal of another version of dljob, older or newer."""
+
+    _written: Written | None = None
+    _plan: str = ""
+    _begun: float = 0.0
+    _events: list[Record] = field(default_factory=list[Record])
+    """Events after the last change record."""
+    _trouble: str = ""
+
+    def read(self, replay: Replay) -> Rebuilt:
+        """Return the state as written, or where that cannot be read a new one with its essential parts."""
+        for record in replay.records:
+            try:
+                self._take(record)
+            except ERRORS as error:  # read on: a later snapshot heals whatever could not be read before it
+                self._trouble = self._trouble or f"record {record.get('k')!r}: {error}"
+            self.last = record.get("at", self.last)
+        by = " and ".join(sorted(core or "that did not say so yet" for core in replay.cores))
+        return self._rebuilt(f"the journal is of dljob {by}, this is dljob {replay.reader}")
+
+    def _take(self, record: Record) -> None:
+        match record["k"]:
+            case "begin":
+                self._plan, self._begun = record["plan"], record["at"]
+            case "snapshot":
+                data = self.snapshot(record)
+                if data is not None:
+                    self._written, self._plan, self._trouble = Written(data), record.get("plan", self._plan), ""
+                    self._events.clear()
+            case "notes":
+                self.notes(record)
+            case "event":
+                self._events.append(record)
+                with suppress(JournalError):
+                    self.evidence.ended(read_event(record["e"]), record["at"])
+            case "change" if self._written is not None:
+                self._written.lay(record["d"])
+                self._events.clear()
+                self.note((ac.Note(current(reason), *said) for reason, *said in record["notes"]), record["at"])
+            case _:
+                pass
+
+    def _rebuilt(self, found: str) -> Rebuilt:
+        # The unfolded events are part of what is taken over: `begin_anew` must know of the starts and ends in them.
+        fresh = self.setup.initial(self._begun or self.last)
+        data = encode_state(fresh) if self._written is None else self._written.data()
+        tail = [record["e"] for record in self._events]
+        if self._trouble:
+            taken = begin_anew({**data, TAIL: tail}, fresh, self._trouble, self.last)
+        else:
+            taken = take({**data, TAIL: tail}, fresh, self._plan, self.last)
+            taken = taken if taken.anew else self._folded(taken, fresh)
+        return Rebuilt(taken.state, self.last, _said(found, taken), taken.anew)
+
+    def _folded(self, taken: Taken, fresh: JobState) -> Taken:
+        """Fold the last events. One that cannot be read is left out: its sender had no answer, and sends it again."""
+        state, left_out = taken.state, list(taken.left_out)
+        for record in self._events:
+            try:
+                event = read_event(record["e"])
+            except JournalError as error:
+                left_out.append(error.message)
+                continue
+            try:
+                step = transition(state, event, record["at"])
+            except Exception as error:  # noqa: BLE001 - a state that this code never made may break it
+                return begin_anew(encode_state(state), fresh, f"{type(event).__name__} breaks it: {error!r}", self.last)
+            state = step.state
+            self.note(step.actions, record["at"])
+        return Taken(state, tuple(left_out))
+
+
+def _said(found: str, taken: Taken) -> str:
+    """Return the message about a journal of another version: what was taken over, and what was left out."""
+    left = f"; left out, as this version cannot read it: {', '.join(taken.left_out)}" if taken.left_out else ""
+    if taken.anew:
+        return f"{found}, and {taken.anew}: all ranks start again from their last checkpoints{left}"
+    return f"{found}: its state goes on as it was written{left}"

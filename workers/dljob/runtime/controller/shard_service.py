@@ -1,0 +1,92 @@
+"""Shard service: leases shards of a data set to ranks. A lease is in the journal before the rank hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.master.start import shards
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state.shard_table import ShardTable
+from dljob.runtime.controller.master_loop import MasterLoop, until
+from dljob.tasks import nobody_waits
+
+POLL_S = 10.0
+"""Longest wait (s) of a question; the rank then repeats it."""
+
+
+Waits = dict[str, asyncio.Task[bool]]
+"""Data set -> the one task that waits for a change of it, on behalf of all waiting ranks."""
+
+
+async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -> dict[str, Any]:
+    """Answer a rank that reports shards as done and asks for more.
+
+    Returns:
+        {runs, over}: the leases that it holds now, and whether there are none to come. {again}: nothing is free yet,
+        so ask again. {why}: an error, which does not pass.
+    """
+    event = told(question)
+    if event.done or _wanting(shell, event):
+        await shell.offer(event)
+    # All below reads the state after the event: another rank's question may have been folded before this one.
+    if why := shards.refused(shell.state, event):
+        return {"why": f"data set {event.name}: {why}"}
+    if event.want and not shards.present(shell.state, event):
+        return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
+    runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
+    feed = shell.state.feeds.get(event.name)
+    if runs or not event.want or feed is None or feed.over or not question["wait"]:
+        return {"why": "", "runs": runs, "over": not runs}
+    if (news := waits.get(event.name)) is None or news.done():
+        news = waits[event.name] = shell.tasks.start("news of a data set", _news(shell, event.name), nobody_waits)
+    await asyncio.wait([news], timeout=POLL_S)
+    return {"why": "", "again": True}
+
+
+async def _news(shell: MasterLoop, name: str) -> bool:
+    """Wait until a shard of the data set is free again, the data set is finished, or the job is over.
+
+    One task waits for all ranks: at the end of a data set ten thousand may wait, and any change would wake them all.
+    """
+    seen: ShardTable | None = None
+
+    def news() -> bool:
+        nonlocal seen
+        before, seen = seen, shell.state.feeds[name]
+        return shell.final is not None or (seen is not before and (bool(seen.todo) or seen.over))
+
+    return await until(shell.changed, news, None)
+
+
+def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
+    """Return whether offering the event could change the state.
+
+    The repeated questions of waiting ranks cannot, and must not fill the journal.
+    """
+    feed = shell.state.feeds.get(event.name)
+    if feed is None:
+        return True
+    held = feed.held.get((event.role, event.rank))
+    old = held is not None and held.incarnation < event.incarnation
+    return old or (bool(feed.todo) and (held is None or len(held.runs) < event.want))
+
+
+def told(question: Mapping[str, Any]) -> ev.ShardsTold:
+    """Return a question as an event."""
+    return ev.ShardsTold(
+        name=str(question["name"]),
+        size=int(question["size"]),
+        shard=int(question["shard"]),
+        epochs=int(question["epochs"]),
+        world=str(question["world"]),
+        role=str(question["role"]),
+        rank=int(question["rank"]),
+        incarnation=int(question["incarnation"]),
+        life=RunId(**question["life"]),
+        saves=bool(question["saves"]),
+        done=tuple((int(start), int(end), after) for start, end, after in question["done"]),
+        want=int(question["want"]),
+    )

@@ -1,0 +1,354 @@
+"""PrimeMaster's side of the worker hosts and spares: spawns each actor, polls its reports, and notices its death.
+
+One task per actor: spawn it (or find it again), await its first answer, then keep one call pending on it (`watch`, a
+long poll). Ray breaks a pending call as soon as the actor dies, which is much sooner than any list of actors tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dljob.errors import DLJobError
+from dljob.master.state import causes
+from dljob.master.state import events as ev
+from dljob.master.state.views import HostId, Outcome, Reason
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, found
+from dljob.runtime.controller.evidence_inquiry import Inquiry
+from dljob.runtime.process.device_probe import Devices, together
+from dljob.runtime.process.messages import Hello, Report
+from dljob.tasks import TaskOwner
+
+log = logging.getLogger(__package__)
+
+Offer = Callable[..., Awaitable[None]]
+RETRIES = 4
+RETRY_S = 0.25
+BY_RAY_KILL = "killed by `ray.kill`"
+"""Ray's words for an actor that a program ended by `ray.kill`."""
+BLAME_S = 0.05
+"""How long (s) a failure that only blames a peer is held back, so that the peer's own failure is journaled first and
+counts as the cause: Ray tells of a death within 20 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareId:
+    """Identity of a spare process of a role on a node."""
+
+    role: str
+    node: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLaunch:
+    """Specification of an actor to spawn and, for a host of several bundles, of one probe for each other bundle."""
+
+    spec: ActorSpec
+    deadline_s: float
+    probes: tuple[ActorSpec, ...] = ()
+    kind: str = ""
+    """Ray's resource name of its ranks' devices; empty if they have none."""
+
+
+@dataclass(slots=True)
+class WatchedActor:
+    """An actor that this master polls. A spare's `who` changes when it becomes a host."""
+
+    actor: str
+    who: HostId | SpareId
+    life: int
+    ref: ActorRef | None = None
+    node: str = ""
+    pid: int = 0
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class WorkerHosts:
+    """All hosts and spares of the job, by actor name; `agents` is the name prefix of the node agents."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        offer: Offer,
+        epoch: Callable[[], int],
+        on_loss: Callable[[], None],
+        agents: str,
+        *,
+        owner: TaskOwner,
+    ) -> None:
+        self._backend = backend
+        self._offer = offer
+        self._epoch = epoch
+        self._on_loss = on_loss
+        self._owner = owner
+        self._watched: dict[str, WatchedActor] = {}
+        self._actors: dict[HostId | SpareId, str] = {}
+        self._expected: set[str] = set()
+        """Actors that are about to be spawned or found: not polled yet, but known."""
+        self._endings: set[asyncio.Task[None]] = set()
+        self._inquiry = Inquiry(backend, offer, agents, owner)
+
+    def knows(self, actor: str) -> bool:
+        """Whether an actor is a host or a spare of the job; any other must end itself."""
+        return actor in self._watched or actor in self._expected
+
+    def expect(self, actors: Iterable[str]) -> None:
+        """Count these actors as known from now on; they are brought up once the kills before them are done."""
+        self._expected.update(actors)
+
+    def who(self, actor: str) -> HostId | SpareId | None:
+        """Return the host or spare that an actor is now; None for an unknown actor."""
+        watched = self._watched.get(actor)
+        return watched.who if watched else None
+
+    def actor_of(self, host: HostId) -> str | None:
+        """Return the actor name of a host: its own, or that of the spare that took its place; None if unknown."""
+        return self._actors.get(host)
+
+    def bring_up(self, who: HostId | SpareId, life: int, birth: HostLaunch) -> None:
+        """Spawn the actor, or find the one that an earlier master spawned, and poll it. Idempotent by its name."""
+        self._expected.discard(birth.spec.name)
+        if birth.spec.name not in self._watched:
+            watched = self._watch(birth.spec.name, who, life)
+            self._follow(watched, self._bring_up(watched, birth))
+
+    def attach(self, who: HostId | SpareId, life: int, actor: str, *, node: str = "", pid: int = 0) -> None:
+        """Poll an actor that the journal shows alive, as process `pid` on `node`. Idempotent."""
+        if actor not in self._watched:
+            watched = self._watch(actor, who, life)
+            watched.node, watched.pid = node, pid
+            self._follow(watched, self._attach(watched))
+
+    def _watch(self, actor: str, who: HostId | SpareId, life: int) -> WatchedActor:
+        watched = self._watched[actor] = WatchedActor(actor, who, life)
+        self._actors[who] = actor
+        return watched
+
+    def _follow(self, watched: WatchedActor, life: Coroutine[Any, Any, None]) -> None:
+        """Start an actor's task; an unexpected error of it reports the actor as lost, and the core replaces it."""
+
+        def unheard(error: Exception) -> None:
+            message = f"PrimeMaster could not go on hearing it: {error!r}"
+            outcome = Outcome(False, Reason.UNKNOWN, error_type=type(error).__name__, message=message)
+            self._owner.start("loss of a host", self._gone(watched, outcome))
+
+        watched.task = self._owner.start("host listener", life, unheard)
+
+    def become(self, actor: str, host: HostId, life: int) -> None:
+        """Turn a spare into a host: its reports and its death count as the host's from now on."""
+        watched = self._watched.get(actor)
+        if watched is not None:
+            watched.who, watched.life = host, life
+            self._actors[host] = actor
+
+    async def tell(self, actor: str, method: str, order: object) -> None:
+        """Send an order to an actor.
+
+        The death of a dead actor is reported by the long poll, not here. An actor that refuses the order, or that it
+        does not reach in `RETRIES` tries, is reported as lost: without the order it would live on and do nothing.
+        """
+        watched = self._watched.get(actor)
+        outcome = None
+        for _ in range(RETRIES):
+            try:
+                ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+                if ref is not None:
+                    await self._backend.call(ref, method, order)
+                return
+            except ActorLostError as error:
+                if error.certain:
+                    return
+                outcome = await self._outcome(error)
+                await asyncio.sleep(RETRY_S)
+            except ActorCallError as error:
+                outcome = _failed(error)
+                break
+        if watched is not None and outcome is not None:
+            await self._gone(watched, outcome)
+
+    async def end(self, actor: str) -> None:
+        """Kill an actor and stop polling it. While Ray cannot locate it, a task kills it later and this returns."""
+        # Out of the table first: the kill breaks the long poll, which must not be reported as a loss.
+        watched = self._watched.pop(actor, None)
+        if watched and watched.task:
+            watched.task.cancel()
+        try:
+            ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+        except ActorLostError:
+            self._end_beside(actor)
+            return
+        if ref is not None:
+            await self._backend.kill(ref)
+
+    def _end_beside(self, actor: str) -> None:
+        """Start a task that kills the actor of that name once Ray can locate it, also one still being created."""
+
+        async def end() -> None:
+            try:
+                if (ref := await found(self._backend, actor)) is not None:
+                    await self._backend.kill(ref)
+            except Exception as error:  # noqa: BLE001 - its next heartbeat is answered "unknown", and it ends itself
+                log.warning("%s could not be ended: %r", actor, error)
+
+        task = self._owner.start("end of an actor", end())
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def close(self) -> None:
+        """Stop polling all actors, without killing any."""
+        self._expected.clear()
+        for watched in self._watched.values():
+            if watched.task:
+                watched.task.cancel()
+        self._watched.clear()
+        for ending in self._endings:
+            ending.cancel()
+        self._inquiry.close()
+
+    # -- one actor's life
+
+    async def _bring_up(self, watched: WatchedActor, birth: HostLaunch) -> None:
+        spec = birth.spec
+        try:
+            # The one deadline covers all of the start: Ray's scheduling, imports in the actor, and the probes.
+            async with asyncio.timeout(birth.deadline_s):
+                watched.ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
+                hello: Hello = await self._backend.call(watched.ref, "hello")
+                parts = [hello.devices, *[await self._probe(probe) for probe in birth.probes]]
+                hello = replace(hello, devices=together(parts))
+        except TimeoutError:
+            message = f"did not start in {birth.deadline_s:g} s"
+            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=message))
+            return
+        except (DLJobError, ValueError) as error:
+            await self._gone(watched, await self._outcome(error))
+            return
+        watched.node, watched.pid = hello.node, hello.pid
+        slots = tuple(dict(part).get(birth.kind, ()) for part in parts) if birth.kind else ()
+        await self._offer(_ready(watched, hello, slots))
+        await self._listen(watched, watched.ref)
+
+    async def _probe(self, spec: ActorSpec) -> Devices:
+        """Return the devices of one more bundle of a host, by a short-lived probe actor in it."""
+        try:
+            ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
+            return await self._backend.call(ref, "devices")
+        finally:
+            # By name, not by handle: a creation that has begun completes even after a cancel, and holds the device.
+            self._end_beside(spec.name)
+
+    async def _attach(self, watched: WatchedActor) -> None:
+        watched.ref = await found(self._backend, watched.actor)
+        if watched.ref is None:
+            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message="gone when the master came back"))
+            return
+        await self._listen(watched, watched.ref)
+
+    async def _listen(self, watched: WatchedActor, ref: ActorRef) -> None:
+        """Run the long poll of an actor until it breaks, which is reported as its loss.
+
+        Reports are acknowledged in the next call, after `offer` has journaled them: the host keeps them until then, so
+        a master that dies in between loses none.
+        """
+        acked, failures = 0, 0
+        while True:
+            try:
+                reports: tuple[Report, ...] = await self._backend.call(ref, "watch", self._epoch(), acked)
+            except ActorLostError as error:
+                failures += 1
+                # Ray reports a broken connection and an unreachable GCS as a lost actor too: only `certain` is a death.
+                if error.certain or failures > RETRIES:
+                    await self._gone(watched, await self._outcome(error))
+                    return
+                await asyncio.sleep(RETRY_S)
+                continue
+            except ActorCallError as error:
+                await self._gone(watched, _failed(error))
+                return
+            except Exception:
+                failures += 1
+                if failures > RETRIES:
+                    raise
+                log.exception("a poll of %s failed; it is repeated in %g s", watched.actor, RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
+            failures = 0
+            if reports:
+                ends = [report.outcome for report in reports if report.outcome is not None]
+                if ends and all(_blames(outcome) for outcome in ends):
+                    await asyncio.sleep(BLAME_S)
+                await self._offer(*(_event(watched.who.role, report) for report in reports))
+                acked = max(acked, *(report.seq for report in reports))
+
+    async def _gone(self, watched: WatchedActor, outcome: Outcome) -> None:
+        """Report an actor as lost, once. The core then orders to kill what may be left of a host."""
+        # Poll and order may both fail for one death, and an actor that was ended on purpose is no loss.
+        if self._watched.get(watched.actor) is not watched:
+            return
+        del self._watched[watched.actor]
+        self._on_loss()
+        who = watched.who
+        if isinstance(who, HostId):
+            if watched.pid and _vanished(outcome):
+                # The slow evidence (kernel log, OOM counters) follows as an event of its own; the exit status is waited
+                # for, a quarter of a second at most, as the level of the restart may depend on it.
+                self._inquiry.begin(who, watched.node, watched.pid, self._beside(watched.node))
+                if not causes.classify(outcome).rule:  # else Ray itself ended it, and said why
+                    outcome = await self._inquiry.ended(watched.node, watched.pid, outcome)
+            await self._offer(ev.HostLost(who, watched.life, outcome))
+            return
+        if watched.ref is not None:
+            await self._backend.kill(watched.ref)
+        await self._offer(ev.SpareLost(who.role, who.node, who.slot, watched.life))
+
+    def _beside(self, node: str) -> ActorRef | None:
+        """Return some host or spare that lives on a node; None if there is none."""
+        return next((w.ref for w in self._watched.values() if w.node == node and w.pid and w.ref is not None), None)
+
+    async def _outcome(self, error: Exception) -> Outcome:
+        if isinstance(error, ActorLostError):
+            if error.node_lost:
+                return Outcome(False, Reason.NODE_LOST, message="its node is gone")
+            return Outcome(False, Reason.UNKNOWN, detail=str(error))
+        if isinstance(error, ActorCallError):
+            return _failed(error)
+        return Outcome(False, Reason.UNKNOWN, message=str(error))
+
+
+def _failed(error: ActorCallError) -> Outcome:
+    return Outcome(
+        False,
+        Reason.UNKNOWN,
+        error_type=error.error_type,
+        message=f"its host failed: {error.message}",
+        detail=error.remote_traceback[-8000:],
+    )
+
+
+def _vanished(outcome: Outcome) -> bool:
+    """Whether a host died without an exit code or an error, and not by `ray.kill`."""
+    silent = outcome.reason is Reason.UNKNOWN and outcome.code is None and not outcome.error_type
+    return silent and BY_RAY_KILL not in outcome.detail
+
+
+def _blames(outcome: Outcome) -> bool:
+    return not outcome.ok and causes.classify(outcome).secondary
+
+
+def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ...]) -> ev.HostReady | ev.SpareReady:
+    who = watched.who
+    if isinstance(who, SpareId):
+        return ev.SpareReady(who.role, who.node, who.slot, watched.life, watched.actor, hello.pid, hello.log)
+    return ev.HostReady(
+        who, watched.life, hello.node, hello.pid, watched.actor, hello.devices, hello.log, hello.address, slots
+    )
+
+
+def _event(role: str, report: Report) -> ev.RankReady | ev.RankEnded:
+    if report.outcome is None:
+        return ev.RankReady(role, report.rank, report.incarnation, report.pid)
+    return ev.RankEnded(role, report.rank, report.incarnation, report.outcome)

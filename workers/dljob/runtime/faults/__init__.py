@@ -1,0 +1,1 @@
+"""Faults injected into a running job: `injector` chooses processes, `signals` acts on them."""

@@ -1,0 +1,267 @@
+"""A faults file done to a real job: looks at the job's status and timeline, does what is due, keeps what it came to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from dljob.master.state.views import Clue
+from dljob.plan import incidents
+from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
+from dljob.plan.model import JobPlan
+from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
+from dljob.runtime.faults.signals import Signals, everybody
+from dljob.spec.loading.faults import FaultTime, FileFault
+from dljob.telemetry import reasons
+from dljob.telemetry.evidence import Source
+
+TOLD_S = 60.0
+"""A fault of which the job has said nothing for so long comes to nothing."""
+ENDED = ("Succeeded", "Failed", "Stopped")
+CLOCK_S = 0.002
+"""A status tells its times to the millisecond, cut off."""
+
+
+class FaultTarget(Protocol):
+    """What is asked of a job; `dljob.runtime.job.launch.JobConnection` is one."""
+
+    def pids(self) -> dict[str, int]:
+        """The processes: `master`, `<role>/<rank>`."""
+        ...
+
+    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Tell evidence of an end that is about to come, or came."""
+        ...
+
+
+@dataclass(slots=True)
+class _Since:
+    """Who had which process at a moment of peace, and who may have another since."""
+
+    pids: Mapping[str, int] | None = None
+    excused: set[str] = field(default_factory=set[str])
+    why: list[str] = field(default_factory=list[str])
+
+
+class FaultInjector:
+    """Does the faults of a file, each once.
+
+    Attributes:
+        strikes: what was done so far.
+        moved: who got another process though no fault was done to it or its like, each with the faults before it.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[FileFault],
+        plan: JobPlan,
+        job: FaultTarget,
+        *,
+        begin: float | None = None,
+        hand: Signals | None = None,
+        raylets: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """`raylets`: the job's nodes and their raylets. `begin`: when time begins; None: when the job runs."""
+        self._faults = tuple(faults)
+        self._waiting = dict(enumerate(self._faults))
+        self._plan = plan
+        self._job = job
+        self._begin = begin
+        self._from = (begin or 0.0) - CLOCK_S
+        """What was detected before is not of this file."""
+        self._hand = hand or Signals()
+        self._raylets = raylets
+        self._events: Counter[str] = Counter()
+        self._told: dict[Key, ObservedFault] = {}
+        self._since = _Since()
+        self.strikes: list[InjectedFault] = []
+        self.moved: list[str] = []
+
+    # -- looking
+
+    def patience(self, now: float) -> float:
+        """How long the next fault that comes by time may be waited for, in seconds."""
+        times = [fault.when.time for fault in self._waiting.values() if fault.when.time is not None]
+        if not times or self._begin is None:
+            return float("inf")
+        return max(0.0, self._begin + min(times) - now)
+
+    def observe(self, status: Mapping[str, Any], notes: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Take in what a job says, do what is due; gives what was done, in words."""
+        now = time.time()
+        for note in notes:
+            self._events[note["reason"]] += 1
+            if note["reason"] == reasons.JOB_RUNNING and self._begin is None:
+                self._begin = note["time"]
+        self._hear(status)
+        self._compare(status, now)
+        seconds = None if self._begin is None else now - self._begin
+        moment = Moment(seconds, (status.get("progress") or {}).get("step"), self._events)
+        due = [number for number, fault in self._waiting.items() if incidents.is_due(fault.when, moment)]
+        return self._strike(due, status) if due else []
+
+    def _hear(self, status: Mapping[str, Any]) -> None:
+        self._told |= {incident.key: incident for incident in told(status) if incident.detected >= self._from}
+
+    def settled(self, status: Mapping[str, Any], now: float) -> bool:
+        """Whether all that was done has come to its end, and the job runs as before."""
+        found, _ = incidents.shares(self.strikes, self._told.values())
+        for strike in self.strikes:
+            if strike.at + (strike.fault.seconds or 0) > now:
+                return False
+            quiet = strike.fault.fault in ("stop", "slow") or now - strike.at > TOLD_S
+            if not found[strike.number] and not quiet:
+                return False
+        return healthy(status) and all(incident.recovered is not None for incident in self._told.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether every fault of the file was done."""
+        return not self._waiting
+
+    def close(self) -> None:
+        """Let go on what was stopped for a time."""
+        self._hand.close()
+
+    def finish(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The job is over, or is left alone: the report, as `incidents.report`, with `pids_kept`."""
+        self._hear(status)
+        pids = {f"{r['role']}/{r['rank']}": r["pid"] for r in status.get("ranks", ()) if r.get("pid")}
+        self._look_for_moved(pids)
+        made = incidents.report(self._faults, self.strikes, self._told.values(), self._begin)
+        return {**made, "pids_kept": not self.moved}
+
+    # -- doing
+
+    def _strike(self, due: Sequence[int], status: Mapping[str, Any]) -> list[str]:
+        """Do what is due, together; what has no process yet waits."""
+        pids = self._job.pids()
+        said: list[str] = []
+        for number in due:
+            fault = self._waiting[number]
+            victims = self._victims(target_of(fault.target, self._plan), pids, status)
+            if not victims:
+                continue
+            if self._since.pids is None:
+                self._since.pids = pids
+            self._since.excused |= excused(victims, self._plan) | {n for n in victims if n == MASTER}
+            self._since.why.append(fault.target)
+            del self._waiting[number]
+            if fault.fault == "oom":
+                self._announce(victims, status)
+            strike = InjectedFault(number, fault, time.time() - CLOCK_S)
+            self.strikes.append(strike)
+            self._do(fault, victims)
+            said.append(f"{in_words(fault)} {when_in_words(fault.when)}")
+        return said
+
+    def _victims(self, target: Target, pids: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
+        """Who is hit: name -> pid; of a node the ranks that live there, and the raylet as `node`."""
+        if target.role == MASTER:
+            return {MASTER: pids[MASTER]} if MASTER in pids else {}
+        if target.role != NODE:
+            ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
+            names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
+            here = self._here(status) & pids.keys()
+            return {name: pids[name] for name in names} if here.issuperset(names) else {}
+        raylets = self._raylets()
+        node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
+        if node is None or node not in raylets:
+            return {}
+        ranks = [f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] == node]
+        return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
+
+    def _here(self, status: Mapping[str, Any]) -> set[str]:
+        """The ranks of this machine: elsewhere their numbers mean other processes, which here may be anybody's."""
+        raylets = self._raylets()
+        return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
+
+    def _announce(self, victims: Mapping[str, int], status: Mapping[str, Any]) -> None:
+        """Hand in what the kernel would write; a rank without a line would be `killed, cause unknown`."""
+        incarnations = {f"{r['role']}/{r['rank']}": r["incarnation"] for r in status["ranks"]}
+        for name, pid in victims.items():
+            line = f"Out of memory: Killed process {pid} ({name}), inflicted by a faults file"
+            self._job.learned(name, incarnations[name], Clue(Source.KERNEL, line))
+
+    def _do(self, fault: FileFault, victims: Mapping[str, int]) -> None:
+        node = victims.get(NODE)
+        pids = list(victims.values())
+        if node is not None:
+            pids = [node] if fault.fault == "kill" else everybody(node)
+        if fault.fault == "stop":
+            self._hand.stop(pids, fault.seconds)
+        elif fault.fault == "slow":
+            self._hand.slow(pids, fault.factor or 2, fault.seconds or 1)
+        else:
+            self._hand.kill(pids)
+
+    # -- who else got another process
+
+    def _compare(self, status: Mapping[str, Any], now: float) -> None:
+        if self._since.pids is not None and self.settled(status, now):
+            self._look_for_moved(self._job.pids())
+
+    def _look_for_moved(self, after: Mapping[str, int]) -> None:
+        """Compare with the last moment of peace; who has ended since does not count."""
+        since, self._since = self._since, _Since()
+        for name, pid in sorted((since.pids or {}).items()):
+            if name not in since.excused and after.get(name, pid) != pid:
+                self.moved.append(f"{name} after {', '.join(since.why)}")
+
+
+def told(status: Mapping[str, Any]) -> list[ObservedFault]:
+    """The incidents that a status names."""
+    return [
+        ObservedFault(
+            row["reason"], row["target"], row["level"], _unix(row["detectedAt"]), _unix_or_none(row["recoveredAt"])
+        )
+        for row in status.get("recentFaults") or ()
+    ]
+
+
+def _unix(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _unix_or_none(text: str | None) -> float | None:
+    return None if text is None else _unix(text)
+
+
+def excused(names: Iterable[str], plan: JobPlan) -> set[str]:
+    """Whose process may change when these are hit: they, and who restarts with them by their role's level."""
+    found: set[str] = set()
+    for name in names:
+        role, slash, rank = name.partition("/")
+        if not slash:
+            continue
+        facts = plan.roles[role]
+        if facts.restart_level == "Job":
+            return {f"{r}/{n}" for r, own in plan.roles.items() for n in range(own.replicas)}
+        size = facts.replicas if facts.restart_level == "Role" else facts.group_size
+        first = int(rank) // size * size
+        found |= {f"{role}/{n}" for n in range(first, first + size)}
+    return found
+
+
+def healthy(status: Mapping[str, Any]) -> bool:
+    """Whether the job runs and every rank that should is ready or has ended well."""
+    roles = status.get("roles") or ()
+    return status.get("phase") == "Running" and all(r["ready"] + r["succeeded"] >= r["desired"] for r in roles)
+
+
+def when_in_words(when: FaultTime) -> str:
+    """What it waited for, as it is told."""
+    if when.step is not None:
+        return f"at step {when.step}"
+    return f"after {when.time} s" if when.time is not None else f"at {when.event}"
+
+
+def in_words(fault: FileFault) -> str:
+    """What is done, as it is told."""
+    factor = f" {fault.factor} times" if fault.factor else ""
+    length = f" for {fault.seconds} s" if fault.seconds else ""
+    return f"{fault.fault} {fault.target}{factor}{length}"

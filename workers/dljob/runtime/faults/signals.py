@@ -1,0 +1,113 @@
+"""What faults do to processes of this machine: signals, by pidfd, so that no other process of that number is hit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dljob.runtime.linux.descendants import below
+
+PERIOD_S = 0.2
+"""A slow process runs for a part of each such time."""
+
+
+class Signals:
+    """Does it; what was stopped for a time goes on when the time is over, and at `close` at the latest."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def kill(self, pids: Iterable[int]) -> None:
+        """SIGKILL."""
+        with _Held(pids) as held:
+            held.send(signal.SIGKILL)
+
+    def stop(self, pids: Iterable[int], seconds: float | None) -> None:
+        """SIGSTOP, and SIGCONT after so many seconds; None: never."""
+        held = _Held(pids)
+        held.send(signal.SIGSTOP)
+        if seconds is None:
+            held.close()
+        else:
+            self._begin(lambda: self._go_on(held, seconds))
+
+    def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
+        """Let them run for one part in `factor` of the time, for so many seconds."""
+        held = _Held(pids)
+        self._begin(lambda: self._drag(held, factor, seconds))
+
+    def close(self) -> None:
+        """Let go on what goes on sooner or later."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="dljob-fault", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _go_on(self, held: _Held, seconds: float) -> None:
+        self._closed.wait(seconds)
+        held.send(signal.SIGCONT)
+        held.close()
+
+    def _drag(self, held: _Held, factor: int, seconds: float) -> None:
+        for _ in range(max(1, round(seconds / PERIOD_S))):
+            held.send(signal.SIGSTOP)
+            over = self._closed.wait(PERIOD_S * (factor - 1) / factor)
+            held.send(signal.SIGCONT)
+            if over or self._closed.wait(PERIOD_S / factor):
+                break
+        held.close()
+
+
+class _Held:
+    """Processes that are held by their descriptors; those that are gone already are not among them."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._fds: list[int] = []
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                self._fds.append(os.pidfd_open(pid))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to those that are still there."""
+        for fd in self._fds:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, number)
+
+    def close(self) -> None:
+        """Let go of them."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
+    """The nodes of a Ray (host:port of its GCS) on this machine, its head left out: node id -> the raylet's pid."""
+    found: dict[str, int] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                if Path(words[0]).name == "raylet" and f"--gcs-address={address}" in words and "--head" not in words:
+                    node = next((w.removeprefix("--node_id=") for w in words if w.startswith("--node_id=")), "")
+                    found[node] = int(folder.name)
+    return found
+
+
+def everybody(raylet: int) -> list[int]:
+    """All processes of a node, the raylet first."""
+    return [raylet, *below(raylet)]

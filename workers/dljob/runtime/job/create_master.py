@@ -1,0 +1,106 @@
+"""How a job comes by its PrimeMaster: its keys, its actor, its first answer; one that gives none is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dljob.errors import DeadlineError, UnreachableError
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.journal.job_record import ENDED, REGISTRY, JobRecord, MasterOrder, forget, is_final, master_name
+
+if TYPE_CHECKING:
+    from dljob.runtime.job.outline import Outline
+
+MASTER_CLASS = "dljob.runtime.controller.prime_actor.PrimeMaster"
+MASTER_CALLS = 20_000
+"""Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
+NODES_S = 0.5
+"""Between looks for a first worker, which a pod brings."""
+RETRY_S = 0.05
+
+
+async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Outline, *, away: bool) -> None:
+    """Make the PrimeMaster of a job; returns when it answers.
+
+    Raises:
+        DeadlineError: it did not within createTimeoutSeconds.
+        UnreachableError: it could not be made.
+        UsageError: the job has one already.
+    """
+    spawn: asyncio.Future[ActorRef] | None = None
+    try:
+        await backend.kv.delete(ENDED + order.uid)  # of an earlier attempt
+        await backend.kv.put(f"dljob/{order.uid}/spec", job.text.encode())
+        await backend.kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
+        head = await _head(backend, alone=not away)
+        order = replace(order, launcher=backend.here())
+        actor = ActorSpec(master_name(order.uid), MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
+        actor = replace(actor, avoid=head) if away else replace(actor, prefer=head)
+        spawn = asyncio.ensure_future(backend.spawn(actor))
+        await _first_answer(backend, await asyncio.shield(spawn), entry, job.create_timeout_s)
+    except asyncio.CancelledError:
+        await _unwanted(backend, spawn, order.uid)
+        raise
+
+
+async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, uid: str) -> None:
+    """Who wanted the job is going, by Ctrl-C for one, and nobody else knows of it. A master that others made stays."""
+    if spawn is not None:
+        await _take_back(backend, await spawn, uid)
+    elif await backend.lookup(master_name(uid)) is None:
+        await forget(backend.kv, uid)
+
+
+async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _hello(backend, ref)
+    except (TimeoutError, ActorLostError, ActorCallError) as error:
+        if is_final(Path(entry.dir)):
+            return  # it began, and was over before it could answer
+        await _take_back(backend, ref, entry.uid)
+        if isinstance(error, TimeoutError):
+            raise DeadlineError(
+                f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
+            ) from error
+        raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
+
+
+async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
+    """End a master, and what it may have made by now."""
+    await backend.kill(ref)
+    with suppress(Exception):  # what lives of it ends with its lease
+        for name in await backend.actors(f"{uid[:8]}/"):
+            if (left := await backend.lookup(name)) is not None:
+                await backend.kill(left)
+        for name in await backend.reservations(f"{uid[:8]}/"):
+            await backend.release(name)
+    await forget(backend.kv, uid)
+
+
+async def _head(backend: Backend, *, alone: bool) -> str | None:
+    """The head's node; not `alone`: once there is another one, however long its machine takes."""
+    while True:
+        nodes = await backend.nodes()
+        head = next((node.id for node in nodes if node.head), None)
+        if alone or (head and len(nodes) > 1):
+            return head
+        await asyncio.sleep(NODES_S)
+
+
+async def _hello(backend: Backend, ref: ActorRef) -> None:
+    """Wait for the master's first answer, through deaths after which it is restarted."""
+    while True:
+        try:
+            await backend.call(ref, "hello")
+        except ActorLostError:
+            if await backend.lookup(ref.name) is None:
+                raise
+            await asyncio.sleep(RETRY_S)
+        else:
+            return

@@ -1,0 +1,226 @@
+"""The launcher's work once the versions are right: find the job's PrimeMaster or make it, and wait for the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dljob.errors import DLJobError, PlacementError, UsageError
+from dljob.raycluster import pods
+from dljob.runtime import ray_private
+from dljob.runtime.backend.connect import connect
+from dljob.runtime.job.launch import JobConnection, begin, find
+from dljob.runtime.job.outline import Outline, outline
+from dljob.runtime.job.versions import Incompatible
+
+ATTEMPT = "attempt"
+"""The file in a job's folder that says which attempt the folder is of."""
+NOTES_S = 30.0
+CODES = {"Succeeded": 0, "Failed": 1, "Suspended": 3, "Stopped": 6}
+"""The launcher's exit code by the job's final phase."""
+TERMINATED = 143
+
+
+def drive(args: argparse.Namespace) -> int | Incompatible:
+    """Run the job to its end: 0 or 1; or a refusal."""
+    text = b""
+    try:
+        text = read_spec(args.spec)
+        job = outline(text.decode())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = explain(text, args.spec) if text else None
+        return why or Incompatible("InvalidSpec", f"cannot read the spec {args.spec}: {error!r}", "")
+    except DLJobError as error:
+        say(f"{type(error).__name__}: {error}")
+        return 1
+    try:
+        found = _begin(job, args)
+        if isinstance(found, Incompatible):
+            return found
+        _gateway(args)
+        return _wait(found)
+    except DLJobError as error:
+        say(f"{type(error).__name__}: {error}")
+        return 1
+
+
+def read_spec(where: str) -> bytes:
+    """A file, or what was put into Ray's store by `PUT /api/packages/gcs/<name>`.
+
+    The store is where Ray keeps packages of its runtime environments, under their URI in the GCS (source: Ray 2.60,
+    `ray._private.runtime_env.packaging`); what no environment names is dropped after ten minutes.
+
+    Raises:
+        OSError: It is not there (any more).
+        UnreachableError: Ray cannot be joined.
+    """
+    if not where.startswith(pods.PACKAGES):
+        return Path(where).read_bytes()
+    connect()
+    found = ray_private.kv_get(where)
+    if not found:
+        raise FileNotFoundError(f"Ray does not keep {where} any more")
+    return found
+
+
+def explain(spec: bytes, where: str) -> Incompatible | None:
+    """What is wrong with a spec that cannot be run; looked for only then, since PrimeMaster reads it anyway."""
+    from dljob.plan.plan import plan
+    from dljob.spec.loading.load import parse
+
+    try:
+        plan(parse(json.loads(spec)))
+    except ValueError as error:
+        return Incompatible("InvalidSpec", f"cannot read the spec {where}: {error}", "")
+    except PlacementError as error:
+        return Incompatible("DoesNotFit", error.message, error.hint)
+    except DLJobError as error:
+        return Incompatible("InvalidSpec", error.message, error.hint)
+    return None
+
+
+def say(line: str) -> None:
+    """Into the log of Ray's job."""
+    print(f"[dljob] {line}", flush=True)  # noqa: T201
+
+
+def home(usual: str = "") -> Path:
+    """The folder of all jobs' folders on this machine: DLJOB_HOME, else `usual`.
+
+    Raises:
+        UsageError: There is neither; every pod of a RayCluster of ours has DLJOB_HOME.
+    """
+    said = os.environ.get("DLJOB_HOME") or usual
+    if not said:
+        raise UsageError("DLJOB_HOME is not set", hint="set it to a folder for the jobs of this machine")
+    return Path(said).expanduser().absolute()
+
+
+def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatible:
+    """The job, found or made."""
+    uid = args.uid
+    folder = home(args.home) / "jobs" / f"{job.name}-{uid[:8]}"
+    connect(code_dir=_code(args))
+    signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
+    found = find(job, job_dir=folder, uid=uid)
+    if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
+        say(f"{job.name} ({uid[:8]}) is there already; waiting for it")
+        return found
+    if found is not None:
+        found.let_leave()
+    try:
+        return _start(job, folder, args)
+    except DLJobError:
+        if refused := explain(job.text.encode(), args.spec):
+            return refused
+        raise
+
+
+def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnection:
+    began = time.monotonic()
+    if _older(folder, args.attempt):
+        folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
+    own = not args.spec.startswith(pods.PACKAGES)
+    try:
+        made = begin(
+            job,
+            job_dir=folder,
+            code_dir=_code(args),
+            uid=args.uid,
+            attempt=args.attempt,
+            own_nodes=own,
+            apart=True,
+            carried=_carried(args.carried),
+        )
+    except UsageError:
+        # Another launcher of this job was quicker.
+        found = find(job, job_dir=folder, uid=args.uid)
+        if found is None:
+            raise
+        return found
+    with suppress(OSError):
+        (folder / ATTEMPT).write_text(f"{args.attempt}\n")
+    took = time.monotonic() - began
+    say(f"{job.name} ({args.uid[:8]}), attempt {args.attempt}: PrimeMaster answers after {took:.2f} s; {folder}")
+    return made
+
+
+def _code(args: argparse.Namespace) -> Path | None:
+    """The folder of user code; what lies there on a RayCluster that is not the job's is somebody else's."""
+    code = Path(pods.CODE)
+    return code if not args.spec.startswith(pods.PACKAGES) and _holds_files(code) else None
+
+
+def _carried(where: str) -> str:
+    """What the last attempt handed on. A job runs without it too; then its budgets begin anew."""
+    if not where:
+        return ""
+    try:
+        return read_spec(where).decode()
+    except (OSError, ValueError) as error:
+        say(f"what the last attempt handed on cannot be read, and budgets begin anew: {error!r}")
+        return ""
+
+
+def _attempt_of(folder: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int((folder / ATTEMPT).read_text())
+    return None
+
+
+def _older(folder: Path, attempt: int) -> bool:
+    """Whether the folder is left from an earlier attempt, on a Ray that outlives attempts."""
+    there = _attempt_of(folder)
+    return there is not None and there < attempt
+
+
+def _holds_files(folder: Path) -> bool:
+    with suppress(OSError):
+        return any(folder.iterdir())
+    return False
+
+
+def _gateway(args: argparse.Namespace) -> None:
+    """Make sure of the gateway. A job runs without one too; then nobody outside hears of it."""
+    from dljob.runtime.job.gateway import ensure
+
+    try:
+        say(f"the gateway serves at {ensure(args.host, args.port, str(home(args.home)))}")
+    except DLJobError as error:
+        say(f"there is no gateway: {error}")
+
+
+def _wait(job: JobConnection) -> int:
+    """Tell the job's notes as they come; 0 when it succeeds, 1 when it fails, another code when it is to go on."""
+    seq = 0
+    while True:
+        notes = job.notes(seq, NOTES_S)
+        for note in notes:
+            seq = note["seq"]
+            say(_line(note))
+        final = None if notes else job.final()
+        if final is not None:
+            break
+    phase, reason = final["phase"], final.get("reason", "")
+    say(f"{job.name} {phase}: {reason} {final.get('message', '')}".rstrip())
+    return CODES[phase]
+
+
+def _line(note: Mapping[str, Any]) -> str:
+    at = time.strftime("%H:%M:%S", time.gmtime(note["time"]))
+    return f"{at} {note['reason']} {note.get('target', '')}: {note.get('message', '')}"
+
+
+def _told_to_go(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM, as Ray's job stop sends it. What stops the job is a command, not the end of who watches it."""
+    say("told to go; the job goes on without me (`dljob stop` would end it)")
+    sys.exit(TERMINATED)

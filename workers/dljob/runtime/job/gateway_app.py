@@ -1,0 +1,357 @@
+"""The gateway's HTTP: routes, token, errors. What it serves comes from a `Jobs`; nothing here knows Ray.
+
+Everything is JSON, errors too ({"error": ...}), but /healthz, /metrics and the end of one log, which are text.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from dljob.errors import DeadlineError, DLJobError, NotFoundError, UnreachableError, UsageError
+from dljob.telemetry.exposition import CONTENT_TYPE
+
+BODY_BYTES = 64 << 10
+LONGEST_S = 30.0
+"""No long poll is longer; the caller asks again."""
+AT_ONCE = 500
+"""Requests under way; more are told to come back."""
+ALL_LOGS_BYTES = 600 << 10
+"""The tails of all ranks together, when nothing else is asked for: what fits into a ConfigMap."""
+ONE_LOG_BYTES = 64 << 10
+MOST_BYTES = 8 << 20
+VERSION_MAX = 2**63 - 1
+UID = re.compile(r"[0-9a-f]{32}")
+ID = re.compile(r"[\x21-\x7e]{1,253}")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a log."""
+
+    text: str
+    offset: int
+    """Bytes of the log up to the end of the text."""
+    end: bool
+    """Nothing more comes."""
+    timed: bool = True
+    """It begins at the moment that was asked for; not where nobody knows when what was written."""
+
+
+ReadLog = Callable[[int | None, int, float | None], Awaitable[LogPart]]
+"""(offset, limit, since) -> that part of a log."""
+
+
+class Jobs(Protocol):
+    """The jobs of one Ray. Methods raise NotFoundError, UsageError, and UnreachableError for "not now"."""
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """uid, name and phase of each."""
+        ...
+
+    async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
+        """The brief snapshot, as soon as its version is greater."""
+        ...
+
+    async def status(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
+        """The whole snapshot, as soon as its version is greater."""
+        ...
+
+    async def events(self, uid: str, after: int, timeout_s: float) -> list[dict[str, Any]]:
+        """The notes with a greater number, as soon as there are some."""
+        ...
+
+    async def command(self, uid: str, order: CommandRequest) -> None:
+        """Hand an order to PrimeMaster; it is in the journal when this returns."""
+        ...
+
+    async def placement(self, uid: str) -> dict[str, Any]:
+        """Which node and pod holds what."""
+        ...
+
+    async def tails(self, uid: str, budget: int) -> dict[str, Any]:
+        """The ends of all ranks' logs and of PrimeMaster's within a budget of bytes: {"logs", "cut", "master"}."""
+        ...
+
+    async def log(
+        self, uid: str, rank: tuple[str, int], offset: int | None, limit: int, since: float | None = None
+    ) -> LogPart:
+        """A rank's log from an offset, since a moment (unix seconds), or its end."""
+        ...
+
+    async def master_log(
+        self, uid: str, offset: int | None, limit: int, since: float | None = None, *, older: bool = False
+    ) -> LogPart:
+        """PrimeMaster's own log under the same terms; `older`: the file before that."""
+        ...
+
+    async def stacks(self, uid: str, target: str) -> dict[str, str]:
+        """Rank -> the stacks of its process as text."""
+        ...
+
+    async def metrics(self) -> str:
+        """What Prometheus scrapes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A command; the same id happens once."""
+
+    id: str
+    kind: str
+    target: str
+    by: str
+
+
+class HttpServer:
+    """A server that serves; `address` is host:port."""
+
+    def __init__(self, runner: web.AppRunner, host: str) -> None:
+        self._runner = runner
+        self.address = f"{host}:{runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._runner.cleanup()
+
+
+async def serve(jobs: Jobs, token: str | None, about: Mapping[str, str], host: str, port: int) -> HttpServer:
+    """Serve until closed. Raises OSError when it cannot listen there."""
+    runner = web.AppRunner(make_app(jobs, token, about), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return HttpServer(runner, host)
+
+
+def make_app(jobs: Jobs, token: str | None, about: Mapping[str, str]) -> web.Application:
+    """The application.
+
+    Args:
+        jobs: What it serves.
+        token: What callers of /v1 must show; None: Ray asks for none, and neither do we.
+        about: What GET /v1/version answers.
+    """
+    app = web.Application(middlewares=[_Busy().limit, _errors, _authenticate(token)], client_max_size=BODY_BYTES)
+    routes = _Routes(jobs, about)
+    app.router.add_get("/healthz", routes.healthz)
+    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/v1/version", routes.version)
+    app.router.add_get("/v1/jobs", routes.jobs)
+    app.router.add_get("/v1/jobs/{uid}/status", routes.status)
+    app.router.add_get("/v1/jobs/{uid}/events", routes.events)
+    app.router.add_post("/v1/jobs/{uid}/commands", routes.command)
+    app.router.add_get("/v1/jobs/{uid}/placement", routes.placement)
+    app.router.add_get("/v1/jobs/{uid}/logs", routes.logs)
+    app.router.add_get("/v1/jobs/{uid}/stacks", routes.stacks)
+    return app
+
+
+class _Routes:
+    def __init__(self, jobs: Jobs, about: Mapping[str, str]) -> None:
+        self._jobs = jobs
+        self._about = about
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """That it serves."""
+        return web.Response(text="ok")
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """What Prometheus reads, of all jobs that live."""
+        text = await self._jobs.metrics()
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def version(self, _request: web.Request) -> web.Response:
+        """What runs here."""
+        return _json(dict(self._about))
+
+    async def jobs(self, _request: web.Request) -> web.Response:
+        """The jobs that live, and those that ended."""
+        return _json(await self._jobs.jobs())
+
+    async def status(self, request: web.Request) -> web.Response:
+        """A snapshot newer than `after`, or the last one when the time is over."""
+        uid, after, timeout_s = _uid(request), _whole(request, "after", 0, VERSION_MAX), _timeout(request)
+        ask = self._jobs.status if _whole(request, "ranks", 0, 1) else self._jobs.brief
+        return _json(await ask(uid, after, timeout_s))
+
+    async def events(self, request: web.Request) -> web.Response:
+        """The notes after number `after`."""
+        uid, after = _uid(request), _whole(request, "after", 0, VERSION_MAX)
+        return _json({"events": await self._jobs.events(uid, after, _timeout(request))})
+
+    async def command(self, request: web.Request) -> web.Response:
+        """Hand an order on; it is accepted, not done."""
+        uid = _uid(request)
+        await self._jobs.command(uid, _order(await request.read()))
+        return _json({}, 202)
+
+    async def placement(self, request: web.Request) -> web.Response:
+        """Which units and ranks are on which node and pod."""
+        return _json(await self._jobs.placement(_uid(request)))
+
+    async def stacks(self, request: web.Request) -> web.Response:
+        """The stacks of a rank, a role or the job."""
+        return _json({"stacks": await self._jobs.stacks(_uid(request), request.query.get("target", "job")[:128])})
+
+    async def logs(self, request: web.Request) -> web.Response:
+        """The ends of all logs, or a piece of one: of a rank's, or of PrimeMaster's."""
+        uid = _uid(request)
+        read = self._one_log(request, uid)
+        if read is None:
+            return _json(await self._jobs.tails(uid, _whole(request, "bytes", ALL_LOGS_BYTES, MOST_BYTES)))
+        limit = _whole(request, "bytes", ONE_LOG_BYTES, MOST_BYTES)
+        if not _whole(request, "follow", 0, 1):
+            return web.Response(text=(await read(None, limit, None)).text)
+        since = _whole(request, "since", 0, VERSION_MAX) / 1000 if "since" in request.query else None
+        begin = _whole(request, "from", 0, VERSION_MAX) if "from" in request.query else None
+        piece = await read(begin, limit, since)
+        return _json({"text": piece.text, "offset": piece.offset, "end": piece.end, "timed": piece.timed})
+
+    def _one_log(self, request: web.Request, uid: str) -> ReadLog | None:
+        """How the log is read that a request is for; None when it is for the ends of all."""
+        role = request.query.get("role")
+        if _whole(request, "master", 0, 1):
+            if role is not None:
+                raise UsageError("master=1 is for PrimeMaster's log, and role for a rank's: leave one out")
+            return partial(self._jobs.master_log, uid, older=bool(_whole(request, "older", 0, 1)))
+        if role is None:
+            return None
+        return partial(self._jobs.log, uid, (role, _whole(request, "rank", 0, VERSION_MAX)))
+
+
+# -- what a request says
+
+
+def _uid(request: web.Request) -> str:
+    uid = request.match_info["uid"]
+    if not UID.fullmatch(uid):
+        raise NotFoundError(f"no job {uid[:64]!r}: a uid is 32 hex digits")
+    return uid
+
+
+def _whole(request: web.Request, name: str, default: int, most: int) -> int:
+    """A whole number of the query, from 0 to `most`."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+        raise UsageError(f"{name} is {text[:64]!r}; it must be a whole number from 0 to {most}")
+    return int(text)
+
+
+def _timeout(request: web.Request) -> float:
+    """Seconds, at most LONGEST_S."""
+    text = request.query.get("timeout", "0")
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+        raise UsageError(f"timeout is {text[:64]!r}; it must be a number of seconds, from 0 to {LONGEST_S:g}")
+    return min(float(text), LONGEST_S)
+
+
+def _order(body: bytes) -> CommandRequest:
+    try:
+        data: Any = json.loads(body)
+        said = {"target": "job", "by": "", **data}
+    except (ValueError, TypeError):
+        said = {}
+    if said.keys() != {"id", "kind", "target", "by"} or not all(isinstance(value, str) for value in said.values()):
+        raise UsageError('a command is {"id", "kind", "target", "by"}, all texts; target is job when left out')
+    order = CommandRequest(**said)
+    if not ID.fullmatch(order.id):
+        raise UsageError("the id of a command is 1 to 253 letters, digits and signs")
+    if len(order.target) > 128 or len(order.by) > 253:
+        raise UsageError("target has at most 128 letters, by at most 253")
+    return order
+
+
+# -- around every request
+
+
+def _json(data: object, status: int = 200) -> web.Response:
+    return web.json_response(data, status=status, dumps=partial(json.dumps, ensure_ascii=False))
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every error as JSON."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        answer = _json({"error": f"{error.reason}: {request.method} {request.path[:200]}"}, error.status)
+        if allowed := error.headers.get("Allow"):
+            answer.headers["Allow"] = allowed
+        return answer
+    except DLJobError as error:
+        return _json({"error": str(error)}, _code(error))
+    except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        print(f"[dljob] gateway: {traceback.format_exc()}", file=sys.stderr, flush=True)  # noqa: T201
+        return _json({"error": f"{type(error).__name__}: {error}"}, 500)
+
+
+def _code(error: DLJobError) -> int:
+    match error:
+        case NotFoundError():
+            return 404
+        case UsageError():
+            return 400
+        case UnreachableError() | DeadlineError():
+            return 503
+        case _:
+            return 500
+
+
+def _authenticate(token: str | None) -> Any:
+    """Let only those into /v1 who show the token."""
+    wanted = None if token is None else token.encode()
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if wanted is not None and request.path.startswith("/v1") and not _shown(request, wanted):
+            return _json({"error": "the token is missing or wrong: send `Authorization: Bearer <Ray's token>`"}, 401)
+        return await handler(request)
+
+    return authenticate
+
+
+def _shown(request: web.Request, wanted: bytes) -> bool:
+    for header in ("Authorization", "x-ray-authorization"):
+        kind, _, token = request.headers.get(header, "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(errors="replace"), wanted):
+            return True
+    return False
+
+
+class _Busy:
+    """Keeps the number of requests under way within bounds, and with it memory."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @property
+    def limit(self) -> Any:
+        @web.middleware
+        async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if self._count >= AT_ONCE and request.path != "/healthz":
+                return _json({"error": f"{AT_ONCE} requests are under way; ask again"}, 503)
+            self._count += 1
+            try:
+                return await handler(request)
+            finally:
+                self._count -= 1
+
+        return limit

@@ -1,0 +1,285 @@
+"""The client's side of a job: start its PrimeMaster, find it again, ask and order; all of it blocks.
+
+A connection survives the master's restarts: a call that breaks is made again until the job has ended, and then the
+final status is read from the job's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Backend, chosen, factory
+from dljob.runtime.collectives.driver import register_when_used
+from dljob.runtime.job import admitting
+from dljob.runtime.job.create_master import create
+from dljob.runtime.job.outline import Outline, outline
+from dljob.runtime.journal.job_record import (
+    FINAL,
+    REGISTRY,
+    SPEC,
+    JobRecord,
+    MasterOrder,
+    bring,
+    is_final,
+    master_name,
+    over,
+    read_notes,
+    read_status,
+)
+from dljob.runtime.journal.timeline import write_atomically
+from dljob.runtime.process.loop import settle
+from dljob.telemetry.reasons import with_current_reasons
+
+if TYPE_CHECKING:
+    from dljob.master.state.views import Clue
+    from dljob.spec.model import DLJobManifest
+
+NAMESPACE = "dljob"
+RETRY_S = 0.05
+LOST_S = 30.0
+"""A master that is not there for so long, with no status in the folder, does not come back."""
+LEAVES_S = 10.0
+"""A master that is there for so long after the end of its job is ended."""
+
+
+def new_uid() -> str:
+    """A job's uid: 32 hex digits."""
+    return uuid.uuid4().hex
+
+
+class JobConnection:
+    """A job, from outside. Made by `launch` or `attach`, in a process that is connected to the cluster."""
+
+    def __init__(self, backend: Backend, entry: JobRecord) -> None:
+        self._backend = backend
+        self._entry = entry
+
+    @property
+    def uid(self) -> str:
+        """32 hex digits."""
+        return self._entry.uid
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._entry.name
+
+    @property
+    def dir(self) -> Path:
+        """The job's folder, on the machine of the master."""
+        return Path(self._entry.dir)
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        answer = self._call("status", after_version, timeout_s)
+        return answer if answer is not None else self._final()
+
+    def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """The notes with a greater number; with a timeout, as soon as there are some. Those of an ended job too."""
+        answer = self._call("notes", after_seq, timeout_s)
+        return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
+
+    def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
+        """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
+        self._call("command", id or uuid.uuid4().hex, kind, target, by)
+
+    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
+        """Tell evidence of the end of a rank's process that is about to come, or came."""
+        self._call("learned", target, incarnation, clue)
+
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Rank -> the stacks of its process as text; none when the job is over.
+
+        Raises:
+            NotFoundError: there is no such target.
+        """
+        answer: dict[str, str] = self._call("stacks", target) or {}
+        return answer
+
+    def pids(self) -> dict[str, int]:
+        """The processes: `master`, `<role>/<rank>`; none when the job is over."""
+        return self._call("pids") or {}
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The final status. Raises DeadlineError when the job is not over in time."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = 30.0 if end is None else end - time.monotonic()
+            if left <= 0:
+                raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
+            status = self.status(2**53, min(left, 30.0))
+            if status.get("phase") in FINAL:
+                return status
+
+    def final(self) -> dict[str, Any] | None:
+        """The final status; None while the job is not over."""
+        answer = self._call("wait", 0.0)
+        if answer is not None:
+            return answer
+        left = self._final()
+        return left if left.get("phase") in FINAL else None
+
+    def kill(self) -> None:
+        """End a master that does not answer. Its ranks end when their leases do."""
+        settle(self._kill())
+
+    def let_leave(self) -> None:
+        """Return when the master of an ended job is gone: it waits for those who hear of the end now."""
+        settle(self._let_leave())
+
+    async def _let_leave(self) -> None:
+        end = time.monotonic() + LEAVES_S
+        while (ref := await self._backend.lookup(master_name(self.uid))) is not None:
+            if time.monotonic() > end:
+                await self._backend.kill(ref)
+            await asyncio.sleep(RETRY_S)
+
+    async def _kill(self) -> None:
+        ref = await self._backend.lookup(master_name(self.uid))
+        if ref is not None:
+            await self._backend.kill(ref)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        """The master's answer, whatever becomes of the master meanwhile; None when the job is over."""
+        return settle(self._answer(method, args))
+
+    async def _answer(self, method: str, args: tuple[Any, ...]) -> Any:
+        missed: float | None = None
+        # The folder first: the job's Ray may have gone with it, and Ray would begin another one, or wait a minute.
+        while not is_final(self.dir):
+            ref, heard = None, True
+            try:
+                ref = await self._backend.lookup(master_name(self.uid))
+                if ref is not None:
+                    return await self._backend.call(ref, method, *args)
+            except ActorLostError:
+                heard = ref is not None
+            except ActorCallError as error:
+                raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
+            if heard and await over(self._backend.kv, self.uid, self.dir):
+                return None
+            missed = None if ref is not None else missed or time.monotonic()
+            if missed is not None:
+                await self._give_up(time.monotonic() - missed, heard=heard)
+            await asyncio.sleep(RETRY_S)
+        return None
+
+    async def _give_up(self, seconds: float, *, heard: bool) -> None:
+        """Raise where a master that has not been there for so long does not come back; `heard`: Ray says so itself."""
+        if heard and (seconds > LOST_S or await self._backend.kv.get(REGISTRY + self.uid) is None):
+            raise UnreachableError(
+                f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
+                hint=f"its journal and logs are in {self.dir}",
+            )
+        if seconds > LOST_S:
+            raise UnreachableError(
+                f"nobody answers where PrimeMaster of {self.name} lives", hint=f"its journal and logs are in {self.dir}"
+            )
+
+    def _final(self) -> dict[str, Any]:
+        return read_status(self.dir)
+
+
+def launch(
+    manifest: DLJobManifest,
+    *,
+    job_dir: Path,
+    code_dir: Path | None,
+    uid: str = "",
+    backend: str | None = None,
+) -> JobConnection:
+    """Start a job on the cluster that this process is connected to: the manifest is frozen now. Else as `begin`."""
+    text = manifest.model_dump_json(by_alias=True, exclude_none=True)
+    register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})
+    return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
+
+
+def begin(
+    job: Outline,
+    *,
+    job_dir: Path,
+    code_dir: Path | None,
+    uid: str = "",
+    backend: str | None = None,
+    attempt: int = 1,
+    own_nodes: bool = False,
+    apart: bool = False,
+    carried: str = "",
+) -> JobConnection:
+    """Make the PrimeMaster of a job; returns when it answers.
+
+    Args:
+        job: The job.
+        job_dir: Its folder: journal, logs, status, and what user code keeps there. Made when it is not there.
+        code_dir: The folder of user code, first on the workers' path and their working directory; None: the one that
+            each process is in when Ray starts it.
+        uid: `new_uid()`, when the folder's name contains it; else one is made.
+        backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
+        attempt: Counts from 1; a later one never reads the journal of an earlier one.
+        own_nodes: Somebody makes the nodes of its plan for it: it waits for them, however long.
+        apart: The head is a machine of its own, so that it matters who lives there.
+        carried: What the last attempt handed on; empty: nothing.
+    """
+    name = chosen(backend, job.backend)
+    made = factory(name)(job.options)
+    admitting.check(job.text, made)
+    uid = uid or new_uid()
+    code = str(code_dir or "")
+    order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)
+    if apart and (job.on_worker or job.survives):
+        # No folder is where the next master will be: the journal is in Ray's own store, unless a volume has it.
+        options = job.options if job.journal else {**job.options, "journal": "kv"}
+        order = replace(order, options=options, roams=True)
+    entry = JobRecord(uid, job.name, str(job_dir), time.time())
+    try:
+        job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(job_dir / SPEC, job.text)
+    except OSError as error:
+        raise UsageError(
+            f"the job's folder {job_dir} cannot be written: {error.strerror}",
+            hint="set DLJOB_HOME to a folder of yours",
+        ) from error
+    settle(create(made, order, entry, job, away=apart and job.on_worker))
+    return JobConnection(made, entry)
+
+
+def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
+    """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
+    made = factory(chosen(backend, job.backend))(job.options)
+    if settle(made.lookup(master_name(uid))) is None and not settle(over(made.kv, uid, job_dir)):
+        return None
+    return JobConnection(made, JobRecord(uid, job.name, str(job_dir), time.time()))
+
+
+def list_jobs(backend: str | None = None) -> tuple[JobRecord, ...]:
+    """The jobs that live on the cluster, oldest first."""
+    return settle(_entries(factory(chosen(backend, None))({})))
+
+
+async def _entries(backend: Backend) -> tuple[JobRecord, ...]:
+    values = [await backend.kv.get(key) for key in await backend.kv.keys(REGISTRY)]
+    found = [JobRecord(**json.loads(value)) for value in values if value]
+    return tuple(sorted(found, key=lambda entry: entry.started))
+
+
+def attach(job: str, backend: str | None = None) -> JobConnection:
+    """A live job by uid, the first 8 digits of it, or name; of several with one name the latest.
+
+    By its whole uid also one that has ended, when it left its end on the cluster.
+    """
+    made = factory(chosen(backend, None))({})
+    entries = settle(_entries(made))
+    for entry in reversed(entries):
+        if job in (entry.uid, entry.uid[:8], entry.name):
+            return JobConnection(made, entry)
+    if (left := settle(bring(made.kv, job))) is not None:
+        return JobConnection(made, JobRecord(job, read_status(left)["name"], str(left), 0.0))
+    there = ", ".join(sorted({entry.name for entry in entries})) or "none"
+    raise NotFoundError(f"no job {job!r} lives on this cluster; there: {there}")

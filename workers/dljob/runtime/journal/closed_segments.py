@@ -1,0 +1,70 @@
+"""Superseded segments of a journal: kept beside it for people, compressed, within a bound; no start reads them."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+log = logging.getLogger(__package__)
+
+WORTH_BYTES, WORTH_FILES = 2**20, 16
+"""Fewer segments that are superseded, and with fewer bytes in all, stay as they are."""
+KEPT_BYTES = 512 * 2**20
+"""So much of a job is kept, compressed; the oldest is dropped."""
+RATIO = 64
+"""No segment compresses better: one that is so many times larger than what is kept would be dropped at once."""
+
+
+def put_away(old: Sequence[Path], folder: Path) -> str:
+    """Compress superseded segments, oldest first, into a folder; what was dropped for want of room, in words.
+
+    A death at any line leaves a segment in one place or in both. The next call goes on with those that are left.
+    """
+    if len(old) < WORTH_FILES and sum(path.stat().st_size for path in old) < WORTH_BYTES:
+        return ""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    dropped: list[str] = []
+    for path in old:
+        if path.stat().st_size > RATIO * KEPT_BYTES:
+            dropped.append(path.name)
+        else:
+            _compress(path, folder / f"{path.name}.gz")
+        path.unlink(missing_ok=True)
+    kept = sorted(folder.glob("*.gz"))
+    sizes = {path: path.stat().st_size for path in kept}
+    while kept and sum(sizes[path] for path in kept) > KEPT_BYTES:
+        dropped.append(kept[0].name.removesuffix(".gz"))
+        kept.pop(0).unlink(missing_ok=True)
+    if not dropped:
+        return ""
+    first, last = min(dropped), max(dropped)
+    which = first if first == last else f"{first} to {last}"
+    return f"{which} in {folder}, which keeps {KEPT_BYTES >> 20} MiB; no restart needs them"
+
+
+def _compress(path: Path, target: Path) -> None:
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with path.open("rb") as source, part.open("wb") as file:
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed:
+                shutil.copyfileobj(source, packed, 2**20)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+        sync_folder(target.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name as durable as its bytes."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

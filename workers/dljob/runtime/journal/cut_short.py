@@ -1,0 +1,29 @@
+"""The end of a job whose master cannot go on: by its verdict where one stands, else with what is wrong here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dljob.errors import DLJobError, JournalError
+from dljob.master.state.actions import Note
+from dljob.master.state.state import Phase, Verdict
+from dljob.runtime.journal.journal import JournalBrokenError
+from dljob.telemetry import reasons
+
+
+def cut_short(verdict: Verdict | None, error: Exception, left: Exception | None) -> tuple[Note, dict[str, Any]]:
+    """What the timeline says, and what the last status has over the state; `left`: why not all could be cleared.
+
+    A verdict is in the journal: how the ranks ended stays true, whatever befalls the master that clears up after them.
+    """
+    journal = isinstance(error, (JournalBrokenError, JournalError))
+    reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
+    uncleared = f"; not all of the job could be cleared: {_words(left)}" if left else ""
+    note = Note(reason, "job", f"{_words(error)}{uncleared}")
+    if verdict is None:
+        return note, {"phase": Phase.FAILED.value, "reason": reason, "message": note.message}
+    return note, {"phase": verdict.phase.value, "reason": verdict.reason, "message": f"{verdict.message}{uncleared}"}
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"

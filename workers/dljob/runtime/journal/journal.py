@@ -1,0 +1,237 @@
+"""PrimeMaster's journal: what happened, in order, so that a new master knows what the old one knew.
+
+It is a chain of segments, numbered without a gap. A segment is claimed once, and starts with a header that names the
+segment before it and the offset up to which that one counts: whatever an older master wrote after it was fenced is
+ignored. A master claims its first segment *before* it reads its predecessor's, and looks for a later claim *after* each
+commit; so of two masters at most one acts on what it wrote. The number of a master's first segment is its epoch.
+
+The journal rolls with its snapshots: the master claims the next segment, as its successor would, and writes the
+snapshot there. A master that dies between any two of these writes leaves what a master leaves that died at its start.
+A start reads the newest segment that has a whole snapshot, and those after it; the others are superseded
+(`JournalStore.forget`).
+
+A torn tail (the writer died in the middle of a line) is normal. Damage anywhere else is refused with its offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dljob.errors import DLJobError, JournalError
+from dljob.runtime.journal.stores import JournalStore
+from dljob.telemetry.records import (
+    Header,
+    Record,
+    Scan,
+    SegmentBytes,
+    encode_header,
+    encode_line,
+    scan_tail,
+    snapshot_at,
+)
+
+log = logging.getLogger(__package__)
+
+T = TypeVar("T")
+
+FEW = 16
+"""A segment with fewer lines goes on after a snapshot: the first one of a job follows its beginning."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that pass when somebody makes room."""
+FULL_S = 600.0
+"""A full volume is waited for so long. Ranks go on meanwhile, and nothing is decided."""
+FIRST_S, MOST_S = 0.05, 5.0
+"""Backoff of tries on a full volume: the first pause, and the longest."""
+
+
+class FencedError(DLJobError):
+    """A later master has claimed the job: this one must stop at once."""
+
+
+class JournalBrokenError(DLJobError):
+    """The journal cannot be written any more; what was acknowledged is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the journal knows: the records from the last whole snapshot on, or all of them, oldest first."""
+
+    epoch: int
+    records: tuple[Record, ...]
+    cores: frozenset[str] = frozenset()
+    """Which code wrote them; "" is code before journals said so."""
+    reader: str = ""
+    """Which code reads them."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether other code wrote any of it."""
+        return not self.cores <= {self.reader}
+
+
+class Journal:
+    """One master's journal. `open` once, then `commit` as often as needed."""
+
+    def __init__(self, store: JournalStore, core: str = "") -> None:
+        self.store = store
+        self._core = core
+        self.epoch = 0
+        self.segment = 0
+        """The segment that is written."""
+        self._claimed = 0
+        """The highest segment that is this master's, or is just being claimed."""
+        self.since_snapshot = 0
+        self.stalled_s = 0.0
+        """How long writes waited for room on a full volume, until somebody takes note of it and sets it back."""
+        self._lines = self._bytes = 0
+        """Of the segment that is written."""
+        self._broken = ""
+
+    async def open(self) -> Replay:
+        """Claim the next epoch, fence its predecessor, and read what is known.
+
+        Raises:
+            JournalError: What is known cannot be read: it is damaged, or of a newer version.
+            JournalBrokenError: The new segment cannot be written.
+        """
+        epochs = await self._claim()
+        chain, prev = await self._chain(epochs)
+        await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
+        lines = [(record, seg.header.core) for seg in chain if seg.header is not None for record in seg.records]
+        records = [record for record, _ in lines]
+        first = _last_snapshot(records)
+        return Replay(self.epoch, tuple(records[first:]), frozenset(core for _, core in lines[first:]), self._core)
+
+    async def _claim(self) -> tuple[int, ...]:
+        while True:
+            epochs = await self._patiently(self.store.epochs)
+            number = max(epochs, default=0) + 1
+            if await self._patiently(lambda number=number: self.store.claim(number)):
+                self.epoch = self.segment = self._claimed = number
+                return epochs
+
+    async def _chain(self, epochs: Sequence[int]) -> tuple[list[Scan], tuple[str, int] | None]:
+        """The segments that count, oldest first; the name and end of the last one."""
+        for epoch in sorted(epochs, reverse=True):
+            newest = await self._scan(epoch, None)
+            if newest.header is not None:
+                break
+        else:
+            return [], None  # no master ever lived long enough to write its header
+        end = (_name(newest.header.epoch), newest.valid_bytes)
+        chain, segment = [newest], newest
+        while segment.header is not None and segment.header.prev is not None and not snapshot_at(segment.records, 0):
+            name, fence = segment.header.prev
+            segment = await self._scan(int(name), fence)
+            chain.append(segment)
+        return chain[::-1], end
+
+    async def _scan(self, epoch: int, fence: int | None) -> Scan:
+        name = f"journal {self.store.where}, segment {_name(epoch)}"
+
+        def read(source: SegmentBytes) -> Scan:
+            return scan_tail(source, name=name, limit=fence)
+
+        try:
+            return await self.store.read(epoch, read)
+        except OSError as error:
+            raise JournalError(f"{self.store.where}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
+
+    async def commit(self, records: Sequence[Record], *, aside: bool = False) -> None:
+        """Make records durable. `aside`: a thread encodes them, for they are many, or large.
+
+        Raises:
+            FencedError: A later master is there; what was written does not count.
+            JournalBrokenError: Nothing can be written any more.
+        """
+        first = self._lines
+        data = await asyncio.to_thread(_encoded, first, records) if aside else _encoded(first, records)
+        await self._append(data, len(records))
+        self.since_snapshot += len(records)
+        await self._check_fence()
+
+    async def snapshot(self, records: Sequence[Record]) -> None:
+        """Write a snapshot, in a new segment where this one has many lines; a replay starts from it."""
+        if self._lines > FEW:
+            await self._roll()
+        await self.commit(records, aside=len(records) > FEW)
+        self.since_snapshot = 0
+
+    async def forget(self) -> str:
+        """Put away what the last snapshot supersedes; what was dropped for good, in words."""
+        return await self.store.forget(self.segment)
+
+    async def _roll(self) -> None:
+        """Go on in the next segment, which is claimed as a successor would claim it: so at most one of us has it."""
+        prev, number = (_name(self.segment), self._bytes), self.segment + 1
+        self._claimed = number  # before it is there: the guard thread must not take it for a successor's
+        if not await self._patiently(lambda: self.store.claim(number)):
+            self._claimed = self.segment
+            raise self._fenced()
+        self.segment, self._lines, self._bytes = number, 0, 0
+        await self._append(encode_header(Header(number, prev, core=self._core)), 1)
+
+    def superseded_now(self) -> bool | None:
+        """Whether a later master has claimed the job, without a loop; None where that cannot be told."""
+        return self.store.superseded_now(self._claimed) if self._claimed else False
+
+    async def _check_fence(self) -> None:
+        if await self.store.superseded(self.segment):
+            raise self._fenced()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(f"epoch {self.epoch} is over: a later master has claimed the job")
+
+    async def _append(self, data: bytes, lines: int) -> None:
+        if self._broken:
+            raise JournalBrokenError(self._broken)
+        await self._patiently(lambda: self.store.append(self.segment, data))
+        self._lines += lines
+        self._bytes += len(data)
+
+    async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write, again and again while the volume is full; any other error breaks the journal for good."""
+        waited, pause = 0.0, FIRST_S
+        while True:
+            try:
+                done = await write()
+            except OSError as error:
+                if error.errno not in FULL or waited >= FULL_S:
+                    raise self._cannot(error, waited) from error
+                if not waited:
+                    log.error("%s is full: %s; ranks go on, and nothing is decided", self.store.where, error.strerror)
+            else:
+                self.stalled_s += waited
+                return done
+            await asyncio.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, MOST_S)
+            if self.segment:
+                await self._check_fence()
+
+    def _cannot(self, error: OSError, waited: float) -> JournalBrokenError:
+        full = f" (for {waited:.0f} s)" if waited else ""
+        self._broken = f"the journal in {self.store.where} cannot be written: {error.strerror or error}{full}"
+        return JournalBrokenError(self._broken, hint="make room there, or set spec.master.journal.path")
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.close()
+
+
+def _encoded(first: int, records: Iterable[Record]) -> bytes:
+    """The lines of records, of which the first has this number."""
+    return b"".join(encode_line(number, record) for number, record in enumerate(records, first))
+
+
+def _name(epoch: int) -> str:
+    return f"{epoch:06d}"
+
+
+def _last_snapshot(records: Sequence[Record]) -> int:
+    """Where the last whole snapshot starts; 0 when there is none."""
+    return next((at for at in range(len(records) - 1, -1, -1) if snapshot_at(records, at)), 0)

@@ -1,0 +1,251 @@
+"""Where a journal's bytes lie: a folder on a disk, or the backend's key-value store. Both keep one segment per epoch.
+
+A store knows nothing of records. What it promises: `claim` has one winner per epoch; `append` returns when the bytes
+would survive the death of this process (the file: of this machine); what is read is what was appended, in order, but
+for a tail that was being written when its writer died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from dljob.runtime.backend.interface import KeyValue
+from dljob.runtime.journal.closed_segments import put_away, sync_folder
+from dljob.telemetry.records import SegmentBytes
+
+T = TypeVar("T")
+SUFFIX = ".jsonl"
+CLOSED = "closed"
+"""The folder of superseded segments, in that of the journal."""
+AT_ONCE = 64
+"""So many values are asked for at a time."""
+
+
+class JournalStore(Protocol):
+    """Segments of bytes by epoch."""
+
+    @property
+    def where(self) -> str:
+        """The place, for messages."""
+        ...
+
+    async def epochs(self) -> tuple[int, ...]:
+        """The epochs claimed so far, ascending."""
+        ...
+
+    async def claim(self, epoch: int) -> bool:
+        """Make an epoch's segment; False when somebody else has it."""
+        ...
+
+    async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
+        """What `work` makes of a segment's bytes, in a thread."""
+        ...
+
+    async def append(self, epoch: int, data: bytes) -> None:
+        """Add to a segment that this process claimed. After an OSError only the same bytes may be tried again."""
+        ...
+
+    async def superseded(self, epoch: int) -> bool:
+        """Whether a later epoch is claimed."""
+        ...
+
+    def superseded_now(self, epoch: int) -> bool | None:
+        """The same without a loop, for the guard thread; None where that cannot be told."""
+        ...
+
+    async def forget(self, before: int) -> str:
+        """Put away segments below `before`, which no start reads any more; what was dropped for good, in words."""
+        ...
+
+    async def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class FileStore:
+    """`<folder>/<epoch>.jsonl`, appended by one thread, which syncs before it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="dljob-journal")
+        self._fds: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        """Of what was appended well."""
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, function)
+
+    def _path(self, epoch: int) -> Path:
+        return self.folder / f"{epoch:06d}{SUFFIX}"
+
+    def _epochs(self) -> tuple[int, ...]:
+        if not self.folder.is_dir():
+            return ()
+        stems = (path.stem for path in self.folder.glob(f"*{SUFFIX}"))
+        return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
+
+    async def epochs(self) -> tuple[int, ...]:
+        """The epochs that have a file."""
+        return await self._run(self._epochs)
+
+    async def claim(self, epoch: int) -> bool:
+        """Create the file with O_EXCL."""
+        return await self._run(lambda: self._claim(epoch))
+
+    def _claim(self, epoch: int) -> bool:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(self._path(epoch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        except FileExistsError:
+            return False
+        try:
+            sync_folder(self.folder)
+        except OSError:
+            os.close(fd)
+            self._path(epoch).unlink()  # not claimed: it would fence whoever tries again
+            raise
+        self._fds[epoch], self._sizes[epoch] = fd, 0
+        return True
+
+    async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
+        """What `work` makes of the file."""
+        return await self._run(lambda: self._read(epoch, work))
+
+    def _read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
+        with self._path(epoch).open("rb") as file:
+
+            def part(start: int, end: int) -> bytes:
+                file.seek(start)
+                return file.read(end - start)
+
+            return work(SegmentBytes(os.fstat(file.fileno()).st_size, part))
+
+    async def append(self, epoch: int, data: bytes) -> None:
+        """Write and fdatasync."""
+        await self._run(lambda: self._append(epoch, data))
+
+    def _append(self, epoch: int, data: bytes) -> None:
+        fd, size = self._fds[epoch], self._sizes[epoch]
+        try:
+            if os.fstat(fd).st_size > size:
+                os.ftruncate(fd, size)  # what an earlier try left
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fdatasync(fd)
+        except OSError:
+            if not self.superseded_now(epoch):  # whole lines that a successor has read count, and must stay
+                with suppress(OSError):  # the next try cuts it off
+                    os.ftruncate(fd, size)
+            raise
+        self._sizes[epoch] = size + len(data)
+
+    async def superseded(self, epoch: int) -> bool:
+        """Whether a later file is there; looked at by the writer, so after all that was appended."""
+        return await self._run(lambda: self.superseded_now(epoch))
+
+    def superseded_now(self, epoch: int) -> bool:
+        """Whether a later file is there."""
+        return self._path(epoch + 1).exists() or any(other > epoch for other in self._epochs())
+
+    async def forget(self, before: int) -> str:
+        """Keep older segments beside the journal, compressed, as far as there is room for them."""
+        await self._run(lambda: self._release(before))
+        old = [self._path(epoch) for epoch in await self.epochs() if epoch < before]
+        return await asyncio.to_thread(put_away, old, self.folder / CLOSED)
+
+    def _release(self, before: int) -> None:
+        for epoch in [epoch for epoch in self._fds if epoch < before]:
+            os.close(self._fds.pop(epoch))
+
+    async def close(self) -> None:
+        """Close the files and end the thread."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+        self._writer.shutdown(wait=False)
+
+
+class KeyValueStore:
+    """`<prefix><epoch>/<n>`: one value per commit. It is as durable as the backend keeps its values."""
+
+    def __init__(self, kv: KeyValue, prefix: str) -> None:
+        self._kv = kv
+        self._prefix = prefix
+        self._next: dict[int, int] = {}
+
+    @property
+    def where(self) -> str:
+        """The prefix of its keys."""
+        return f"key-value store, {self._prefix}*"
+
+    def _key(self, epoch: int, n: int) -> str:
+        return f"{self._prefix}{epoch:06d}/{n:012d}"
+
+    async def epochs(self) -> tuple[int, ...]:
+        """The epochs that have a claim."""
+        keys = await self._kv.keys(self._prefix)
+        return tuple(sorted({int(key.removeprefix(self._prefix).partition("/")[0]) for key in keys}))
+
+    async def claim(self, epoch: int) -> bool:
+        """Put the segment's first, empty value, if it is absent."""
+        won = await self._kv.put_if_absent(self._key(epoch, 0), b"")
+        if won:
+            self._next[epoch] = 1
+        return won
+
+    async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
+        """What `work` makes of all values of the segment, one after another; many are asked for at a time."""
+        keys = await self._kv.keys(f"{self._prefix}{epoch:06d}/")
+        values: list[bytes | None] = []
+        for start in range(0, len(keys), AT_ONCE):
+            values += await asyncio.gather(*(self._kv.get(key) for key in keys[start : start + AT_ONCE]))
+        data = b"".join(value or b"" for value in values)
+        return await asyncio.to_thread(work, SegmentBytes(len(data), lambda start, end: data[start:end]))
+
+    async def append(self, epoch: int, data: bytes) -> None:
+        """Put the next value; one that is there already, with the same bytes, was put by an earlier try of this one."""
+        n = self._next[epoch]
+        key = self._key(epoch, n)
+        # A head may store it and die before it answers; Ray's client sends it again to the next head, which has it
+        # then. The same bytes there are ours: the epoch is this process's alone, and each line has its own number.
+        if not await self._kv.put_if_absent(key, data) and await self._kv.get(key) != data:
+            raise OSError(errno.EEXIST, f"somebody else writes {key}")
+        self._next[epoch] = n + 1
+
+    async def superseded(self, epoch: int) -> bool:
+        """Whether a later claim is there: two gets, however many keys there are.
+
+        Claims have no gap, and go in ascending order when they are superseded. So where the next one is there no more
+        this one, which is looked at after it, is not either.
+        """
+        if await self._kv.get(self._key(epoch + 1, 0)) is not None:
+            return True
+        return await self._kv.get(self._key(epoch, 0)) is None
+
+    def superseded_now(self, epoch: int) -> None:  # noqa: ARG002 - the store speaks to the backend through the loop
+        """Cannot be told here: each append finds out."""
+        return
+
+    async def forget(self, before: int) -> str:
+        """Delete the older segments' values, the oldest first: the head keeps them in memory."""
+        for epoch in await self.epochs():
+            if epoch < before:
+                await self._kv.delete(f"{self._prefix}{epoch:06d}/")
+                self._next.pop(epoch, None)
+        return ""
+
+    async def close(self) -> None:
+        """Nothing to release."""

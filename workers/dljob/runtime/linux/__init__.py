@@ -1,0 +1,1 @@
+"""Linux tells about processes and memory: `descendants`, `reaping`, `priority`, `memory_limit`."""

@@ -1,0 +1,86 @@
+"""The memory that processes of this host may take: of the machine, and of every control group that they are in.
+
+Source: docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html. A limit counts for all groups below it, so
+the tightest of a group and its ancestors holds: a slice of systemd, a pod around a container. Inside a container the
+group's own folder is the root of /sys/fs/cgroup, whatever /proc/self/cgroup says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+_VERSION_1 = "memory"
+"""The folder of version 1's memory controller; beside it lies version 2 where both are mounted."""
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.peak"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.max_usage_in_bytes"),
+)
+"""Limit, use and highest use, as version 2 and version 1 name them."""
+_NO_LIMIT = 1 << 60
+"""Version 1 says a number of this size where there is none."""
+_CACHE = ("inactive_file", "active_file")
+
+
+def groups(cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Path, ...]:
+    """The folders of our memory control groups, the own one first, then its ancestors."""
+    rows: list[list[str]] = []
+    with suppress(OSError):  # no /proc: the root is all there is
+        rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    one = next((path for _, kinds, path in rows if "memory" in kinds.split(",")), None)
+    two = next((path for number, _, path in rows if number == "0"), "/")
+    return (*_chain(cgroups / _VERSION_1, one or "/"), *_chain(cgroups, two))
+
+
+def _chain(root: Path, path: str) -> Iterator[Path]:
+    """The folder of a group and those of its ancestors, as far as they are there and speak of memory."""
+    inside = root / path.lstrip("/")
+    for folder in (inside, *inside.parents):
+        if any((folder / f"memory.{file}").exists() for file in ("max", "limit_in_bytes", "events", "oom_control")):
+            yield folder
+        if folder == root:
+            return
+
+
+def own_group(cgroups: Path = CGROUPS, proc: Path = PROC) -> Path:
+    """The folder of our own memory control group."""
+    return next(iter(groups(cgroups, proc)), cgroups)
+
+
+def limits(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[tuple[Path, int, int]]:
+    """(folder, limit, use without cache) of each of our groups that has a limit, in bytes."""
+    for folder in groups(cgroups, proc):
+        for most, used, _ in _LIMITS:
+            with suppress(OSError, ValueError):  # "max": no limit
+                limit = int((folder / most).read_text())
+                if limit < _NO_LIMIT:
+                    yield folder, limit, int((folder / used).read_text()) - _cache(folder)
+
+
+def free(cgroups: Path = CGROUPS, proc: Path = PROC, meminfo: Path | None = None) -> tuple[int | None, str]:
+    """Bytes that may yet be taken, and where the bound is; None where nothing says."""
+    found = [(limit - use, "in this container") for _, limit, use in limits(cgroups, proc)]
+    with suppress(OSError, StopIteration, ValueError):
+        lines = (meminfo or proc / "meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        found.append((available << 10, "on this machine"))
+    return min(found) if found else (None, "")
+
+
+def peak(folder: Path) -> str:
+    """How much a group used at most, and may use, in words; empty where the kernel does not say."""
+    for most, _, highest in _LIMITS:
+        with suppress(OSError):
+            return f"peak {(folder / highest).read_text().strip()} of {(folder / most).read_text().strip()} bytes"
+    return ""
+
+
+def _cache(folder: Path) -> int:
+    """Bytes of page cache in a group, which the kernel gives up before it kills."""
+    with suppress(OSError, ValueError):
+        rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in _CACHE)
+    return 0

@@ -1,0 +1,85 @@
+"""The thread of a process that writes logs, or whose children do: it notes their times and cuts what is too long."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dljob.runtime.logs import marks
+from dljob.runtime.logs.cut import cut
+
+PERIOD_S = 1.0
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@dataclass(slots=True)
+class _Log:
+    start: int
+    """Where the process began to write."""
+    marked: int
+    """Its size at the last mark."""
+    whole: bool = False
+    """It cannot be cut."""
+
+
+class LogWatch:
+    """Keeps the logs that this process, or a child of it, writes from growing without end, and notes their times."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: dict[Path, _Log] = {}
+        self._running = False
+
+    def begin(self, path: str, start: int) -> None:
+        """A process begins to write to a log behind `start`."""
+        if not path:
+            return
+        with self._lock:
+            self._logs[Path(path)] = _Log(start, start)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="dljob-logs", daemon=True).start()
+
+    def look(self) -> None:
+        """Mark what has grown, and cut what has grown too long; one that cannot be cut says so in itself, once."""
+        with self._lock:
+            logs = dict(self._logs)
+        for path, log in logs.items():
+            try:
+                _mark(path, log)
+                if not log.whole:
+                    cut(path, log.start)
+            except FileNotFoundError:
+                with self._lock:
+                    self._logs.pop(path, None)
+            except OSError as error:
+                log.whole = True
+                why = "this file system gives no part of a file back" if error.errno in _UNSUPPORTED else str(error)
+                with suppress(OSError), path.open("a", encoding="utf-8") as file:  # then there is nowhere to say it
+                    file.write(f"[dljob] {why}: this log is kept whole\n")
+
+    def _run(self) -> None:
+        said = ""
+        while True:
+            time.sleep(PERIOD_S)
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - a log that grows is no reason to end a rank
+                if said != (said := f"{type(error).__name__}: {error}"):
+                    print(f"[dljob] cannot look after logs: {said}", file=sys.stderr)  # noqa: T201
+
+
+def _mark(path: Path, log: _Log) -> None:
+    """Note the size of a log that has grown. Raises FileNotFoundError when it is gone."""
+    info = os.lstat(path)
+    if stat.S_ISREG(info.st_mode) and info.st_size != log.marked:
+        log.marked = info.st_size
+        with suppress(OSError):  # a full disk: `--since` shows more than was asked for
+            marks.add(path, info.st_size)

@@ -1,0 +1,327 @@
+"""Ends of ranks' logs, from whichever node they lie on: read there by something small that holds no resources.
+
+A rank's log stays in the job's folder on the rank's node after its process, and after the job, for as long as the node
+lives. A budget of bytes is shared fairly, and what is kept is the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dljob.errors import NotFoundError, UnreachableError
+from dljob.runtime.logs import archive, cut, marks
+from dljob.runtime.logs import master as master_log
+
+LEAST_BYTES = 512
+"""A tail shorter than this is of no use: rather fewer ranks."""
+AHEAD = 4
+"""How much more of each log is fetched than its equal share, for what ranks with short logs leave to others."""
+MASTER_SHARE = 8
+"""PrimeMaster's log takes one part in so many of a budget at most."""
+NODES_AT_ONCE = 128
+WITHIN_S = 20.0
+"""How long all nodes together may take to answer: a worker process must start on each. Callers wait 25 s."""
+
+VOLUME_S = 3.0
+"""How long a volume may take to give what it has of logs that were lost."""
+AGAIN_S = 0.2
+
+Row = Mapping[str, Any]
+"""A rank in a snapshot."""
+OnNode = Callable[..., Awaitable[Any]]
+"""(node, function, *args) -> what it returns there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Text of a log; `offset` is the byte behind it, `size` that of the whole log."""
+
+    text: str
+    offset: int
+    size: int
+    timed: bool = True
+    """Whether it begins where it was asked to: nobody may know when what of the log was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log, and where it lies."""
+
+    title: str
+    """As people call whose it is."""
+    node: str
+    path: str
+
+
+# -- pure
+
+
+def of_rank(folder: Path, row: Row) -> LogFile:
+    """The log of a rank in a snapshot."""
+    return LogFile(_name(row), row["node"], str(folder / "logs" / f"{_file(row)}.log"))
+
+
+def of_master(folder: Path, node: str, *, older: bool) -> LogFile:
+    """PrimeMaster's own log on the node that it is on, or the file before that."""
+    name = master_log.OLDER if older else master_log.NAME
+    return LogFile(f"PrimeMaster ({name})", node, str(folder / "logs" / name))
+
+
+def order(snapshot: Mapping[str, Any]) -> list[Row]:
+    """The ranks, those first whose logs matter most: what failed last, then what did not end well, then rank 0s."""
+    fault = (snapshot.get("lastFault") or {}).get("target", "")
+
+    def weight(row: Row) -> tuple[bool, bool, bool]:
+        name = f"{row['role']}/{row['rank']}"
+        return (name != fault and row["role"] != fault, row["phase"] != "Failed", row["rank"] != 0)
+
+    return sorted(snapshot["ranks"], key=weight)
+
+
+def share(sizes: Sequence[int], budget: int) -> list[int]:
+    """How many bytes each gets: small ones all of theirs, and the others equally much of what is left."""
+    given = [0] * len(sizes)
+    left = budget
+    for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
+        given[index] = min(sizes[index], left // (len(sizes) - count))
+        left -= given[index]
+    return given
+
+
+def fit(sizes: Sequence[int], budget: int) -> int:
+    """How many, from the first, can have all of theirs or LEAST_BYTES."""
+    left = budget
+    for count, size in enumerate(sizes):
+        left -= min(size, LEAST_BYTES)
+        if left < 0:
+            return count
+    return len(sizes)
+
+
+def last(data: bytes, limit: int) -> str:
+    """The last bytes of a log as text that takes no more than `limit` bytes of UTF-8; never half a character."""
+    text = _whole(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
+    kept = text.encode()
+    return text if len(kept) <= limit else _whole(kept[len(kept) - limit :]).decode("utf-8", "ignore")
+
+
+def _whole(data: bytes) -> bytes:
+    """Without the rest of a character whose beginning was cut off."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
+
+
+def complete(data: bytes) -> bytes:
+    """Without a last character that is still being written."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return data[:-back] if length > back else data
+    return data
+
+
+# -- on the node
+
+
+def read_ends(folder: str, names: Sequence[str], limit: int) -> list[tuple[int, bytes]]:
+    """(size, last bytes) of each of these logs in a job's folder; (-1, b"") when there is none."""
+    return [_tail_of(Path(folder) / "logs" / f"{name}.log", None, limit)[:2] for name in names]
+
+
+def read_from(path: str, offset: int | None, limit: int) -> tuple[int, bytes, int]:
+    """(size, bytes, where they begin) of a log from an offset; one behind its end, as of another log, is its start."""
+    return _tail_of(Path(path), offset, limit)
+
+
+def find_since(path: str, moment: float) -> int | None:
+    """Where a log's lines since a moment begin; None when nobody knows when they were written."""
+    log = Path(path)
+    own = log.name in (master_log.NAME, master_log.OLDER)
+    return master_log.place_since(log, moment) if own else marks.place_since(log, moment)
+
+
+def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes, int]:
+    """Only plain files: what user code may have put in the log's place must not stop or mislead us.
+
+    A part that was cut out of the log is skipped: the bytes begin behind it.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return -1, b"", 0
+    with os.fdopen(fd, "rb") as log:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return -1, b"", 0
+        at = max(0, info.st_size - limit) if offset is None else offset if offset <= info.st_size else 0
+        at, end = cut.next_data(fd, at, info.st_size)
+        log.seek(at)
+        return info.st_size, log.read(min(limit, end - at)), at
+
+
+# -- from all nodes
+
+
+async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict[str, Any]:
+    """{"logs": {"role/rank": tail}, "cut": [ranks without room], "master": tail of PrimeMaster's own log}.
+
+    A log whose node is gone is a line that says so.
+    """
+    ranks = order(snapshot)
+    limit = min(budget, max(LEAST_BYTES, AHEAD * budget // max(1, len(ranks))))
+    by_node: dict[str, list[str]] = {}
+    for row in ranks:
+        by_node.setdefault(row["node"], []).append(_file(row))
+    at_once = asyncio.Semaphore(NODES_AT_ONCE)
+    end = asyncio.get_running_loop().time() + WITHIN_S
+
+    async def ask(node: str, names: list[str]) -> dict[str, bytes]:
+        try:
+            async with asyncio.timeout_at(end), at_once:
+                ends = await on_node(node, read_ends, str(folder), names, limit)
+        except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
+            word = f"[dljob] {_lost(node, error)}\n".encode() if node else b""
+            kept = await _kept(folder, names, limit) if node else {}
+            return {name: kept.get(name, b"") + word for name in names}
+        return {name: data for name, (_, data) in zip(names, ends, strict=True)}
+
+    found: dict[str, bytes] = {}
+    own = _decisions(folder, snapshot, budget // MASTER_SHARE)
+    told, answers = await asyncio.gather(own, asyncio.gather(*(ask(node, names) for node, names in by_node.items())))
+    for answer in answers:
+        found |= answer
+    budget -= len(told.encode())
+    written = [(_name(row), found[_file(row)]) for row in ranks if found.get(_file(row))]
+    room = fit([len(data) for _, data in written], budget)
+    shares = share([len(data) for _, data in written[:room]], budget)
+    logs = {name: last(data, given) for (name, data), given in zip(written, shares, strict=False)}
+    return {"logs": logs, "cut": [name for name, _ in written[room:]], "master": told}
+
+
+async def _decisions(folder: Path, snapshot: Mapping[str, Any], limit: int) -> str:
+    """The last entries of PrimeMaster's log that fit; why there are none where its node is gone."""
+    log = of_master(folder, str(snapshot.get("masterNode") or ""), older=False)
+    try:
+        part = await read(on_node, log, None, limit)
+    except NotFoundError:
+        return ""  # of an earlier dljob
+    except UnreachableError as error:
+        return f"[dljob] {error.message}\n"
+    return part.text if len(part.text.encode()) == part.size else part.text.partition("\n")[2]
+
+
+async def _kept(folder: Path, names: Sequence[str], limit: int) -> dict[str, bytes]:
+    """The ends of what the volume of the checkpoints has of logs whose node is gone; the head has it too."""
+    volume = os.environ.get(archive.CHECKPOINT)
+
+    def ends(root: Path) -> dict[str, bytes]:
+        paths = {name: path for name in names if (path := archive.newest(root, name))}
+        return {name: _tail_of(path, None, limit)[1] for name, path in paths.items()}
+
+    with suppress(OSError, ValueError):
+        async with asyncio.timeout(VOLUME_S):
+            return await asyncio.to_thread(ends, Path(volume) / folder.name) if volume else {}
+    return {}
+
+
+async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, since: float | None = None) -> Part:
+    """A log from an offset, since a moment (unix seconds), or its end; `ask` runs a function on a node.
+
+    Raises:
+        NotFoundError: There is none: whoever writes it has not begun.
+        UnreachableError: Its node does not answer, or is gone.
+    """
+    node = log.node
+    if not node:
+        raise NotFoundError(f"there is no log of {log.title}: it is on no node")
+    timed = True
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            if since is not None:
+                place = await ask(node, find_since, log.path, since)
+                offset, timed = place or 0, place is not None
+            size, data, at = await ask(node, read_from, log.path, offset, limit)
+    except Exception as error:
+        raise UnreachableError(_lost(node, error)) from error
+    if size < 0:
+        raise NotFoundError(f"there is no log of {log.title} on node {node[:8]}")
+    if offset is None:
+        return Part(last(data, limit), at + len(data), size)
+    if at + len(data) < size or len(data) < limit:
+        whole = complete(data)
+        data = whole or data
+    return Part(data.decode("utf-8", "replace"), at + len(data), size, timed)
+
+
+async def on_node(node: str, function: Any, *args: Any) -> Any:
+    """Run a function on a node, by a task that holds nothing of it; here, if that is where we are."""
+    import ray
+    from ray.exceptions import ActorUnschedulableError, TaskUnschedulableError
+
+    if not node:
+        raise LookupError("it never had a node")
+    if node == ray.get_runtime_context().get_node_id():
+        return await asyncio.to_thread(function, *args)
+    unknown = (ActorUnschedulableError, TaskUnschedulableError)
+    return await once_known(lambda: _task(node, function, *args), unknown, lambda: lives(node))
+
+
+async def once_known(
+    ask: Callable[[], Awaitable[Any]], unknown: tuple[type[Exception], ...], lives: Callable[[], bool]
+) -> Any:
+    """What `ask` gives. Its raylet may not know yet of a node that came just now: while that lives, it is asked again.
+
+    Cancelled, it asks no more; callers bound the time.
+    """
+    while True:
+        try:
+            return await ask()
+        except unknown:
+            if not await asyncio.to_thread(lives):
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _task(node: str, function: Any, *args: Any) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task: Any = ray.remote(num_cpus=0, max_retries=1)(function)
+    ref = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args)
+    try:
+        return await ref
+    except asyncio.CancelledError:
+        with suppress(Exception):  # who waited is gone; the task ends by itself
+            ray.cancel(ref, force=True)
+        raise
+
+
+def lives(node: str) -> bool:
+    """Whether Ray takes a node for alive."""
+    import ray
+
+    return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
+
+
+def _lost(node: str, error: Exception) -> str:
+    words = str(error).strip().splitlines()
+    why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
+    return f"the log on node {node[:8]} cannot be had: {why}"
+
+
+def _file(row: Row) -> str:
+    return f"{row['role']}-{row['rank']}"
+
+
+def _name(row: Row) -> str:
+    return f"{row['role']}/{row['rank']}"

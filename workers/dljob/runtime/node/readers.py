@@ -1,0 +1,108 @@
+"""Files on other nodes, looked into again and again: by one small actor there, which goes when nobody asks any more.
+
+A task each time would cost a node whose CPUs are taken one new process each time, about a second of one CPU: Ray (2.60)
+ends workers beyond the node's CPUs after a second without work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.runtime.node import log_tails
+from dljob.runtime.process.guard import raylet_pidfd
+
+IDLE_S = 60.0
+AT_ONCE = 4
+"""Questions that a node answers at one time."""
+
+
+class Reader:
+    """The actor."""
+
+    def __init__(self) -> None:
+        raylet = raylet_pidfd()
+        if raylet is not None:
+            asyncio.get_running_loop().add_reader(raylet, os._exit, 70)  # a worker may outlive its raylet
+
+    async def answer(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function here."""
+        return await asyncio.to_thread(function, *args)
+
+
+class TakenAwayError(Exception):
+    """Another caller has ended the reader that was asked: its node was not known yet, or it hung for that one."""
+
+
+@dataclass(slots=True)
+class _Known:
+    actor: Any
+    asked: int = 0
+    """Questions under way."""
+    end: asyncio.TimerHandle | None = None
+
+
+class Readers:
+    """The readers that this process has made, by node; they go with it. For one event loop."""
+
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._known: dict[str, _Known] = {}
+
+    async def ask(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a node; here, if that is where we are. Raises what Ray raises when the node is gone.
+
+        A caller that stops waiting takes the reader away from all who wait for it: it may hang.
+        """
+        import ray
+        from ray.exceptions import ActorUnschedulableError
+
+        if node == ray.get_runtime_context().get_node_id():
+            return await asyncio.to_thread(function, *args)
+        unknown = (ActorUnschedulableError, TakenAwayError)
+        return await log_tails.once_known(
+            lambda: self._once(node, function, *args), unknown, lambda: log_tails.lives(node)
+        )
+
+    async def _once(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        from ray.exceptions import RayError
+
+        known = self._reader(node)
+        known.asked += 1
+        try:
+            return await known.actor.answer.remote(function, *args)
+        except (RayError, asyncio.CancelledError) as error:
+            taken = self._known.get(node) is not known
+            self._forget(node, known)
+            if taken and isinstance(error, RayError):
+                raise TakenAwayError(str(error)) from error
+            raise
+        finally:
+            known.asked -= 1
+            if not known.asked and self._known.get(node) is known:
+                known.end = asyncio.get_running_loop().call_later(self._idle_s, self._forget, node, known)
+
+    def _reader(self, node: str) -> _Known:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        known = self._known.get(node)
+        if known is None:
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            made: Any = ray.remote(Reader)
+            options = {"num_cpus": 0, "max_concurrency": AT_ONCE, "scheduling_strategy": there}
+            known = self._known[node] = _Known(made.options(**options).remote())
+        if known.end is not None:
+            known.end.cancel()
+            known.end = None
+        return known
+
+    def _forget(self, node: str, known: _Known) -> None:
+        import ray
+
+        if self._known.get(node) is known:
+            del self._known[node]
+            ray.kill(known.actor)

@@ -1,0 +1,71 @@
+"""`current_worker().job`: what user code may ask of its job, and order it to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from dljob.errors import NotFoundError
+
+ANSWER_S = 60.0
+"""How long PrimeMaster may take, its own restart included."""
+
+
+class MasterLine(Protocol):
+    """Carries questions to PrimeMaster."""
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster something; the future gives its answer, or raises UnreachableError."""
+        ...
+
+
+class JobControl:
+    """The job, as one of its ranks sees it. Orders are in the job's journal when these return."""
+
+    def __init__(self, calls: MasterLine, me: str, peers: Mapping[str, int]) -> None:
+        self._calls = calls
+        self._me = me
+        self._peers = peers
+
+    def status(self) -> dict[str, Any]:
+        """The status now: phase, roles, ranks, restarts, progress; what `JobHandle.status` gives.
+
+        Raises:
+            UnreachableError: PrimeMaster does not answer within a minute.
+        """
+        return self._ask("status").result()
+
+    def restart(self, *, role: str | None = None, rank: int | None = None) -> None:
+        """Restart a role, one rank of it, or, without either, the job, the caller included.
+
+        Raises:
+            NotFoundError: there is no such role or rank.
+            UnreachableError: PrimeMaster does not answer within a minute.
+        """
+        self._order("restart", self._target(role, rank))
+
+    def stop(self) -> None:
+        """End the job, the caller included, as `JobHandle.stop` does; what it saved stays in its folder.
+
+        Raises:
+            UnreachableError: PrimeMaster does not answer within a minute.
+        """
+        self._order("stop", "job")
+
+    def _target(self, role: str | None, rank: int | None) -> str:
+        there = ", ".join(f"{name} ({size})" for name, size in self._peers.items())
+        if role is None and rank is None:
+            return "job"
+        if role is None or role not in self._peers:
+            raise NotFoundError(f"job.restart(role={role!r}): there is no such role", hint=f"roles: {there}")
+        if rank is not None and rank not in range(self._peers[role]):
+            raise NotFoundError(f"job.restart(role={role!r}, rank={rank!r}): no such rank", hint=f"roles: {there}")
+        return role if rank is None else f"{role}/{rank}"
+
+    def _order(self, kind: str, target: str) -> None:
+        self._ask("command", uuid.uuid4().hex, kind, target, self._me).result()
+
+    def _ask(self, what: str, *args: Any) -> Future[Any]:
+        return self._calls.ask(what, args, ANSWER_S)

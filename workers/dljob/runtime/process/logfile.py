@@ -1,0 +1,76 @@
+"""Where a rank's output goes: one file per rank in the job's folder, through all its incarnations."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from dljob.master.state.actions import RankStart
+from dljob.runtime.logs import archive, marks
+from dljob.runtime.process.messages import JobInfo
+from dljob.runtime.process.outcome import DETAIL_BYTES, clip
+
+
+def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
+    """Open `<job dir>/logs/<role>-<rank>.log` to append to and write a first line; its descriptor and its path.
+
+    Its size is marked (`logs.marks`). Where the job has a checkpoint path, it is noted that the log is to be kept
+    there (`kept_logs`).
+    (-1, "") when it cannot be written: then the output stays where it was.
+    """
+    path = Path(job.dir) / "logs" / _name(role, start.rank)
+    why = f", after: {start.restart_reason}" if start.restart_reason else ""
+    line = f"[dljob] {time.strftime('%H:%M:%S')} {_begins(role, start.rank, start.incarnation)}{why}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(fd).st_size
+        with contextlib.suppress(OSError):  # a full disk: `--since` shows more than was asked for
+            marks.add(path, size)
+        volume = os.environ.get(archive.CHECKPOINT)
+        if volume:
+            place = archive.root(volume, job.name, job.uid) / "logs" / f"attempt-{job.attempt}"
+            archive.begins(path, start.incarnation, size, place)
+        os.write(fd, line.encode())
+    except OSError as error:
+        print(f"[dljob] cannot write {path}: {error}; the output stays in Ray's log", file=sys.stderr)  # noqa: T201
+        return -1, ""
+    return fd, str(path)
+
+
+def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
+    """The end of what one incarnation of a rank wrote; empty where nothing can be read."""
+    try:
+        with (logs / _name(role, rank)).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - DETAIL_BYTES))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    begins = _begins(role, rank, incarnation)
+    return clip(text.rpartition(begins)[2].partition("\n")[2] if begins in text else text)
+
+
+def _name(role: str, rank: int) -> str:
+    return f"{role}-{rank}.log"
+
+
+def _begins(role: str, rank: int, incarnation: int) -> str:
+    return f"{role}/{rank} starts, incarnation {incarnation}"
+
+
+def redirect_output(fd: int) -> None:
+    """Send this process's stdout and stderr, of C code and children too, to a file; -1 changes nothing."""
+    if fd < 0:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

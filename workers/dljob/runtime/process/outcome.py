@@ -1,0 +1,186 @@
+"""How the end of user code becomes an Outcome: exit code, the user's innermost frame, a bounded traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import signal
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dljob.master.state.views import Outcome, Reason
+
+DETAIL_BYTES = 8192
+RESULT_BYTES = 8192
+
+_OWN = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+_IMPORTLIB = importlib.__path__[0]
+
+
+class ResultError(TypeError):
+    """What user code returned cannot be the job's result; nothing of ours is wrong, so no frame is named."""
+
+
+def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bool = False) -> Outcome:
+    """The outcome of user code that raised; `sys.exit` is an exit code, everything else an error with exit code 1."""
+    if isinstance(error, SystemExit):
+        return _exited(error, phase)
+    importing = isinstance(error, ImportError) and phase == "import"
+    frame = user_frame(error, code_dir)
+    unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
+    where = f"; it is looked for in {code_dir} and among the installed packages" if unseen else ""
+    return Outcome(
+        ok=False,
+        reason=Reason.IMPORT_ERROR if importing else Reason.USER_ERROR,
+        code=130 if isinstance(error, KeyboardInterrupt) else 1,
+        error_type=type(error).__name__,
+        frame=frame,
+        message=f"{_say(error)} (in {phase}){where}".lstrip(),
+        detail=user_traceback(error),
+        fatal=fatal,
+    )
+
+
+def _exited(error: SystemExit, phase: str) -> Outcome:
+    code = error.code
+    if code is None or code == 0:
+        return Outcome(ok=True, code=0)
+    if isinstance(code, int):
+        number, said = code & 0xFF, f"sys.exit({code})"
+    else:
+        number, said = 1, f"sys.exit({str(code)[:500]!r})"
+    return Outcome(
+        ok=False, reason=Reason.USER_ERROR, code=number, error_type="SystemExit", message=f"{said} (in {phase})"
+    )
+
+
+def from_status(status: int, *, detail: str = "") -> Outcome:
+    """The outcome of a child process by its wait status: the exit code, or 128 + n for signal n."""
+    number = -status_code(status)
+    if number <= 0:
+        code = -number
+        message = f"exited with code {code}"
+        return Outcome(
+            ok=code == 0,
+            reason=None if code == 0 else Reason.USER_ERROR,
+            code=code,
+            message="" if code == 0 else message,
+            detail="" if code == 0 else detail,
+        )
+    crashed = number in {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+    return Outcome(
+        ok=False,
+        reason=Reason.USER_ERROR if crashed else Reason.UNKNOWN,
+        code=128 + number,
+        message=f"ended by {signal_name(number)}",
+        detail=detail,
+    )
+
+
+def status_code(status: int) -> int:
+    """A wait status as Python's subprocess writes it: the exit code, or minus the signal's number."""
+    signalled = status & 0x7F
+    return -signalled if signalled else (status >> 8) & 0xFF
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; the bare number where there is no name."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def encode_result(value: Any) -> str:
+    """What user code returned, as JSON. Raises ResultError, which says what to return instead."""
+    try:
+        text = json.dumps(value, allow_nan=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResultError(
+            f"run() returned a {type(value).__name__} that is no JSON ({error}): return numbers, strings, lists, "
+            "dicts; write larger things to current_worker().job_dir"
+        ) from None
+    if len(text.encode()) > RESULT_BYTES:
+        raise ResultError(
+            f"run() returned {len(text.encode())} bytes of JSON, more than {RESULT_BYTES}: "
+            "write larger things to current_worker().job_dir and return their path"
+        )
+    return text
+
+
+def user_frame(error: BaseException, code_dir: str) -> str:
+    """Where it was, `file.py:12 in f`: the innermost frame of the user's code; without one, of what is not ours."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
+    frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
+    own = [frame for frame in frames if is_users(frame[0], code_dir)]
+    chosen = own or frames
+    if not chosen:
+        return ""
+    filename, line, name = chosen[-1]
+    return f"{_short(filename, code_dir)}:{line} in {name}"
+
+
+def is_users(filename: str, code_dir: str) -> bool:
+    """Whether a file is the user's: under the code's folder, or outside every library.
+
+    Libraries may lie below the code's folder, as in images whose Python is in the user's home.
+    """
+    if code_dir and _under(filename, code_dir) and not _under(filename, f"{code_dir}/.venv"):
+        return not any(_under(library, code_dir) and _under(filename, library) for library in (*_LIBRARIES, _OWN))
+    return not filename.startswith((*_LIBRARIES, _OWN, "<"))
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback without our own outer frames, at most 8 KiB: the end is kept, that is where the cause is."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen")):
+        first = first.tb_next
+    with contextlib.suppress(Exception):  # a user's __str__ may raise: then the plain name must do
+        return clip(_writable("".join(traceback.format_exception(type(error), error, first))))
+    return type(error).__name__
+
+
+def clip(text: str, limit: int = DETAIL_BYTES) -> str:
+    """The last `limit` bytes of a text, cut at a line, with a mark where something is missing."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return text
+    mark = b"...\n"
+    tail = data[-(limit - len(mark)) :]
+    newline = tail.find(b"\n")
+    if 0 <= newline < len(tail) - 1:
+        tail = tail[newline + 1 :]
+    return (mark + tail).decode(errors="ignore")
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
+    return [(s.filename, s.lineno or 0, s.name) for s in traceback.extract_tb(trace)]
+
+
+def _under(filename: str, folder: str) -> bool:
+    return filename.startswith(folder.rstrip("/") + "/")
+
+
+def _short(filename: str, code_dir: str) -> str:
+    if code_dir and _under(filename, code_dir):
+        return filename[len(code_dir.rstrip("/")) + 1 :]
+    return filename
+
+
+def _say(error: BaseException) -> str:
+    """What an error says; its type stands beside it, in `error_type`."""
+    with contextlib.suppress(Exception):  # user code's __str__ may raise anything
+        return _writable(str(error)[:1000])
+    return type(error).__name__
+
+
+def _writable(text: str) -> str:
+    """What Python made of bytes that are no UTF-8, in the name of a file, is no text that a file or a socket takes."""
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,179 @@
+"""A forked rank's line to its host: what `current_worker()`, `progress()` and `RoleGroup` use in scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import dljob.errors
+from dljob.errors import CallError, CheckpointError, UnreachableError
+from dljob.runtime.process.frames import Frames, abstract
+from dljob.runtime.process.messages import NotRun, Reply
+from dljob.runtime.process.step_counters import StepCounters
+from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext, make_log, read_only
+
+SAVER_S = 90.0
+"""How long a saver may take to be made."""
+
+
+class RankLink:
+    """One connection to the host; a thread reads what comes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
+        self._places: list[Future[Mapping[str, Any]]] = []
+        self._asked: dict[int, Future[Any]] = {}
+        self.sizes: dict[str, int] = {}
+        self.lives: dict[str, int] = {}
+        self.stopping = Stopping()
+        self.report: Callable[[int, Mapping[str, float]], None]
+        """Says how far the rank is, from `hello` on: a write to shared memory, whatever the host does."""
+        self.pid = os.getpid()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(abstract(path))
+        except OSError as error:
+            connection.close()
+            raise UnreachableError(f"the host of this rank does not answer at {path}: {error.strerror}") from None
+        self._frames = Frames(connection)
+
+    def hello(self, rank: int, incarnation: int) -> dict[str, Any]:
+        """Say who we are; what the host tells of us."""
+        answer, fds = None, list[int]()
+        with contextlib.suppress(OSError):  # it is being closed
+            self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
+            fds = self._frames.receive_fds(1)
+            answer = self._frames.receive()
+        if answer is None or not fds:
+            self._frames.close()
+            raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
+        slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
+        os.close(fds[0])
+        self.report = functools.partial(slot.put, rank, incarnation)
+        threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
+        return answer[0]
+
+    def saver(self) -> Mapping[str, Any]:
+        """Where the saver of this node is, and what this rank is called there; it is made if there is none."""
+        future: Future[Mapping[str, Any]] = Future()
+        with self._lock:
+            self._places.append(future)
+        try:
+            self._frames.send({"op": "saver"})
+        except OSError:
+            self._lost()
+        return future.result(SAVER_S)
+
+    def send(self, call: Outgoing) -> Future[Reply]:
+        """Start a call; the host carries it."""
+        future: Future[Reply] = Future()
+        future.set_running_or_notify_cancel()
+        number = next(self._ids)
+        with self._lock:
+            self._waiting[number] = (call, future)
+        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+        head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in names}}
+        try:
+            self._frames.send(head, call.payload + call.common if call.common else call.payload)
+        except OSError:
+            self._lost()
+        return future
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster; the host does."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        number = next(self._ids)
+        with self._lock:
+            self._asked[number] = future
+        try:
+            self._frames.send({"op": "ask", "id": number, "what": what, "args": list(args), "timeout_s": timeout_s})
+        except OSError:
+            self._lost()
+        return future
+
+    def _told(self, head: Mapping[str, Any]) -> None:
+        with self._lock:
+            future = self._asked.pop(head["id"])
+        if "why" in head:
+            future.set_exception(UnreachableError(head["why"]))
+        else:
+            future.set_result(head["said"])
+
+    def _read(self) -> None:
+        while (frame := self._frames.receive()) is not None:
+            head, body = frame
+            if head["op"] == "stopping":
+                self.stopping.order(head["reason"])
+                continue
+            if head["op"] == "saver":
+                self._place(head)
+                continue
+            if head["op"] == "said":
+                self._told(head)
+                continue
+            self.sizes.update(head["sizes"])
+            self.lives.update(head["lives"])
+            with self._lock:
+                call, future = self._waiting.pop(head["id"])
+            if head["op"] == "error":
+                future.set_exception(_error(head, call))
+            else:
+                refused = NotRun(head["refused"]) if head["refused"] else None
+                reply = Reply(body, head["error_type"], head["message"], head["traceback"], refused)
+                future.set_result(reply)
+        self._frames.close()
+        self._lost()
+
+    def _place(self, head: Mapping[str, Any]) -> None:
+        with self._lock:
+            future = self._places.pop(0)
+        if "place" in head:
+            future.set_result(head["place"])
+        else:
+            future.set_exception(CheckpointError(f"no saver for the checkpoints of this node: {head['why']}"))
+
+    def _lost(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            places, self._places = [*self._places, *self._asked.values()], []
+            self._asked = {}
+        for place in places:
+            place.set_exception(UnreachableError("the host of this rank is gone"))
+        for call, future in waiting.values():
+            said = f"{call.name}: the host of this rank is gone"
+            future.set_exception(CallError(said, role=call.role, rank=call.rank))
+
+
+def _error(head: Mapping[str, Any], call: Outgoing) -> CallError:
+    """The host's error in this process, of the same class."""
+    kind = getattr(dljob.errors, head["kind"], CallError)
+    return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])
+
+
+def connect(path: str) -> WorkerContext:
+    """This process as a rank: asks the host what `current_worker()` is to say."""
+    link = RankLink(path)
+    said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
+    if said["stopping"]:
+        link.stopping.order(said["stopping"])
+    return WorkerContext(
+        **said["facts"],
+        config=read_only(said["config"]),
+        peers=read_only(said["peers"]),
+        stopping=link.stopping,
+        log=make_log(said["facts"]["role"], said["facts"]["rank"]),
+        calls=link,
+        report=link.report,
+        saver=link.saver,
+    )

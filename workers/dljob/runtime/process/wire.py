@@ -1,0 +1,63 @@
+"""Arguments and results of calls as bytes: pickled once, in the thread that made the call."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+LARGE = 100_000
+"""Bytes from which a payload goes through the object store, once for all ranks that get it."""
+
+
+class WireError(TypeError):
+    """Something that cannot travel between processes; the message names it and its type."""
+
+
+def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> bytes:
+    """Pickle a value. Raises WireError, which names the part that cannot be pickled, and its type."""
+    try:
+        return _dumps(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs users' __reduce__, which may raise anything
+        for name, part in parts:
+            try:
+                _dumps(part)
+            except Exception as inner:  # noqa: BLE001 - the same
+                raise WireError(_said(f"{what}: {name}", part, inner)) from None
+        raise WireError(_said(what, value, error)) from None
+
+
+def load(payload: bytes) -> Any:
+    """The value of a payload that a peer of the same job sent."""
+    return pickle.loads(payload)  # noqa: S301 - peers run the same user code with the same rights
+
+
+class Apart:
+    """Stands in arguments for one that travels beside them, since all ranks get the same."""
+
+
+def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with what came apart in its places."""
+    args, kwargs = load(payload)
+    if common:
+        same, named = load(common)
+        places = dict(same)
+        args = tuple(places[n] if isinstance(value, Apart) else value for n, value in enumerate(args))
+        kwargs = {k: named[k] if isinstance(value, Apart) else value for k, value in kwargs.items()}
+    return args, kwargs
+
+
+def _dumps(value: Any) -> bytes:
+    """Plain pickle; lambdas and classes of `__main__` need cloudpickle, which is there wherever Ray is."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # cloudpickle raises the same again where it cannot do better
+        ray = sys.modules.get("ray")
+        if ray is None:
+            raise
+        return ray.cloudpickle.dumps(value, protocol=5)
+
+
+def _said(what: str, value: Any, error: BaseException) -> str:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return f"{what}, a {kind}, cannot be pickled: {error}"

@@ -1,0 +1,283 @@
+"""`DataQueue(name)`: any rank puts, any rank gets; no process of a rank has the items, so none takes them along."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dljob.calls.backlog import PutRefusal, Who
+from dljob.errors import CallError, CallTimeoutError, QueueClosedError, UsageError
+from dljob.runtime.process import wire
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.handover import Handover, in_thread
+from dljob.runtime.queues.session import QueueSession, line_of
+from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
+from dljob.telemetry.wording import counted
+
+ITEMS, BYTES = 1000, 1 << 30
+
+
+class DataQueue:
+    """A queue of a job, by name; ranks that name it share it, in the same order for all.
+
+    An item is got once. What a thread of a rank got last is done with when it asks for the next, by this object or by
+    another one; threads that share an object are as one there. If the rank dies before that, the item goes back to the
+    front when the rank's next process first uses the queue.
+
+    Args:
+        name: of the queue, in the whole job; whoever names it says the same bounds.
+        max_items: how many items wait at most; `put` waits for room.
+        max_bytes: how many bytes they have at most, pickled. A queue that is empty takes one larger item, and one whose
+            items are fewer than a `get_batch` waits for takes what is missing.
+
+    Raises:
+        UsageError: a bound makes no sense; others have said other bounds (when it is first used).
+    """
+
+    def __init__(self, name: str, *, max_items: int = ITEMS, max_bytes: int = BYTES) -> None:
+        for key, value in (("max_items", max_items), ("max_bytes", max_bytes)):
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+                raise UsageError(f"DataQueue({name!r}, {key}={value!r}): wanted a whole number from 1")
+        self.name = name
+        self._bounds = (operator.index(max_items), operator.index(max_bytes))  # numbers of NumPy are no JSON
+        self._keeper = StorageClient("queue", name, "DataQueue")
+        self._token = ""
+
+    @property
+    def aio(self) -> AsyncQueue:
+        """The same for asyncio: `await queue.aio.get()`, `async for item in queue.aio`."""
+        return AsyncQueue(self)
+
+    def put(self, item: Any, timeout: float | None = None) -> None:
+        """Put an item at the end; when this returns it outlives this process.
+
+        Args:
+            item: what pickle takes; it is pickled now.
+            timeout: seconds to wait for room; None: as long as it takes.
+
+        Raises:
+            TimeoutError: there was no room in time: it is not in the queue, unless the message says that it may be.
+            QueueClosedError: the queue is closed.
+            CallError: a later process of this rank has begun.
+        """
+        self._put(line_of(self, self.name), item, timeout)
+
+    def _put(
+        self, line: QueueSession, item: Any, timeout: float | None, unless: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`put`, by a line; it gives up once `unless` says so."""
+        body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
+        deadline = Deadline(timeout)
+        with _held(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
+            line.puts += 1
+            while not unless():
+                which = self._token, line.puts
+                verdict = self._ask(
+                    line, "put", which, body, deadline.slice_s, deadline=deadline, doubt=True, unless=unless
+                )
+                if verdict == PutRefusal.CLOSED:
+                    raise QueueClosedError(f"DataQueue({self.name!r}).put: it is closed")
+                if verdict != PutRefusal.FULL:
+                    return
+                if deadline.left == 0:
+                    raise TimeoutError(f"DataQueue({self.name!r}).put: it is full, for {timeout:g} s")
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The first item; waits for one.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes.
+
+        Raises:
+            TimeoutError: none came in time; nothing was taken.
+            QueueClosedError: it is closed, and all was got.
+            CallError: a later process of this rank has begun; what was in the queue is lost; an item cannot be
+                unpickled in this process: the next get leaves it out, and has those that came with it.
+        """
+        return self.get_batch(1, timeout)[0]
+
+    def get_batch(self, size: int, timeout: float | None = None) -> list[Any]:
+        """The first `size` items, once there are so many; fewer, but one at least, only when it is closed.
+
+        Raises as `get` does.
+        """
+        return self._get(line_of(self, self.name), self._checked(size), timeout)
+
+    def _checked(self, size: int) -> int:
+        if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= self._bounds[0]:
+            hint = "a batch larger than max_items would never be there"
+            raise UsageError(f"DataQueue({self.name!r}).get_batch({size!r}): wanted 1 to {self._bounds[0]}", hint=hint)
+        return operator.index(size)
+
+    def _get(
+        self,
+        line: QueueSession,
+        size: int,
+        timeout: float | None,
+        keep: Callable[[list[Any]], bool] = lambda _: True,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> list[Any]:
+        """`get_batch`, by a line. What `keep` does not take goes back to the front, as when `unless` ends the wait."""
+        deadline = Deadline(timeout)
+        with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
+            while not unless():
+                line.turn += 1
+                turn, turns = line.turn, (line.turn, line.seen, line.bad)
+                items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline, unless=unless)
+                if items is not None:
+                    made, faults = _read(items)
+                    if items and not faults and not keep(made):
+                        break
+                    line.seen, line.bad = turn, tuple(faults)
+                    if faults:
+                        raise self._unreadable(faults, len(items))
+                    if not items:
+                        raise QueueClosedError(f"DataQueue({self.name!r}).get: it is closed, and all was got")
+                    return made
+                if deadline.left == 0:
+                    raise TimeoutError(
+                        f"DataQueue({self.name!r}).get: fewer than {counted(size, 'item')} in {timeout:g} s"
+                    )
+            line.turn += 1  # a get of nothing, which has not seen what the one before it was given, gives that back
+            self._ask(line, "get", (line.turn, line.seen, line.bad), 0, 0.0, deadline=Deadline(None))
+            return []
+
+    def __iter__(self) -> Iterator[Any]:
+        """The items, one after the other, until it is closed and all was got."""
+        while True:
+            try:
+                item = self.get()
+            except QueueClosedError:
+                return
+            yield item
+
+    def close(self) -> None:
+        """Take nothing more in, for all ranks; what is in it may be got. Closing it again does nothing."""
+        self._ask(line_of(self, self.name), "close", deadline=Deadline(None))
+
+    def stats(self) -> dict[str, Any]:
+        """`items` and `bytes` that wait, and whether it is `closed`."""
+        return self._ask(line_of(self, self.name), "stats", deadline=Deadline(None))
+
+    def qsize(self) -> int:
+        """How many items wait."""
+        return self.stats()["items"]
+
+    def _unreadable(self, faults: Mapping[int, Exception], count: int) -> CallError:
+        me, (at, error) = current_worker(), next(iter(faults.items()))
+        which = f"item {at + 1} of {count}" if count > 1 else "the item"
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        rest = "; the others come with it" if count > len(faults) else ""
+        return CallError(
+            f"DataQueue({self.name!r}).get: {which} cannot be unpickled here: {type(error).__name__}: {error}{more}",
+            role=me.role,
+            rank=me.rank,
+            hint=f"the next get leaves out what cannot be read{rest}; what was put must be importable here too",
+        )
+
+    def _ask(
+        self,
+        line: QueueSession,
+        method: str,
+        *args: Any,
+        deadline: Deadline,
+        doubt: bool = False,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Ask its keeper, and see that the queue is still the one that it was. None once `unless` says so."""
+        left, who = deadline.left, Who(*line.life, line.name)  # whoever waits since an earlier life stays of that one
+        try:
+            answer = self._keeper.ask(
+                method, who, self._bounds, *args, timeout_s=None if left is None else left + SLACK_S, unless=unless
+            )
+        except CallTimeoutError as error:
+            more = "; the item may be in the queue, or not" if doubt else ""
+            raise TimeoutError(f"{error.message}{more}") from None
+        if answer is None:
+            return None
+        token, said = answer
+        known, self._token = self._token, token
+        if known not in ("", token):
+            me = current_worker()
+            raise CallError(
+                f"DataQueue({self.name!r}): what was in it is lost with the machine that had it; it is empty now",
+                role=me.role,
+                rank=me.rank,
+                hint="put again what is still to be done, or restart the job from its checkpoint",
+            )
+        return said
+
+
+class AsyncQueue:
+    """The awaitable twins of a queue's methods. The coroutines of one event loop are one consumer, as a thread is.
+
+    A get that is cancelled takes nothing. A put that is cancelled may be in the queue, or not.
+    """
+
+    def __init__(self, queue: DataQueue) -> None:
+        self._queue = queue
+
+    async def put(self, item: Any, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as its blocking twin
+        """As `DataQueue.put`; the item may not change until it returns."""
+        queue, line = self._queue, line_of(self._queue, self._queue.name)
+        put = Handover[None]()
+        await put.run(lambda: put.offer(queue._put(line, item, timeout, lambda: put.cancelled)))
+
+    async def get(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the same
+        """As `DataQueue.get`."""
+        return (await self.get_batch(1, timeout))[0]
+
+    async def get_batch(self, size: int, timeout: float | None = None) -> list[Any]:  # noqa: ASYNC109 - the same
+        """As `DataQueue.get_batch`."""
+        queue, line, count = self._queue, line_of(self._queue, self._queue.name), self._queue._checked(size)
+        got = Handover[list[Any]]()
+        return await got.run(lambda: queue._get(line, count, timeout, got.offer, lambda: got.cancelled))
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """The items, one after the other, until it is closed and all was got."""
+        while True:
+            try:
+                item = await self.get()
+            except QueueClosedError:
+                return
+            yield item
+
+    async def close(self) -> None:
+        """As `DataQueue.close`."""
+        await in_thread(self._queue.close)
+
+    async def stats(self) -> dict[str, Any]:
+        """As `DataQueue.stats`."""
+        return await in_thread(self._queue.stats)
+
+    async def qsize(self) -> int:
+        """As `DataQueue.qsize`."""
+        return await in_thread(self._queue.qsize)
+
+
+def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:
+    """The items that can be unpickled, and which of them cannot, counted from 0, and why."""
+    made, faults = list[Any](), dict[int, Exception]()
+    for at, body in enumerate(bodies):
+        try:
+            made.append(wire.load(body))
+        except Exception as error:  # noqa: BLE001 - unpickling runs whatever the item's class does
+            faults[at] = error
+    return made, faults
+
+
+class _held:  # noqa: N801 - used as a function
+    """A lock, held; TimeoutError when it is not to be had in time."""
+
+    def __init__(self, lock: threading.Lock, deadline: Deadline, what: str) -> None:
+        self._lock, self._deadline, self._what = lock, deadline, what
+
+    def __enter__(self) -> None:
+        left = self._deadline.left
+        if not self._lock.acquire(timeout=-1 if left is None else left):
+            raise TimeoutError(f"{self._what} did not end in time")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

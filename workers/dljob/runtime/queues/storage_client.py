@@ -1,0 +1,91 @@
+"""A rank asks a keeper: what `DataQueue` and `WeightChannel` have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dljob.calls.backlog import Who
+from dljob.calls.mark import seconds
+from dljob.errors import CallError, RemoteError, UsageError
+from dljob.runtime.process import wire
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.messages import KEEPER, Reply
+from dljob.runtime.process.worker_context import Outgoing, WorkerContext
+
+SLICE_S = 20.0
+"""How long a keeper lets a question wait; who asked asks again."""
+SLACK_S = 1.0
+"""How much longer than its deadline a question may be on its way."""
+LOOK_S = 0.5
+"""How often a waiting thread comes by where it can be interrupted."""
+
+
+class Deadline:
+    """Seconds that a user gave for something; None: as long as it takes."""
+
+    def __init__(self, timeout: float | None) -> None:
+        left = seconds(timeout)
+        self._end = None if left is None else time.monotonic() + left
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, at least 0."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    @property
+    def slice_s(self) -> float:
+        """How long the next question may wait for its answer."""
+        return SLICE_S if self.left is None else min(SLICE_S, self.left)
+
+
+class StorageClient:
+    """How this rank asks one keeper."""
+
+    def __init__(self, kind: str, name: str, what: str) -> None:
+        if not 1 <= len(name) <= 200 or not name.isprintable():
+            raise UsageError(f"{what}({name!r}): a name is printable text of 1 to 200 characters")
+        self.address = f"{KEEPER}{kind}:{name}"
+        self.name = f"{what}({name!r})"
+
+    @property
+    def who(self) -> Who:
+        """This rank, in the incarnation that it is now."""
+        me = current_worker()
+        return Who(me.name, me.incarnation, "")
+
+    def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
+        """What the keeper answers; while there is none it waits for the next one. None once `unless` says so.
+
+        Raises:
+            CallTimeoutError: no answer within `timeout_s` seconds.
+            UsageError, CallError: what the keeper said.
+        """
+        me, label = current_worker(), f"{self.name}.{method}"
+        payload = wire.dump((args, {}), label)
+        call = Outgoing(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
+        reply = _waited(me, call, unless)
+        if reply is None:
+            return None
+        if not reply.error_type:
+            return wire.load(reply.payload)
+        if reply.error_type == UsageError.__name__:
+            raise UsageError(f"{label}: {reply.message}")
+        if reply.error_type == CallError.__name__:
+            raise CallError(f"{label}: {reply.message}", role=me.role, rank=me.rank)
+        raise RemoteError(
+            f"{label}: {reply.error_type}: {reply.message}", role=me.role, rank=me.rank, remote_traceback=""
+        )
+
+
+def _waited(me: WorkerContext, call: Outgoing, unless: Callable[[], bool]) -> Reply | None:
+    """The reply; this thread can be interrupted meanwhile, and gives up when it is told to."""
+    future = me.calls.send(call)
+    while not unless():
+        try:
+            return future.result(LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+    return None

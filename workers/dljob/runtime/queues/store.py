@@ -1,0 +1,155 @@
+"""A queue that outlives the process that keeps it: each change of its backlog is on disk before it is answered."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.errors import UsageError
+from dljob.runtime.queues.files import SEGMENT, Place, QueueFiles
+
+
+class QueueStore:
+    """One queue. `token` names its folder's life: another one says that what was in it is gone."""
+
+    def __init__(self, folder: Path, bounds: tuple[int, int], segment: int = SEGMENT) -> None:
+        """Open it, or make it; one that is there keeps its own bounds."""
+        self._files = QueueFiles(folder, segment)
+        self.backlog = Backlog(*bounds)
+        self.token = secrets.token_hex(8)
+        self._places: dict[int, Place] = {}
+        self._live = Counter[int]()
+        """How many items each segment has that are not done with."""
+        self._stated = False
+        """Whether a state was read: what is replayed after it counts items as they were counted then."""
+        try:
+            self._recover()
+        except BaseException:
+            self._files.close()  # else its lock would keep the next one out for as long as this process lives
+            raise
+
+    def check(self, bounds: tuple[int, int]) -> None:
+        """Whether others said the same. Raises UsageError."""
+        has = (self.backlog.max_items, self.backlog.max_bytes)
+        if has != bounds:
+            raise UsageError(f"it has max_items={has[0]}, max_bytes={has[1]}; this one says {bounds[0]}, {bounds[1]}")
+
+    def meet(self, who: Who) -> bool:
+        """See Backlog."""
+        known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
+        if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
+            self._write({"op": "meet", **_told(who)})
+        return known or self.backlog.meet(who)
+
+    def put(self, who: Who, put: int, body: bytes) -> PutRefusal | None:
+        """Take an item in, or say why not."""
+        why = self.backlog.refused(who, put, len(body))
+        if why is None:
+            place = self._write({"op": "put", **_told(who), "put": put, "size": len(body)}, body)
+            self._places[self.backlog.put(who, put, len(body))] = place
+            self._live[place[0]] += 1
+        return why
+
+    def heard(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
+        """Begin a get; whether it is the last one of its line."""
+        line = self.backlog.lines[who.line]
+        if turn > line.turn:
+            if line.ids:
+                self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen, "bad": bad})
+            self._done(self.backlog.heard(who, turn, seen, bad) or ())
+        return turn == line.turn
+
+    def take(self, who: Who, count: int) -> list[bytes] | None:
+        """The items of a get; None while they are not there."""
+        ids = self.backlog.answer(who)
+        if ids is None and self.backlog.ready(count):
+            turn = self.backlog.lines[who.line].turn
+            if self.backlog.waiting:
+                self._write({"op": "take", **_told(who), "turn": turn, "count": count})
+            ids = self.backlog.take(who, count)
+        return None if ids is None else [self._files.read(self._places[number]) for number in ids]
+
+    def close_queue(self) -> None:
+        """Take no more in."""
+        if not self.backlog.closed:
+            self._write({"op": "close"})
+            self.backlog.close()
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._files.close()
+
+    def _done(self, ids: tuple[int, ...]) -> None:
+        before = len(self._live)
+        self._live -= Counter(self._places.pop(number)[0] for number in ids)
+        if len(self._live) < before:
+            self._files.keep(self._live)
+
+    def _write(self, record: dict[str, Any], body: bytes = b"") -> Place:
+        if self._files.full:
+            self._begin()
+        return self._files.append(record, body)
+
+    def _begin(self) -> None:
+        self._files.begin()
+        self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
+        self._files.keep(self._live)  # the one before may have lost its last item while it was written to
+
+    def _recover(self) -> None:
+        stated = 0
+        for head, place in self._files.records():
+            if head["op"] == "state":
+                stated = place[0]
+            self._replay(head, place) if stated else self._salvage(head, place)
+        self._live = Counter(place[0] for place in self._places.values())
+        if stated != self._files.last and not self._files.full:
+            self._begin()  # older segments, with the state that it follows, may go before it is full
+
+    def _salvage(self, record: dict[str, Any], place: Place) -> None:
+        """What is left of a log whose state is gone: whose items were taken is not known, so all of them wait again."""
+        backlog = self.backlog
+        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
+        if who.line:
+            backlog.meet(who)
+        match record["op"]:
+            case "put":
+                self._places[backlog.put(who, record["put"], record["size"])] = place
+            case "heard" | "take":
+                backlog.heard(who, record["turn"], 0)
+            case "close":
+                backlog.close()
+            case _:
+                pass
+
+    def _replay(self, record: dict[str, Any], place: Place) -> None:
+        """What was written, once more."""
+        backlog = self.backlog
+        who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
+        match record["op"]:
+            case "state":
+                self.token = record["token"]
+                before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
+                # Salvaged items were counted from 0. Otherwise a difference is the items of a segment that is deleted.
+                more = 0 if self._stated else self.backlog.next - before
+                self._stated = True
+                self._places = {n + more: at for n, at in self._places.items() if n + more in self.backlog.sizes}
+            case "meet":
+                backlog.meet(who)
+            case "put":
+                self._places[backlog.put(who, record["put"], record["size"])] = place
+            case "heard":
+                for number in backlog.heard(who, record["turn"], record["seen"], record.get("bad", ())) or ():
+                    self._places.pop(number, None)  # its segment may be gone already
+            case "take":
+                if backlog.lines[who.line].turn < record["turn"]:  # a get that gave nothing back is not written down
+                    backlog.heard(who, record["turn"], 0)
+                backlog.take(who, record["count"])
+            case _:
+                backlog.close()
+
+
+def _told(who: Who) -> dict[str, Any]:
+    return {"rank": who.rank, "life": who.life, "line": who.line}

@@ -1,0 +1,368 @@
+"""Every private name of Ray that dljob uses: what Ray may move in any release. Here, and nowhere else.
+
+All is as Ray 2.60 has it; each function says what it is for and, where Ray has a public name for it, why that will not
+do. Ray is imported when a function is called, never by importing this module.
+`tests/unit/house/test_ray_private.py` names each name that the installed Ray lacks, and each call it does not take.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
+
+ACTOR_DEAD = 4
+"""`ActorTableData.ActorState.DEAD`."""
+SYSTEM_GROUP = "_ray_system"
+"""The concurrency group in which Ray frees tensors that were put by a tensor transport; an actor without it never
+frees them (`rdt_manager.free_object_primary_copy`)."""
+KILL_S = 5.0
+"""How long the GCS may take to order the end of an actor."""
+
+
+# -- the GCS's key-value store: Ray has no public name for it
+
+
+def kv_get(key: str, namespace: str | None = None) -> bytes | None:
+    """The value, None without one."""
+    from ray.experimental import internal_kv
+
+    return internal_kv._internal_kv_get(key, namespace=namespace)
+
+
+def kv_put(key: str, value: bytes, *, overwrite: bool, namespace: str) -> bool:
+    """Write a value; whether there was one before."""
+    from ray.experimental import internal_kv
+
+    return internal_kv._internal_kv_put(key, value, overwrite=overwrite, namespace=namespace)
+
+
+def kv_delete(prefix: str, *, namespace: str) -> int:
+    """Delete all keys that start so; how many there were."""
+    from ray.experimental import internal_kv
+
+    return internal_kv._internal_kv_del(prefix, del_by_prefix=True, namespace=namespace)
+
+
+def kv_keys(prefix: str, *, namespace: str) -> list[bytes]:
+    """All keys that start so."""
+    from ray.experimental import internal_kv
+
+    return internal_kv._internal_kv_list(prefix, namespace=namespace)
+
+
+# -- the GCS's tables: the public `ray.util.state` asks the API server, which an embedded Ray does not start
+
+
+def group_rows() -> dict[str, Any]:
+    """The placement groups by id, removed ones too.
+
+    The public `ray.util.placement_group_table` starts a Ray in a process that has lost its own.
+    """
+    from ray._private import state
+
+    return cast("dict[str, Any]", state.state.placement_group_table())
+
+
+def group_row(group_id: Any) -> Mapping[str, Any]:
+    """One placement group; empty when the GCS has forgotten it."""
+    from ray._private import state
+
+    return cast("dict[str, Any]", state.state.placement_group_table(group_id))
+
+
+def actor_row(handle: Any) -> Mapping[str, Any]:
+    """One actor; empty when the GCS has forgotten it."""
+    from ray._private import state
+
+    return cast("dict[str, Any]", state.state.actor_table(handle._actor_id.hex()))
+
+
+def actor_rows(actor_state: str | None = None) -> list[Any]:
+    """The actors of all Ray jobs, as `ActorTableData`; with a state, those that are in it."""
+    from ray._private import state
+    from ray.core.generated import gcs_pb2
+
+    made: Any = gcs_pb2  # made by protoc, without stubs
+    rows = state.state._connect_and_get_accessor().get_actor_table(None, actor_state)
+    return [made.ActorTableData.FromString(row) for row in rows]
+
+
+def job_rows() -> list[Any]:
+    """The Ray jobs, running and ended, as `JobTableData`."""
+    from ray._private import state
+    from ray.core.generated import gcs_pb2
+
+    made: Any = gcs_pb2
+    accessor: Any = state.state._connect_and_get_accessor()
+    rows = accessor.get_job_table(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
+    return [made.JobTableData.FromString(row) for row in rows]
+
+
+def free_by_node() -> Mapping[str, Mapping[str, float]]:
+    """Node -> what its raylet last reported as free; the public `ray.available_resources` is the sum over nodes."""
+    from ray._private import state
+
+    return state.state.available_resources_per_node()
+
+
+def draining_nodes() -> Mapping[str, int]:
+    """Node -> when it will be gone, in milliseconds; `ray.nodes()` does not say."""
+    from ray._private import state
+
+    return state.state.get_draining_nodes()
+
+
+def pending_demands() -> list[Mapping[str, float]]:
+    """What raylets have no room for, as the autoscaler sees it; no public name."""
+    from ray._private.worker import global_worker
+    from ray.core.generated import autoscaler_pb2
+
+    made: Any = autoscaler_pb2
+    packed = cast("Any", global_worker).gcs_client.get_cluster_resource_state()
+    state = made.GetClusterResourceStateReply.FromString(packed).cluster_resource_state
+    return [one.request.resources_bundle for one in state.pending_resource_requests]
+
+
+def node_infos(within_s: float) -> Mapping[str, Any]:
+    """Node -> `GcsNodeInfo`, which has the instance's id; `ray.nodes()` leaves it out."""
+    from ray._private.worker import global_worker
+
+    rows = cast("Any", global_worker).gcs_client.get_all_node_info(timeout=within_s)
+    return {node.hex(): info for node, info in rows.items()}
+
+
+# -- actors
+
+
+def known_dead(handle: Any) -> bool:
+    """Whether this process knows already that the actor is dead: a call to it was surely not run. No public name."""
+    return handle._get_local_state() == ACTOR_DEAD
+
+
+def end_actors(ids: Iterable[str]) -> None:
+    """Kill actors by id: the public `ray.kill` wants a handle, and only actors with names can be asked for one."""
+    import ray
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    request: Any = gcs_service_pb2
+    channel = init_grpc_channel(ray.get_runtime_context().gcs_address)
+    try:
+        stub = gcs_service_pb2_grpc.ActorInfoGcsServiceStub(channel)
+        for id_ in ids:
+            order = request.KillActorViaGcsRequest(actor_id=bytes.fromhex(id_), force_kill=True, no_restart=True)
+            with suppress(Exception):  # it is looked for again
+                stub.KillActorViaGcs(order, timeout=KILL_S)
+    finally:
+        channel.close()
+
+
+# -- a driver that joins
+
+
+@contextmanager
+def joining_quietly() -> Generator[None]:
+    """Join a Ray in this block: from then on it prints no worker's death on stdout, which is data with us.
+
+    It would, whatever the public `log_to_driver` says. Nor does it warn of a thread that cannot handle signals.
+    """
+    from ray._private import worker
+
+    worker.listen_error_messages = _listen_to_nothing
+    log = logging.getLogger(worker.__name__)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _listen_to_nothing(*_: object) -> None:
+    """The timeline tells of deaths."""
+
+
+def driver_config(sys_path: Sequence[str]) -> JobConfig:
+    """For `ray.init(job_config=)`: Ray's workers import from there; the public `runtime_env` copies folders."""
+    from ray.job_config import JobConfig
+
+    return JobConfig(_py_driver_sys_path=list(sys_path))
+
+
+def auth_token() -> str | None:
+    """The token of this Ray's clients; None when Ray asks for none. No public name."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+    from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue] - compiled
+
+    return AuthenticationTokenLoader.instance().get_raw_token() if is_token_auth_enabled() else None
+
+
+# -- devices: the public `ray.util.accelerators` has names of models alone. ImportError: no Ray, or an adapter of it
+
+
+def device_kinds() -> tuple[str, ...]:
+    """The resources that Ray has ids for."""
+    from ray._private import accelerators
+
+    return tuple(sorted(accelerators.get_all_accelerator_resource_names()))
+
+
+def device_variable(resource: str) -> str:
+    """The variable that hides such devices on this machine; empty for what is no device."""
+    from ray._private import accelerators
+
+    manager = accelerators.get_accelerator_manager_for_resource(resource)
+    return (manager and manager.get_visible_accelerator_ids_env_var()) or ""
+
+
+def gpu_count() -> int:
+    """How many GPUs this machine has, whoever made them."""
+    from ray._private import accelerators
+
+    manager = accelerators.get_accelerator_manager_for_resource("GPU")
+    return manager.get_current_node_num_accelerators() if manager is not None else 0
+
+
+# -- an embedded Ray: with the public `ray start` it takes four times as long, and outlives who ran it
+
+
+def read_config_again() -> None:
+    """Let Ray read the variables RAY_* as they are now, should it have been imported before."""
+    from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
+
+    Config.initialize("")
+
+
+def look_up_own_ip(by: Callable[..., str]) -> Callable[..., str]:
+    """Let Ray learn this machine's address so, from now on; returns what it did before."""
+    from ray._private import services
+
+    before = services.get_node_ip_address
+    services.get_node_ip_address = by
+    return before
+
+
+@contextmanager
+def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -> Generator[None]:
+    """Start nodes in this block: each process by `start`, which gets Ray's own first, in a session of its own.
+
+    `head_info` answers what a node asks the GCS about the head.
+    """
+    from ray._private import node, services
+
+    ray_node: Any = node
+    ray_services: Any = services
+    own = services.start_ray_process, ray_node.get_all_node_info_until_retrieved, services.ConsolePopen
+    ray_services.start_ray_process = partial(start, own[0])
+    ray_node.get_all_node_info_until_retrieved = head_info
+    ray_services.ConsolePopen = partial(own[2], start_new_session=True)
+    try:
+        yield
+    finally:
+        ray_services.start_ray_process, ray_node.get_all_node_info_until_retrieved, ray_services.ConsolePopen = own
+
+
+def node_params(**wanted: Any) -> Any:
+    """What a node is started with."""
+    from ray._private.parameter import RayParams
+
+    return RayParams(**wanted)
+
+
+def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
+    """Start a head without an API server, from a thread that lives as long; `serves` gets it once its GCS serves."""
+    from ray._private.node import Node
+
+    class HeadNode(Node):
+        """Tells when the GCS serves."""
+
+        def start_api_server(self, **_: Any) -> None:
+            serves(self)
+
+    return HeadNode(params, head=True, shutdown_at_exit=False, spawn_reaper=True)
+
+
+def start_node(params: Any) -> Any:
+    """Start a node, from a thread that lives as long."""
+    from ray._private.node import Node
+
+    return Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
+
+
+# -- collective groups: the public `init_collective_group` meets at an actor of its own, which outlives a lost member
+
+
+def known_collective_backend(name: str) -> type | None:
+    """The class under this name in this process, which `ray.util.collective` has no question for."""
+    from ray.util.collective import backend_registry
+
+    registry = backend_registry._global_registry
+    return registry.get(name) if registry.is_registered(name) else None
+
+
+def create_collective_group(backend: str, size: int, rank: int, name: str) -> Any:
+    """Make a group and enter it in Ray's list, by which `ray.util.collective.allreduce` finds it."""
+    from ray.util.collective.collective import _group_mgr
+
+    return _group_mgr.create_collective_group(backend, size, rank, name)
+
+
+def forget_collective_group(name: str) -> None:
+    """Take it out of Ray's list.
+
+    The public `destroy_collective_group` asks for an actor by name, and would start a Ray in a script.
+    """
+    from ray.util.collective.collective import _group_mgr
+
+    _group_mgr._name_group_map.pop(name, None)
+
+
+# -- Ray Direct Transport, which is alpha: `register_tensor_transport` is its only public name here
+
+
+def tensor_transports() -> Mapping[str, Any]:
+    """What is known of each tensor transport, by name: `devices` are those whose memory it takes."""
+    from ray.experimental.rdt import util
+
+    util._ensure_default_transports_registered()
+    return util.transport_manager_info
+
+
+def is_one_sided(transport: str) -> bool:
+    """Whether its reader fetches, and the writer takes no part."""
+    from ray.experimental.rdt import util
+
+    return util.is_one_sided_transport(transport)
+
+
+def transport_manager(transport: str) -> Any:
+    """What carries tensors in this process."""
+    from ray.experimental.rdt import util
+
+    return util.get_tensor_transport_manager(transport)
+
+
+def put_by(transport: str, value: Any) -> Any:
+    """Put an object whose tensors stay here, until a reader fetches them."""
+    import ray
+
+    return ray.put(value, _tensor_transport=transport)
+
+
+def forget_borrowed(names: Iterable[str]) -> None:
+    """Drop what Ray notes of borrowed tensors and never drops itself (ray 2.60.0, ray-project/ray#57962)."""
+    from ray._private.worker import global_worker
+
+    manager = getattr(global_worker, "_rdt_manager", None)
+    if manager is None:
+        return
+    for name in names:
+        if not manager.rdt_store.has_object(name):
+            with suppress(KeyError), manager._lock:
+                manager._managed_rdt_metadata.pop(name)

@@ -1,0 +1,162 @@
+"""The callee's side of streams: a generator runs in a thread of its own, at most a window ahead of its caller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from dljob.runtime.process.loop import settle
+
+UNHEARD_S = 600.0
+"""After so long without a caller who takes anything, or its deadline where that is longer, a stream is over, by an
+error."""
+
+
+class CutOffError(Exception):
+    """The rank ended before all items of its stream were taken."""
+
+
+class StreamProducer:
+    """One stream. `pack` makes bytes of an item; `ended` is called once when the generator is over.
+
+    Items that nobody takes for `patience_s` are dropped: `lapsed` is called with the error that is in their place.
+    """
+
+    def __init__(
+        self,
+        items: Any,
+        window: int,
+        pack: Callable[[Any], bytes],
+        ended: Callable[[], None],
+        patience_s: float,
+        *,
+        lapsed: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
+        self._items = items
+        self._window = window
+        self._pack = pack
+        self._ended = ended
+        self._patience_s = patience_s
+        self._lapsed = lapsed
+        self._changed = threading.Condition()
+        self._made: deque[bytes] = deque()
+        self._handed = 0
+        self._over = False
+        self._closed = False
+        self._cut = False
+        self._told = False
+        """The end, or the error that it was, has been taken."""
+        self._moved = time.monotonic()
+        """When an item was made or taken, or asked for, last."""
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="dljob-stream", daemon=True).start()
+
+    def take(self, timeout_s: float | None) -> tuple[list[bytes], bool] | None:
+        """The items that are made, one at least, and whether that was all; None when none came in time.
+
+        Who takes has used up what was handed before: so much more may be made. It is handed half a window at most, so
+        that the rest is made meanwhile. Raises what the generator raised, once its items were taken, and CutOffError
+        when the rank ended under it.
+        """
+        with self._changed:
+            self._handed = 0
+            self._moved = time.monotonic()
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._made or self._over or self._closed, timeout_s):
+                return None
+            self._moved = time.monotonic()
+            if self._cut:
+                raise CutOffError
+            count = min(len(self._made), max(1, self._window // 2))
+            taken = [self._made.popleft() for _ in range(count)]
+            self._handed = count
+            over = not self._made and (self._over or self._closed)
+            fails = over and self._error is not None and not self._closed
+            self._told = over and not (fails and taken)
+            self._changed.notify_all()
+            if self._error is not None and fails and not taken:
+                raise self._error
+            return taken, over and not fails
+
+    def close(self, *, cut: bool = False) -> None:
+        """Nobody takes any more: the generator is closed at its next item.
+
+        `cut`: its rank ends, and a caller who takes after all must not take this for the end of the stream.
+        """
+        with self._changed:
+            self._cut = self._cut or (cut and not self._closed and not (self._over and not self._made))
+            self._closed = True
+            self._made.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        patient = True
+        try:
+            for item in _iterate(self._items):
+                packed = self._pack(item)
+                with self._changed:
+                    self._made.append(packed)
+                    self._moved = time.monotonic()
+                    self._changed.notify_all()
+                    patient = self._await(self._room)
+                if not patient or self._closed:
+                    break
+        except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+            self._error = error
+        finally:
+            self._shut()
+        if patient:
+            with self._changed:
+                self._await(lambda: self._told or self._closed)
+
+    def _await(self, there: Callable[[], bool]) -> bool:
+        """Wait for what the caller does; False, and no items any more, when it has not been heard of for too long."""
+        while not there():
+            left = self._moved + self._patience_s - time.monotonic()
+            if left <= 0:
+                self._lapse()
+                return False
+            self._changed.wait(left)
+        return True
+
+    def _lapse(self) -> None:
+        """The caller died, or does something else for very long: it must not take this for the end of the stream."""
+        said = f"nobody took an item of the stream for {self._patience_s:g} s: it was closed, and what was left dropped"
+        self._error = self._error or TimeoutError(said)
+        self._made.clear()
+        self._lapsed(self._error)
+
+    def _room(self) -> bool:
+        return self._closed or len(self._made) + self._handed < self._window
+
+    def _shut(self) -> None:
+        close = getattr(self._items, "close", None) or getattr(self._items, "aclose", None)
+        try:
+            if close is not None:
+                settle(close())
+        except BaseException as error:  # noqa: BLE001 - the same
+            self._error = self._error or error
+        with self._changed:
+            self._over = True
+            self._moved = time.monotonic()
+            self._changed.notify_all()
+        self._ended()
+
+
+def _iterate(items: Any) -> Iterator[Any]:
+    """The items of a generator, an asynchronous one among them, or of anything that can be iterated."""
+    if not hasattr(items, "__anext__"):
+        yield from items
+        return
+    while True:
+        try:
+            yield settle(_next(items))
+        except StopAsyncIteration:
+            return
+
+
+async def _next(items: AsyncIterator[Any]) -> Any:
+    return await items.__anext__()

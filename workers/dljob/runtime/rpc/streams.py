@@ -1,0 +1,197 @@
+"""The caller's side of streams: items as they are made, of one rank or of several in the order in which they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from queue import SimpleQueue
+from typing import Any
+
+from dljob.errors import RemoteError
+from dljob.runtime.process import wire
+from dljob.runtime.process.messages import CLOSE, PULL, Reply
+from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.rpc import sending
+from dljob.runtime.rpc.arrivals import Arrivals
+from dljob.runtime.rpc.invocation import Invocation
+
+
+class Stream:
+    """The items of a stream: `for item in stream`, or `async for`. A rank waits once it is a window ahead.
+
+    An error of a rank is raised after its items, and ends the stream. So does `close`; a `with` closes it.
+    """
+
+    def __init__(
+        self, target: sending.CallTarget, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._target = target
+        self._method = method
+        self._items: deque[Any] = deque()
+        self._arrivals = Arrivals()
+        self._pulls: dict[int, Future[Reply]] = {}
+        self._ids: dict[int, str] = {}
+        self._turn: deque[int] = deque()
+        """The send whose items are at hand, to be asked for more when they are used up."""
+        self._closed = False
+        self._forgotten = _forgotten()
+        self._opened = sending.begin(target, sending.Request(method, args, kwargs, stream=True))
+        self._started: Invocation | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if self._started is None:
+            self._begin(self._opened.result())
+        while not self._ready():
+            self._arrived(self._arrivals.wait())
+        return self._item(StopIteration())
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._closed:
+            raise StopAsyncIteration
+        if self._started is None:
+            self._begin(await asyncio.wrap_future(self._opened))
+        while not self._ready():
+            self._arrived(await self._arrivals.coming())
+        return self._item(StopAsyncIteration())
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Want no more items: the generators are closed where they run. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._started is None:
+            self._opened.add_done_callback(_close_all(self._send))
+        for number, key in self._ids.items():
+            self._send(number, CLOSE, key)
+        for number in self._pulls.keys() - self._ids.keys():
+            self._pulls[number].add_done_callback(_close_one(self._send, number))
+        for kept in (self._ids, self._pulls, self._items, self._turn):
+            kept.clear()
+        _leave(self._started)
+
+    def __del__(self) -> None:
+        """Not closed here: the collector may have interrupted a thread that holds a lock which a send takes."""
+        with contextlib.suppress(AttributeError):  # it never began
+            self._forgotten.put(self)
+
+    def _begin(self, started: Invocation) -> None:
+        self._started = started
+        for number, opening in enumerate(started.futures):
+            self._pulls[number] = opening
+            self._arrivals.add(number, opening)
+
+    def _ready(self) -> bool:
+        """Whether there is an item, or the end; asks those whose items are used up for more."""
+        if self._items:
+            return True
+        while self._turn:
+            number = self._turn.popleft()
+            self._pulls[number] = self._send(number, PULL, self._ids[number])
+            self._arrivals.add(number, self._pulls[number])
+        return not self._pulls
+
+    def _item(self, end: Exception) -> Any:
+        if not self._items:
+            raise end
+        return wire.load(self._items.popleft())
+
+    def _arrived(self, number: int) -> None:
+        """A rank answered: that its generator is there, or with items."""
+        started, answer = self._started, self._pulls.pop(number, None)
+        if started is None or answer is None:
+            return
+        try:
+            said = started.read(number, answer.result())
+        except BaseException as error:
+            if isinstance(error, RemoteError):  # else its generator may be there still, and is to be closed
+                self._ids.pop(number, None)
+            self.close()
+            raise
+        if number not in self._ids:
+            self._ids[number] = said
+            self._turn.append(number)
+            return
+        items, over = said
+        if not started.sent.sends[number].quiet:  # they make theirs too, step by step with those that answer
+            self._items.extend(items)
+        if over:
+            del self._ids[number]
+            if not self._ids and not self._pulls:
+                _leave(started)
+        else:
+            self._turn.append(number)
+
+    def _send(self, number: int, what: str, key: str) -> Future[Reply]:
+        rank, timeout = self._of.sent.sends[number].rank, self._of.mark.timeout_s
+        out = Outgoing(self._of.role, rank, what, key.encode(), timeout, idempotent=False, label=self._method)
+        return self._target.context.calls.send(out)
+
+    @property
+    def _of(self) -> Invocation:
+        """The call, once it is on its way."""
+        return self._started or self._opened.result()
+
+
+@functools.cache
+def _forgotten() -> SimpleQueue[Stream]:
+    """Streams that nobody has any more, to a thread that closes them; a collector may put into such a queue."""
+    streams: SimpleQueue[Stream] = SimpleQueue()
+
+    def close() -> None:
+        while True:
+            with contextlib.suppress(Exception):  # its ranks are gone, and nobody waits for it
+                streams.get().close()
+
+    threading.Thread(target=close, name="dljob-streams", daemon=True).start()
+    return streams
+
+
+_Send = Callable[[int, str, str], object]
+
+
+def _leave(started: Invocation | None) -> None:
+    """Its rank has no more to do for this stream."""
+    if started is not None and started.left is not None:
+        with contextlib.suppress(InvalidStateError):  # it is left already
+            started.left.set_result(None)
+
+
+def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
+    """Closes a stream that was left before it was on its way."""
+
+    def opened(done: Future[Invocation]) -> None:
+        if done.exception() is None:
+            _leave(done.result())
+            for number, answer in enumerate(done.result().futures):
+                answer.add_done_callback(_close_one(send, number))
+
+    return opened
+
+
+def _close_one(send: _Send, number: int) -> Callable[[Future[Reply]], None]:
+    """Closes the generator of one rank, once it is known that there is one."""
+
+    def there(done: Future[Reply]) -> None:
+        if done.exception() is None and not done.result().error_type:
+            send(number, CLOSE, wire.load(done.result().payload))
+
+    return there

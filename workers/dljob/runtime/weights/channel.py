@@ -1,0 +1,212 @@
+"""`WeightChannel(name)`: one rank publishes versions of a state, any number of others receive the newest."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dljob.errors import CallTimeoutError, UsageError
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.handover import Handover, in_thread
+from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
+from dljob.runtime.weights.buckets import checksum, flat, whole
+from dljob.runtime.weights.model import Mark, Version
+from dljob.runtime.weights.transport import AGAIN_S, Buckets, BucketTransport, ByteCarrier, Carrier
+
+if TYPE_CHECKING:
+    from dljob.runtime.weights.yr_transport import DatasystemCarrier
+
+TRANSPORTS = ("store", "collective", "rdt", "yr")
+
+log = logging.getLogger(__package__)
+
+
+class WeightChannel:
+    """A channel of a job, by name.
+
+    Args:
+        name: of the channel, in the whole job.
+        transport: "store": Ray's shared memory of each node, once for all its ranks. "collective": a broadcast in a
+            group of `spec.collectives.groups`. "rdt": Ray Direct Transport. "yr": openYuanrong's datasystem. Publisher
+            and readers name the same one; a reader that names another one gets the versions from the store.
+        group: of "collective"; None: the one that is named as the channel. It is for this channel alone.
+        tensor_transport: of "rdt": "nixl", or one that was registered with Ray in this process.
+
+    Raises:
+        UsageError: no such transport or group, or it is not to be had here; it says why.
+    """
+
+    def __init__(
+        self, name: str, *, transport: str = "store", group: str | None = None, tensor_transport: str = "nixl"
+    ) -> None:
+        if transport not in TRANSPORTS:
+            hint = f"there are: {', '.join(TRANSPORTS)}"
+            raise UsageError(f"WeightChannel({name!r}, transport={transport!r}): unknown transport", hint=hint)
+        self.name = name
+        self._came_by = ""
+        self._keeper = StorageClient("weights", name, "WeightChannel")
+        self._mark: Mark = ("", 0)
+        self._carrier: Carrier | None = None
+        self._datasystem: DatasystemCarrier | None = None
+        self._transport = transport
+        self._sender = self._carried if transport != "yr" else self._yr
+        self._way = self._opened(transport, group or name, tensor_transport)
+        if transport == "yr":
+            self._yr()
+
+    @property
+    def came_by(self) -> str:
+        """What the version came by that `receive` gave last, or `publish` sent: a transport; "" before the first."""
+        return self._came_by
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next `publish` goes by the transport of this channel: all members of its group are there."""
+        return self._way is None or self._way.ready
+
+    @property
+    def aio(self) -> AsyncChannel:
+        """The same for asyncio: `await channel.aio.receive()`."""
+        return AsyncChannel(self)
+
+    def publish(self, version: int, state: Any) -> None:
+        """Publish a state: those who wait in `receive` get it, and who comes later gets the newest.
+
+        When it returns, the state may be changed. One rank publishes on a channel.
+
+        Args:
+            version: greater than the last one of this process; a restarted rank may begin where it will.
+            state: dicts and lists of tensors (on any device), arrays, and what pickle takes.
+
+        Raises:
+            UsageError: the version is not newer; another rank publishes here; a later process of this rank has begun;
+                something in the state cannot be sent, and where it is.
+        """
+        if isinstance(version, bool) or not hasattr(version, "__index__"):
+            raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
+        what = f"{self._keeper.name}.publish"
+        index, buckets = flat(state, what)
+        made = Version(secrets.token_hex(8), version.__index__(), index)
+        if self._way is not None:
+            sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
+            made = replace(made, sizes=sizes, sums=tuple(checksum(bucket) for bucket in buckets))
+            made = self._way.send(made, buckets)
+        self._sender().publish(made, buckets)
+        self._came_by = self._transport if made.way or self._transport == "yr" else "store"
+
+    def receive(self, timeout: float | None = None) -> tuple[int, Any]:
+        """(version, state) of the newest version, once there is one that this object has not received yet.
+
+        Versions in between are skipped. Arrays are read-only and shared with the other ranks of the node; tensors are
+        copies, on the CPU.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes.
+
+        Raises:
+            TimeoutError: there was none in time.
+            CallError: a bucket arrived damaged twice.
+            CollectiveAbortedError: a member of its group is lost, and the group's `onRestart` is Fail.
+        """
+        self._mark, version, state = self._newest(timeout)
+        return version, state
+
+    def _newest(self, timeout: float | None, unless: Callable[[], bool] = lambda: False) -> tuple[Mark, int, Any]:
+        """What `receive` gives, and the mark of having received it; it gives up once `unless` says so."""
+        deadline = Deadline(timeout)
+        while True:
+            if self._way is not None:
+                self._way.check()
+            left = deadline.left
+            late = None if left is None else left + SLACK_S
+            try:
+                found = self._carried().newer(self._mark, deadline.slice_s, late)
+            except CallTimeoutError as error:
+                raise TimeoutError(error.message) from None
+            if found is not None and (buckets := self._fetched(found)) is not None:
+                return found.mark, found.version, whole(found.index, buckets)
+            if unless():
+                return self._mark, 0, None
+            if deadline.left == 0:
+                raise TimeoutError(f"{self._keeper.name}.receive: nothing new was published in {timeout:g} s")
+            if found is not None:
+                time.sleep(AGAIN_S)
+
+    def latest(self) -> int | None:
+        """The newest version that is there; None without one. It is not received by this."""
+        return self._keeper.ask("latest", timeout_s=None)
+
+    def _fetched(self, version: Version) -> Buckets | None:
+        self._came_by = "yr" if version.stored else "store"
+        if version.stored:
+            return self._yr().fetch(version)
+        if self._way is not None and version.way and (came := self._way.take(version)) is not None:
+            if tuple(checksum(bucket) for bucket in came) == version.sums:
+                self._came_by = self._transport
+                return came
+            log.warning(
+                "%s.receive: version %d came damaged, it is fetched from the store", self._keeper.name, version.version
+            )
+        return self._carried().fetch(version)
+
+    def _opened(self, transport: str, group: str, tensor_transport: str) -> BucketTransport | None:
+        if transport == "collective":
+            from dljob.runtime.weights.group_transport import member
+
+            return member(self._keeper, group)
+        if transport == "rdt":
+            if getattr(current_worker().calls, "keeper", None) is None:
+                hint = "the transports store and collective serve scripts"
+                raise UsageError(f"{self._keeper.name}: the transport rdt needs a rank in Ray's own process", hint=hint)
+            from dljob.runtime.weights.rdt_transport import RdtWay
+
+            carrier: Any = self._carried()
+            return RdtWay(self._keeper.name, carrier.ask, tensor_transport)
+        return None
+
+    def _yr(self) -> DatasystemCarrier:
+        if self._datasystem is None:
+            from dljob.runtime.weights.yr_transport import DatasystemCarrier
+
+            self._datasystem = DatasystemCarrier(self._keeper)
+        return self._datasystem
+
+    def _carried(self) -> Carrier:
+        if self._carrier is None:
+            find = getattr(current_worker().calls, "keeper", None)
+            if find is None:
+                self._carrier = ByteCarrier(self._keeper)
+            else:
+                from dljob.runtime.weights.ray_transport import RayCarrier
+
+                self._carrier = RayCarrier(self._keeper, find)
+        return self._carrier
+
+
+class AsyncChannel:
+    """The awaitable twins of a channel's methods. A version that a cancelled `receive` found is received by the next.
+
+    A publish that is cancelled goes on.
+    """
+
+    def __init__(self, channel: WeightChannel) -> None:
+        self._channel = channel
+
+    async def publish(self, version: int, state: Any) -> None:
+        """As `WeightChannel.publish`; the state may not change until it returns."""
+        await in_thread(lambda: self._channel.publish(version, state))
+
+    async def receive(self, timeout: float | None = None) -> tuple[int, Any]:  # noqa: ASYNC109 - as its blocking twin
+        """As `WeightChannel.receive`."""
+        channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
+        newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
+        channel._mark, version, state = newest  # here: once this is cancelled it has not been received
+        return version, state
+
+    async def latest(self) -> int | None:
+        """As `WeightChannel.latest`."""
+        return await in_thread(self._channel.latest)

@@ -1,0 +1,224 @@
+"""The transport `collective`: a group of `spec.collectives.groups` carries the buckets to all who are in it.
+
+The store has each version too, so nobody depends on the group: who comes late, who was restarted and whoever's group
+lost a member meanwhile fetch the same bytes there. A thread of each member keeps the group made and takes what comes,
+so that `publish` waits for no reader's code.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dljob.errors import CollectiveAbortedError, CollectiveError, DeadlineError, UsageError
+from dljob.runtime.collectives.group import CollectiveGroup, group_spec
+from dljob.runtime.collectives.table import table
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.queues.storage_client import SLICE_S, StorageClient
+from dljob.runtime.weights.buckets import bytes_of, joined, parted
+from dljob.runtime.weights.model import Broadcast, Version
+from dljob.runtime.weights.transport import Buckets
+
+if TYPE_CHECKING:
+    import torch
+
+REPEAT_S = 1.0
+"""After so long an announcement is made again: its keeper may have died with it."""
+TAKE_S = 20.0
+"""How long a reader waits for what its group had taken in before it is published: it is fetched otherwise then."""
+AGAIN_S = 0.5
+KEPT = 2
+REMEMBERED = 64
+
+log = logging.getLogger(__package__)
+_members: dict[str, ChannelMember] = {}
+_lock = threading.Lock()
+
+
+def member(keeper: StorageClient, group: str) -> ChannelMember:
+    """This process in the group of a channel, the same one for all objects of the channel.
+
+    Raises:
+        UsageError: there is no such group, this role is not in it, or it carries another channel already.
+    """
+    context = current_worker()
+    group_spec(group, table(), context)
+    with _lock:
+        known = _members.get(group)
+        if known is not None and known.incarnation == context.incarnation:
+            if known.channel != keeper.name:
+                hint = "declare a group for each channel in spec.collectives.groups"
+                raise UsageError(f"{keeper.name}: group {group} carries {known.channel} already", hint=hint)
+            return known
+        made = _members[group] = ChannelMember(keeper, group)
+    made.start()
+    return made
+
+
+class ChannelMember:
+    """One member of the group of a channel. See `channel.BucketTransport`."""
+
+    def __init__(self, keeper: StorageClient, group: str) -> None:
+        self.channel = keeper.name
+        self.incarnation = current_worker().incarnation
+        self._keeper = keeper
+        self._name = group
+        self._group: CollectiveGroup | None = None
+        self._over: CollectiveError | None = None
+        """Why the group will not be made again."""
+        self._sending = threading.Lock()
+        """Held while a version is sent: the group is not closed meanwhile."""
+        self._changed = threading.Condition()
+        self._taken: OrderedDict[str, Buckets | None] = OrderedDict()
+        """By nonce; None where they are not had any more, or never came whole."""
+
+    def start(self) -> None:
+        """Make the group, and make it again whenever it is lost, in a thread."""
+        threading.Thread(target=self._live, name=f"dljob-weights-{self._name}", daemon=True).start()
+
+    def check(self) -> None:
+        """Raise CollectiveAbortedError where a member was lost of a group whose `onRestart` is Fail."""
+        if isinstance(self._over, CollectiveAbortedError):
+            raise self._over
+
+    @property
+    def ready(self) -> bool:
+        """Whether all members are in the group now."""
+        return self._group is not None and self._group.whole
+
+    # -- the publisher
+
+    def send(self, version: Version, buckets: Buckets) -> Version:
+        """Broadcast the buckets; the version with the group that has them, or as it was where there is none now."""
+        self.check()
+        with self._sending:
+            group = self._group
+            return version if group is None or not group.whole else self._sent(group, version, buckets)
+
+    def _sent(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
+        coming = Broadcast(group.full_name, version.nonce, group.rank, version.sizes)
+        done = threading.Event()
+        self._announce(version, coming)
+        threading.Thread(target=self._repeat, args=(version, coming, done), daemon=True).start()
+        try:
+            for bucket in filter(any, buckets):
+                group.broadcast(joined(bucket).to(group.device), src=group.rank)
+            group.barrier()
+        except CollectiveAbortedError as error:
+            log.warning("%s.publish: version %d goes by the store: %s", self.channel, version.version, error)
+            self._lost(error)
+            return version
+        finally:
+            done.set()
+        return version.sent(group.full_name)
+
+    def _announce(self, version: Version, coming: Broadcast) -> None:
+        self._keeper.ask("announce", self._keeper.who, version.version, coming, timeout_s=None)
+
+    def _repeat(self, version: Version, coming: Broadcast, done: threading.Event) -> None:
+        """The others wait for the announcement: one that died with its keeper is made to the next one."""
+        while not done.wait(REPEAT_S):
+            try:
+                self._announce(version, coming)
+            except UsageError:
+                return
+
+    # -- a reader
+
+    def take(self, version: Version) -> Buckets | None:
+        """The buckets of a version that came by the group; None when they did not come to this member."""
+        with self._changed:
+            self._changed.wait_for(lambda: version.nonce in self._taken or not self._in(version.way), TAKE_S)
+            return self._taken.get(version.nonce)
+
+    def _in(self, full_name: str) -> bool:
+        return self._group is not None and self._group.full_name == full_name and self._group.whole
+
+    def _live(self) -> None:
+        while self._over is None and self._current():
+            try:
+                with CollectiveGroup(self._name) as group:
+                    self._now(group)
+                    self._member_of(group)
+            except DeadlineError as error:
+                log.warning("%s goes by the store: %s", self.channel, error)
+            except CollectiveAbortedError as error:
+                log.warning("%s goes by the store until its group is made anew: %s", self.channel, error)
+                self._lost(error)
+            except (CollectiveError, UsageError) as error:
+                log.warning("%s goes by the store from now on: %s", self.channel, error)
+                self._over = error if isinstance(error, CollectiveError) else CollectiveError(str(error))
+            finally:
+                self._now(None)
+            time.sleep(AGAIN_S)
+
+    def _member_of(self, group: CollectiveGroup) -> None:
+        try:
+            self._serve(group)
+        finally:
+            with self._sending:
+                self._now(None)
+
+    def _current(self) -> bool:
+        try:
+            return current_worker().incarnation == self.incarnation
+        except UsageError:  # it is no rank any more
+            return False
+
+    def _now(self, group: CollectiveGroup | None) -> None:
+        with self._changed:
+            self._group = group
+            self._changed.notify_all()
+
+    def _lost(self, error: CollectiveAbortedError) -> None:
+        # Who ended well is no loss to a channel: it reads no more, and the others have the store.
+        if not error.ended and not group_spec(self._name, table(), current_worker()).recreate:
+            self._over = error
+
+    def _serve(self, group: CollectiveGroup) -> None:
+        """Take what is broadcast, until somebody is lost."""
+        last = ""
+
+        def over() -> bool:
+            return not group.whole or not self._current()
+
+        while not over():
+            coming = self._keeper.ask("announced", group.full_name, last, SLICE_S, timeout_s=None, unless=over)
+            if coming is not None:
+                last = coming.nonce
+                if coming.root != group.rank:
+                    self._take_in(group, coming)
+
+    def _take_in(self, group: CollectiveGroup, coming: Broadcast) -> None:
+        import torch
+
+        buckets: Buckets | None = None
+        try:
+            came = list[Sequence[memoryview]]()
+            for sizes in coming.sizes:
+                whole = torch.empty(sum(sizes), dtype=torch.uint8, device=group.device)
+                if sum(sizes):
+                    group.broadcast(whole, src=coming.root)
+                came.append(_parts(whole, sizes))
+            group.barrier()
+            buckets = came
+        finally:
+            with self._changed:
+                self._keep(coming.nonce, buckets)
+                self._changed.notify_all()
+
+    def _keep(self, nonce: str, buckets: Buckets | None) -> None:
+        self._taken[nonce] = buckets
+        for old in list(self._taken)[:-KEPT]:
+            self._taken[old] = None
+        while len(self._taken) > REMEMBERED:
+            self._taken.popitem(last=False)
+
+
+def _parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[memoryview]:
+    memory: Any = bytes_of(whole.cpu())
+    return parted(memory.toreadonly(), sizes)

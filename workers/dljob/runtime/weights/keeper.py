@@ -1,0 +1,212 @@
+"""The keeper of one WeightChannel: it has the newest two versions, as objects of its own once it has copied them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from dljob.calls.backlog import Who
+from dljob.errors import UsageError
+from dljob.runtime.process.messages import JobInfo
+from dljob.runtime.rpc.storage_actor import StorageActor
+from dljob.runtime.weights.buckets import checksum, parcel
+from dljob.runtime.weights.model import Broadcast, Mark, Stored, Version
+from dljob.runtime.weights.rdt_transport import forget
+from dljob.tasks import TaskOwner, nobody_waits
+
+KEPT = 2
+COPY_AFTER_S = 0.05
+"""Who waits for a version has it first."""
+SUMMED_WITHIN_S = 5.0
+"""After that a publisher has died before it told its checksums."""
+
+
+class WeightsKeeper(StorageActor):
+    """The actor. Ranks in Ray pass references (`offer`, `newer`), others bytes (`on_...`)."""
+
+    def __init__(self, job: JobInfo, name: str) -> None:
+        super().__init__(job, name)
+        self._token = secrets.token_hex(8)
+        self._count = 0
+        self._versions: list[Version] = []
+        self._publisher: Who | None = None
+        self._handed: dict[str, Sequence[Any]] = {}
+        self._coming: Broadcast | None = None
+        self._tasks = TaskOwner(nobody_waits)
+
+    # -- ranks in Ray
+
+    async def offer(self, who: Who, version: Version) -> Mark | str:
+        """Take a version in; its mark, or why not."""
+        try:
+            return self._take(who, version)
+        except UsageError as error:
+            return str(error)
+
+    async def summed(self, mark: Mark, sums: tuple[int, ...]) -> None:
+        """The checksums of a version, which follow it: readers on its node need none."""
+        self._replace(mark, sums=sums)
+
+    async def newer(self, mark: Mark, wait_s: float) -> Version | None:
+        """The newest version, once there is one after `mark`: the one before it is none when that is lost."""
+
+        def look() -> Version | None:
+            newest = self._versions[-1] if self._versions else None
+            return newest if newest is not None and _after(newest.mark, mark) else None
+
+        return await self.changes.until(look, wait_s)
+
+    async def sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
+        """The checksums of a version; None when it is not kept any more, or they do not come."""
+
+        def look() -> Version | bool | None:
+            found = self._kept(mark)
+            return found is not None and (found if found.sums is not None else None)
+
+        found = await self.changes.until(look, wait_s)
+        return found.sums if isinstance(found, Version) else None
+
+    async def lost(self, mark: Mark) -> None:
+        """A reader could not get it: its publisher died before there was a copy."""
+        self._versions = [one for one in self._versions if one.mark != mark or one.copied]
+
+    async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
+        """Hold references of Ray Direct Transport to a version that is offered next; without, its buckets go."""
+        self._handed[nonce] = refs
+
+    async def handed(self, nonce: str) -> Sequence[Any] | None:
+        """These references, for a reader; None when it is not kept any more."""
+        return self._handed.get(nonce)
+
+    # -- members of a collective group
+
+    async def on_announce(self, who: Who, version: int, coming: Broadcast) -> None:
+        """Tell the members of a group that a version is broadcast there next."""
+        if self._coming is None or self._coming.nonce != coming.nonce:
+            self._may(who, version)
+            self._coming = coming
+            self.changes.happened()
+
+    async def on_announced(self, group: str, last: str, wait_s: float) -> Broadcast | None:
+        """What is broadcast in a group after the one with the nonce `last`."""
+
+        def look() -> Broadcast | None:
+            found = self._coming
+            return found if found is not None and found.group == group and found.nonce != last else None
+
+        return await self.changes.until(look, wait_s)
+
+    # -- ranks without Ray
+
+    async def on_publish(self, who: Who, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
+        """Take a version in that came as bytes."""
+        for bucket, said in zip(buckets, version.sums or (), strict=True):
+            if checksum([memoryview(part) for part in bucket]) != said:
+                raise UsageError(f"version {version.version} arrived damaged: publish it again")
+        refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
+        self._take(who, replace(version, refs=refs, copied=True))
+
+    async def on_stored(self, who: Who, version: Version) -> tuple[Stored, ...]:
+        """Take a version in that is in a store of its own; what is kept no more of others there."""
+        before = self._versions
+        self._take(who, version)
+        kept = {one.nonce for one in self._versions}
+        return tuple(where for one in before if one.nonce not in kept for where in one.stored)
+
+    async def on_lost(self, mark: Mark) -> None:
+        """See `lost`."""
+        await self.lost(mark)
+
+    async def on_receive(self, mark: Mark, wait_s: float) -> Version | None:
+        """The newest version, without references, which a rank outside of Ray cannot use."""
+        found = await self.newer(mark, wait_s)
+        return None if found is None else replace(found, refs=())
+
+    async def on_bucket(self, mark: Mark, bucket: int) -> list[bytes] | None:
+        """A bucket of a version; None when it is not to be had any more."""
+        found = self._kept(mark)
+        try:
+            return None if found is None else [bytes(part) for part in await found.refs[bucket]]
+        except RayError:
+            await self.lost(mark)
+            return None
+
+    async def on_sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
+        """See `sums`."""
+        return await self.sums(mark, wait_s)
+
+    async def on_latest(self) -> int | None:
+        """The newest version; None without one."""
+        return self._versions[-1].version if self._versions else None
+
+    # -- what is kept
+
+    def _kept(self, mark: Mark) -> Version | None:
+        return next((one for one in self._versions if one.mark == mark), None)
+
+    def _take(self, who: Who, version: Version) -> Mark:
+        newest = self._versions[-1] if self._versions else None
+        if newest is not None and newest.nonce == version.nonce:
+            return newest.mark
+        self._may(who, version.version)
+        self._publisher = who
+        self._count += 1
+        made = replace(version, mark=(self._token, self._count))
+        self._versions = [*self._versions, made][-KEPT:]
+        self._drop()
+        self.changes.happened()
+        if not made.copied and not made.stored:
+            self._tasks.repeat("copy of weights", partial(self._copy, made))
+        return made.mark
+
+    def _may(self, who: Who, version: int) -> None:
+        """Raise UsageError where this one may not publish this version."""
+        before, newest = self._publisher, self._versions[-1] if self._versions else None
+        if before is not None and before.rank != who.rank:
+            raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
+        if before is not None and before.life > who.life:
+            raise UsageError(f"a later process of {who.rank} has begun: this one publishes no more")
+        if before is not None and before.life == who.life and newest and newest.version >= version:
+            raise UsageError(f"version {newest.version} is there already: {version} is not newer")
+
+    def _drop(self) -> None:
+        """What is held of versions that are not kept any more."""
+        kept = {one.nonce for one in self._versions}
+        for nonce in [each for each in self._handed if each not in kept]:
+            forget(self._handed.pop(nonce))
+
+    async def _copy(self, version: Version) -> None:
+        """Make its buckets objects of this process: those of its publisher go with the publisher."""
+        await asyncio.sleep(COPY_AFTER_S)
+        try:
+            refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
+            self._replace(version.mark, refs=refs, copied=True)
+            if await self.sums(version.mark, SUMMED_WITHIN_S) is None and self._kept(version.mark):
+                sums = [await asyncio.to_thread(_sum, await ref) for ref in refs]
+                self._replace(version.mark, sums=tuple(sums))
+        except RayError:
+            await self.lost(version.mark)
+
+    def _replace(self, mark: Mark, **changes: Any) -> None:
+        self._versions = [replace(one, **changes) if one.mark == mark else one for one in self._versions]
+        self.changes.happened()
+
+
+def _after(mark: Mark, other: Mark) -> bool:
+    """Whether a version of this keeper came later than what a reader has, which may be of a keeper before."""
+    return mark[0] != other[0] or mark[1] > other[1]
+
+
+def _put(bucket: Sequence[Any]) -> Any:
+    return ray.put(parcel([memoryview(part) for part in bucket]))
+
+
+def _sum(bucket: Sequence[Any]) -> int:
+    return checksum([memoryview(part) for part in bucket])

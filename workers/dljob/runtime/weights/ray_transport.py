@@ -1,0 +1,120 @@
+"""How versions travel between processes in Ray: by reference, so that a node has each once, and readers copy none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from dljob.errors import CallTimeoutError, UsageError
+from dljob.runtime.queues.storage_client import LOOK_S, SLICE_S, StorageClient
+from dljob.runtime.weights.buckets import checksum, parcel
+from dljob.runtime.weights.model import Mark, Version
+from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
+
+SUM_AFTER_S = 0.02
+"""Who waits for a version maps it first: a checksum of 64 MiB takes 3 ms of a core that they may want."""
+
+log = logging.getLogger(__package__)
+
+
+class RayCarrier:
+    """See `weights.Carrier`."""
+
+    def __init__(self, keeper: StorageClient, find: Callable[[str], Any]) -> None:
+        self._keeper = keeper
+        self._find = find
+        self._actor: Any = None
+        self._node: str = ray.get_runtime_context().get_node_id()
+
+    def publish(self, version: Version, buckets: Buckets) -> None:
+        """Put each bucket once and tell the keeper; the checksums follow, by a thread."""
+        refs = [ray.put(parcel(bucket)) for bucket in buckets]
+        made = replace(version, node=self._node, refs=refs)
+        said = self.ask("offer", self._keeper.who, made)
+        if isinstance(said, str):
+            raise UsageError(f"{self._keeper.name}.publish: {said}")
+        if version.sums is None:
+            name = f"dljob-sums-{self._keeper.name}"
+            threading.Thread(target=self._sum, args=(said, refs), name=name, daemon=True).start()
+
+    def _sum(self, mark: Mark, refs: list[Any]) -> None:
+        """Tell the checksums of what was put: the state may be another one by now."""
+        time.sleep(SUM_AFTER_S)
+        try:
+            buckets: Any = _got(refs, None)
+            sums = tuple(checksum([memoryview(part) for part in bucket]) for bucket in buckets)
+            self.ask("summed", mark, sums)
+        except Exception as error:  # noqa: BLE001 - this process ends; the keeper makes them of its copy
+            log.debug("%s: no checksums: %s", self._keeper.name, error)
+
+    def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
+        """See Carrier."""
+        return self.ask("newer", mark, wait_s, timeout_s=timeout_s)
+
+    def fetch(self, version: Version) -> Buckets | None:
+        """Map its buckets; what came from another node is checked."""
+        try:
+            found: Any = _got(list(version.refs), None)
+        except RayError:
+            self.ask("lost", version.mark)
+            return None
+        buckets = [[memoryview(part) for part in bucket] for bucket in found]
+        return buckets if version.node == self._node else self._checked(version, buckets)
+
+    def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
+        sums = self.ask("sums", version.mark, SLICE_S) if version.sums is None else version.sums
+        if sums is None:
+            return None
+        whole = list[Sequence[memoryview]]()
+        for number, bucket in enumerate(buckets):
+            first: list[Sequence[memoryview]] = [bucket]
+            got = checked(
+                lambda at=number, had=first: had.pop() if had else self._bucket(version, at),
+                sums[number],
+                f"{self._keeper.name}.receive",
+            )
+            if got is None:
+                return None
+            whole.append(got)
+        return whole
+
+    def _bucket(self, version: Version, number: int) -> Sequence[memoryview] | None:
+        """A bucket by another way than the reference."""
+        found = self.ask("on_bucket", version.mark, number)
+        return None if found is None else [memoryview(part) for part in found]
+
+    def ask(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
+        """What the keeper answers; after one that died the next is asked."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                if self._actor is None:
+                    self._actor = self._find(self._keeper.address)
+                return _got(getattr(self._actor, method).remote(*args), end)
+            except GetTimeoutError:
+                said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
+                raise CallTimeoutError(said, role="", rank=0) from None
+            except (RayActorError, ValueError):
+                self._actor = None
+                if end is not None and time.monotonic() > end:
+                    said = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"
+                    raise CallTimeoutError(said, role="", rank=0) from None
+                time.sleep(AGAIN_S)
+
+
+def _got(answer: Any, end: float | None) -> Any:
+    """The answer; this thread can be interrupted meanwhile."""
+    while True:
+        left = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
+        try:
+            return ray.get(answer, timeout=max(0.0, left))
+        except GetTimeoutError:
+            if end is not None and time.monotonic() >= end:
+                raise

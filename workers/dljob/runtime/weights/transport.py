@@ -1,0 +1,101 @@
+"""What all transports of a WeightChannel share: their interface, a check, and the carrier of processes without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dljob.errors import CallError
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.queues.storage_client import SLICE_S, StorageClient
+from dljob.runtime.weights.buckets import checksum
+from dljob.runtime.weights.model import Mark, Version
+
+AGAIN_S = 0.1
+"""Pause before a version is asked for anew that was gone when it was to be fetched."""
+
+Buckets = Sequence[Sequence[memoryview]]
+
+
+class Carrier(Protocol):
+    """How versions travel between this process and the keeper."""
+
+    def publish(self, version: Version, buckets: Buckets) -> None:
+        """Bring a version to the keeper."""
+        ...
+
+    def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
+        """The newest version after `mark`, its buckets not fetched yet."""
+        ...
+
+    def fetch(self, version: Version) -> Buckets | None:
+        """Its buckets, whole; None when it is not to be had any more."""
+        ...
+
+
+class BucketTransport(Protocol):
+    """A way for buckets past the store, which has them too: for whoever this way does not reach."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next version can go by it."""
+        ...
+
+    def check(self) -> None:
+        """Raise what its user must hear of before anything else."""
+        ...
+
+    def send(self, version: Version, buckets: Buckets) -> Version:
+        """Send a version's buckets; the version, with its way where it went by it."""
+        ...
+
+    def take(self, version: Version) -> Buckets | None:
+        """What came by it, not checked yet; None where nothing did."""
+        ...
+
+
+class ByteCarrier:
+    """In a process without Ray: all of it travels as bytes, through the host."""
+
+    def __init__(self, keeper: StorageClient) -> None:
+        self._keeper = keeper
+
+    def publish(self, version: Version, buckets: Buckets) -> None:
+        """See Carrier."""
+        sums = version.sums or tuple(checksum(bucket) for bucket in buckets)
+        parts = [[bytes(view) for view in bucket] for bucket in buckets]
+        self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
+
+    def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
+        """See Carrier."""
+        return self._keeper.ask("receive", mark, wait_s, timeout_s=timeout_s)
+
+    def fetch(self, version: Version) -> Buckets | None:
+        """See Carrier."""
+        sums = version.sums
+        if sums is None:
+            sums = self._keeper.ask("sums", version.mark, SLICE_S, timeout_s=None)
+        if sums is None:
+            return None
+        buckets = list[Sequence[memoryview]]()
+        for number in range(len(sums)):
+            found = checked(lambda at=number: self._bucket(version, at), sums[number], f"{self._keeper.name}.receive")
+            if found is None:
+                return None
+            buckets.append(found)
+        return buckets
+
+    def _bucket(self, version: Version, number: int) -> Sequence[memoryview] | None:
+        found = self._keeper.ask("bucket", version.mark, number, timeout_s=None)
+        return None if found is None else [memoryview(part) for part in found]
+
+
+def checked(fetch: Any, said: int, what: str) -> Sequence[memoryview] | None:
+    """A bucket whose checksum is right; one that is not is fetched once more. Raises CallError."""
+    for _ in range(2):
+        bucket = fetch()
+        if bucket is None or checksum(bucket) == said:
+            return bucket
+    me = current_worker()
+    said_so = f"{what}: a bucket arrived damaged at {me.name}, twice"
+    raise CallError(said_so, role=me.role, rank=me.rank, hint="memory or network of this node: dljob doctor")

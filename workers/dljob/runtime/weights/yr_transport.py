@@ -1,0 +1,158 @@
+"""The transport `yr`: openYuanrong's datasystem has the buckets, and the keeper their keys.
+
+A process of the datasystem on each node holds them in its shared memory and fetches from others what it lacks. What
+was published outlives its publisher and the keeper. Checked by a checksum at each reader: another client of the same
+store, ray-ascend 0.1.1, hands over memory that nobody has written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from dljob.errors import CallError, UsageError
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.queues.storage_client import StorageClient
+from dljob.runtime.weights.buckets import checksum, parted
+from dljob.runtime.weights.model import Stored, Version
+from dljob.runtime.weights.transport import Buckets, checked
+
+HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
+"""Where the node's process of the datasystem listens; its own clients read them too."""
+LOGS = "DATASYSTEM_CLIENT_LOG_DIR"
+KEPT_S = 24 * 3600
+"""How long the datasystem has a version that nobody replaces: those of a job that ended go then."""
+CONNECT_MS = 10_000
+REQUEST_MS = 60_000
+ABSENT = "Key not found"
+
+log = logging.getLogger(__package__)
+
+
+class BufferClient(Protocol):
+    """What of `yr.datasystem.KVClient` is used. Source: openyuanrong-datasystem 0.8.1."""
+
+    def set(self, key: str, val: Any, *, ttl_second: int) -> None:
+        """Write a value; RuntimeError when it cannot."""
+        ...
+
+    def get(self, keys: list[str]) -> Sequence[bytes]:
+        """Copies of values; RuntimeError with `Key not found` when one is not there."""
+        ...
+
+    def delete(self, keys: list[str]) -> object:
+        """Delete what is there of these."""
+        ...
+
+
+def client(what: str) -> BufferClient:
+    """This process's client of the node's datasystem.
+
+    Raises:
+        UsageError: it is not installed, no address is given, or nobody answers there.
+    """
+    host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
+    if not host or not port.isdigit():
+        raise UsageError(
+            f"{what}: the transport yr needs {HOST} and {PORT}, which are {host or 'not set'} and {port or 'not set'}",
+            hint="start `dscli start` on each node, and set both in spec.env",
+        )
+    try:
+        return _connected(host, int(port), os.getpid())
+    except ImportError as error:
+        raise UsageError(f"{what}: the transport yr is not there: {error}", hint="pip install 'dljob[yr]'") from error
+    except RuntimeError as error:
+        raise UsageError(
+            f"{what}: no datasystem of openYuanrong answers at {host}:{port}: {error}",
+            hint=f"does it run on this node? `dscli start`; {HOST} and {PORT} say where",
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _connected(host: str, port: int, _pid: int) -> BufferClient:
+    """One for each process: what a fork inherits is its parent's."""
+    folder = Path(current_worker().job_dir) / "logs"
+    if folder.is_dir():
+        os.environ.setdefault(LOGS, str(folder / "datasystem"))
+    from yr.datasystem import KVClient
+
+    made = KVClient(host, port, connect_timeout_ms=CONNECT_MS, req_timeout_ms=REQUEST_MS)
+    made.init()
+    return cast("BufferClient", made)
+
+
+class DatasystemCarrier:
+    """See `weights.Carrier`; the newest version is asked for as always."""
+
+    def __init__(self, keeper: StorageClient) -> None:
+        self._keeper = keeper
+        self._client = client(keeper.name)
+
+    def publish(self, version: Version, buckets: Buckets) -> None:
+        """Store each bucket, tell the keeper, and delete what it keeps no more."""
+        me = current_worker()
+        stored = tuple(
+            Stored(f"dljob-{me.job_uid}-{version.nonce}-{number}", tuple(view.nbytes for view in bucket))
+            for number, bucket in enumerate(buckets)
+        )
+        for where, bucket in zip(stored, buckets, strict=True):
+            self._set(where, bucket)
+        sums = tuple(checksum(bucket) for bucket in buckets)
+        try:
+            gone = self._keeper.ask("stored", self._keeper.who, version.at(stored, sums), timeout_s=None)
+        except UsageError:
+            self._delete(stored)
+            raise
+        self._delete(gone)
+
+    def _set(self, where: Stored, bucket: Sequence[memoryview]) -> None:
+        if not sum(where.sizes):
+            return  # nothing is no value there
+        value = bucket[0] if len(bucket) == 1 else b"".join(bucket)
+        try:
+            self._client.set(where.key, value, ttl_second=KEPT_S)
+        except RuntimeError as error:
+            raise self._failed(
+                "publish", error, "it may be full: `dscli start -w ... --shared_memory_size_mb`"
+            ) from error
+
+    def _delete(self, stored: Sequence[Stored]) -> None:
+        """What cannot be deleted goes by its time."""
+        keys = [where.key for where in stored if sum(where.sizes)]
+        if not keys:
+            return
+        try:
+            self._client.delete(keys)
+        except RuntimeError as error:
+            log.warning("%s.publish: what is kept no more stays for up to %d s: %s", self._keeper.name, KEPT_S, error)
+
+    def fetch(self, version: Version) -> Buckets | None:
+        """Copies of its buckets, checked; None when they are not there any more, which the keeper is told."""
+        found = list[Sequence[memoryview]]()
+        for where, said in zip(version.stored, version.sums or (), strict=True):
+            bucket = checked(lambda at=where: self._get(at), said, f"{self._keeper.name}.receive")
+            if bucket is None:
+                self._keeper.ask("lost", version.mark, timeout_s=None)
+                return None
+            found.append(bucket)
+        return found
+
+    def _get(self, where: Stored) -> Sequence[memoryview] | None:
+        whole = memoryview(b"")
+        if sum(where.sizes):
+            try:
+                whole = memoryview(self._client.get([where.key])[0])
+            except RuntimeError as error:
+                if ABSENT in str(error):
+                    return None
+                raise self._failed("receive", error, "does it run on this node? `dscli start`") from error
+        return parted(whole, where.sizes)
+
+    def _failed(self, method: str, error: RuntimeError, hint: str) -> CallError:
+        me = current_worker()
+        said = f"{self._keeper.name}.{method}: the datasystem of the node of {me.name} refuses: {error}"
+        return CallError(said, role=me.role, rank=me.rank, hint=hint)

@@ -1,0 +1,310 @@
+"""The fork host: one Ray actor per role group, for entrypoints that are modules, scripts or commands.
+
+Ranks are processes forked from a clean helper: each has its main thread, its signals, its true exit code, and its
+process group; nothing of a rank outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from dljob.errors import UsageError
+from dljob.master.state import causes
+from dljob.master.state.actions import RankStart
+from dljob.master.state.views import Outcome, Reason
+from dljob.plan.model import GRAIN
+from dljob.plan.role import RolePlan
+from dljob.runtime.backend import ray_drivers
+from dljob.runtime.checkpoint import saving
+from dljob.runtime.process import environment, guard, preload
+from dljob.runtime.process.context import SOCKET_ENV
+from dljob.runtime.process.guard import EndCode, end
+from dljob.runtime.process.logfile import open_log
+from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, StartOrder, StopOrder
+from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
+from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
+from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.worker import numa
+from dljob.runtime.worker.heartbeat import Steps
+from dljob.runtime.worker.helper import Event, Helper
+from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
+from dljob.runtime.worker.host_socket import HostSocket
+
+UP_S = 120.0
+"""How long the helper may take to start, torch's import included."""
+UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
+KILLED_S = 10.0
+"""How long a killed rank's descendants may take to be gone."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A rank's process, from the order to fork it until its end."""
+
+    start: RankStart
+    log: str
+    log_from: int
+    facts: Mapping[str, Any]
+    place: Callable[[], Mapping[str, Any]]
+    """Where it saves; asked for when it first does."""
+    slot: int
+    """Which of the host's step counters is its own."""
+    progress: ProgressCounter
+    pid: int = 0
+    why: str = ""
+    """Why it was told to end; empty while it was not."""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class ForkHost(Host):
+    """A host of the ranks of one role group; a restarted rank is forked again in the same host."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        spec = environment.located(spec)
+        self._lock = threading.RLock()
+        self._ranks: dict[int, _Rank] = {}
+        self._calls: dict[int, CallTransport] = {}
+        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
+        early = preload.modules(spec.role, spec.job.code_dir)
+        env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
+        self._cores = numa.Cores(spec.role.numa_binding)
+        self._leaving = False
+        self._last_report = 0
+        hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
+        self._helper = Helper(early, env, self._on_event, self._helper_gone, hidden)
+        guard.at_end(self._socket.close)
+        super().__init__(spec)
+
+    # -- orders
+
+    def start_ranks(self, order: StartOrder) -> None:
+        """Fork the ranks; a rank that runs in this incarnation already is left alone."""
+        if not self._helper.up.wait(UP_S):
+            raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
+        self._cores.look(order.ranks, self._kind)
+        for start in order.ranks:
+            with self._lock:
+                old = self._ranks.get(start.rank)
+                if old is not None and old.start.incarnation >= start.incarnation:
+                    continue
+            if old is not None and not old.ended.is_set():
+                self._helper.order("kill", start.rank, old.start.incarnation)
+                old.ended.wait(KILLED_S)
+            self._fork(order, start)
+
+    def _fork(self, order: StartOrder, start: RankStart) -> None:
+        spec = self.spec
+        fd, log = open_log(spec.job, spec.role.name, start)
+        env = environment.rank_environment(spec, order, start)
+        if spec.role.quota is not None:
+            env = {**self._for_driver(start, fd if log else 2), **env}
+        env[SOCKET_ENV] = self._socket.path
+        paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        size = os.lseek(fd, 0, os.SEEK_END) if log else 0
+        if log:
+            os.close(fd)
+            self.logs.begin(log, size)
+        with self._lock:
+            old = self._ranks.get(start.rank)
+            slot = len(self._ranks) if old is None else old.slot
+            progress = ProgressCounter(self.counters.slots[slot], start.rank, start.incarnation)
+            facts = self._facts(order, start)
+            self._ranks[start.rank] = _Rank(
+                start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress
+            )
+        self._helper.order(
+            "fork",
+            start.rank,
+            start.incarnation,
+            entrypoint=spec.role.entrypoint,
+            args=environment.arguments(spec.role, start),
+            env=env,
+            log=log,
+            code_dir=spec.job.code_dir or "/",
+            store=order.store if spec.role.comm_backend is not None else "",
+            generation=order.generation,
+            near=self._cores.of(start, self._kind),
+        )
+
+    @property
+    def _kind(self) -> str:
+        return self.spec.role.accelerator[0] if self.spec.role.accelerator else ""
+
+    def _for_driver(self, start: RankStart, log: int) -> dict[str, str]:
+        """What a rank finds that is a Ray driver; what earlier ones of the rank made in Ray is gone by then."""
+        job, role = self.spec.job, self.spec.role.name
+        found, left = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
+        for words, what in ((found, "was removed"), (left, "is still there")):
+            if words:
+                os.write(log, f"[dljob] of an earlier life of {role}/{start.rank} {what}: {words}\n".encode())
+        mine = ray_drivers.owner(job, role, start.rank, start.incarnation)
+        return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
+
+    def stop_ranks(self, order: StopOrder) -> None:
+        """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""
+        latest = dict(zip(order.ranks, order.incarnations, strict=False))
+        with self._lock:
+            meant = [n for n in order.ranks if self._is_meant(n, latest.get(n))]
+        self._stop(tuple(meant), order.reason, order.grace_s)
+
+    def _is_meant(self, number: int, latest: int | None) -> bool:
+        """Whether an order that may come late is about the rank as it is now."""
+        rank = self._ranks.get(number)
+        return rank is not None and (latest is None or rank.start.incarnation <= latest)
+
+    def _stop(self, numbers: tuple[int, ...], reason: str, grace_s: float) -> None:
+        with self._lock:
+            ranks = [rank for n in numbers if (rank := self._ranks.get(n)) is not None and not rank.ended.is_set()]
+        for rank in ranks:
+            rank.why = rank.why or reason
+            self._socket.stopping(rank.start.rank, reason)
+            self._helper.order("term", rank.start.rank, rank.start.incarnation)
+        deadline = time.monotonic() + grace_s
+        for rank in ranks:
+            if not rank.ended.wait(max(0.0, deadline - time.monotonic())):
+                rank.why = f"{rank.why}; it did not end within {grace_s:g} s of SIGTERM"
+                self._helper.order("kill", rank.start.rank, rank.start.incarnation)
+        for rank in ranks:
+            rank.ended.wait(KILLED_S)
+
+    def terminated(self) -> None:
+        """SIGTERM from outside: pass it on to all ranks, and go with them."""
+        with self._lock:
+            numbers = tuple(self._ranks)
+        self._leaving = True
+        self._stop(numbers, "SIGTERM from outside", TERM_GRACE_S)
+        self.reports.wait_acked(self._last_report, HEARD_S)
+
+    # -- events of the fork server
+
+    def _on_event(self, event: Event) -> None:
+        with self._lock:
+            rank = self._ranks.get(event["rank"])
+        if rank is None or rank.start.incarnation != event["incarnation"]:
+            return
+        if event["event"] == "started":
+            rank.pid = event["pid"]
+            self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, None)
+        else:
+            self._ended(rank, self._outcome(rank, event))
+
+    def _ended(self, rank: _Rank, outcome: Outcome) -> None:
+        with self._lock:
+            if not rank.ended.is_set():
+                said = rank.progress.told_by(outcome)
+                self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, said)
+                rank.ended.set()
+
+    def _outcome(self, rank: _Rank, event: Event) -> Outcome:
+        """The rank's own last words under its true exit code; without words, the status and the end of its log."""
+        bare = from_status(event["status"], detail=_tail(rank))
+        words = event["words"]
+        if words and not bare.ok:
+            said = Outcome(**words)
+            bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
+        if not bare.ok and not rank.why:
+            bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
+        if rank.why and not bare.ok:
+            return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
+        return bare
+
+    def _helper_gone(self) -> None:
+        """The fork server is gone, and with it all ranks: say so, and end."""
+        with self._lock:
+            left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
+        for rank in left:
+            self._ended(rank, UNSEEN)
+        if self._leaving:
+            return
+        self.reports.wait_acked(self._last_report, HEARD_S)
+        end(EndCode.HELPER_GONE, "the fork server is gone")
+
+    # -- what ranks ask
+
+    def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
+        job, role = self.spec.job, self.spec.role
+        facts = {
+            "job_name": job.name,
+            "job_uid": job.uid,
+            "job_dir": job.dir,
+            "role": role.name,
+            "rank": start.rank,
+            "local_rank": start.local_rank,
+            "world_size": order.world_size,
+            "group": start.rank // role.group_size,
+            "incarnation": start.incarnation,
+            "attempt": job.attempt,
+            "restart_reason": start.restart_reason,
+            "devices": dict(start.devices),
+            "device_index": environment.device_index(self._kind, start, role),
+        }
+        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
+
+    def _facts_of(self, number: int, incarnation: int) -> Mapping[str, Any] | None:
+        with self._lock:
+            rank = self._ranks.get(number)
+        if rank is None or rank.start.incarnation != incarnation:
+            return None
+        return {**rank.facts, "stopping": rank.why}
+
+    def _counter_of(self, number: int) -> tuple[int, int]:
+        with self._lock:
+            return self.counters.fd, self._ranks[number].slot
+
+    def _saver_of(self, number: int) -> Mapping[str, Any]:
+        with self._lock:
+            rank = self._ranks[number]
+        return rank.place()
+
+    def _calls_of(self, number: int) -> CallTransport:
+        with self._lock:
+            if number not in self._calls:
+                self._calls[number] = RpcClient(self.spec.job, f"{self.spec.role.name}/{number}")
+            return self._calls[number]
+
+    # -- calls and steps
+
+    def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
+        """Scripts have no methods to call."""
+        del payload, common
+        kind = self.spec.role.entrypoint[0]
+        said = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
+        return Reply(error_type="CallError", message=said, refused=NotRun.NO_METHOD)
+
+    def take_steps(self) -> Steps:
+        """The last steps that are new."""
+        with self._lock:
+            ranks = list(self._ranks.items())
+        found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
+        return {n: (incarnation, *last) for n, incarnation, last in found if last is not None}
+
+    def steps_lost(self) -> None:
+        """Send the last steps again."""
+        with self._lock:
+            for rank in self._ranks.values():
+                rank.progress.again()
+
+
+def threads_of(role: RolePlan) -> str:
+    """How many threads a rank's libraries may use: its CPUs. Ray's own default counts those of the whole host."""
+    return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
+
+
+def _tail(rank: _Rank) -> str:
+    """The end of what this process of the rank wrote to its log."""
+    try:
+        with Path(rank.log).open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(rank.log_from, size - DETAIL_BYTES))
+            return clip(log.read().decode(errors="replace"))
+    except OSError:
+        return ""

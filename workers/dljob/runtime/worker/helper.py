@@ -1,0 +1,99 @@
+"""The host's handle on its fork server: starts it, orders, and hands on its events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dljob.runtime.worker.forkserver import MESSAGE_BYTES, send_order
+
+_BOOT = """import json, sys
+boot = json.loads(sys.argv.pop())
+sys.path[:] = boot.pop("path")
+from dljob.runtime.worker.forkserver import main
+main(**boot)
+"""
+_RAYS = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+"""What Ray sets for its own workers only: in a rank they would mislead a Ray that user code starts."""
+
+Event = Mapping[str, Any]
+
+
+class Helper:
+    """A fork server below this process. `on_event` is called in one thread with each event, `on_gone` at its end.
+
+    `without`: variables of this process that ranks do not inherit.
+    """
+
+    def __init__(
+        self,
+        preload: tuple[str, ...],
+        env: Mapping[str, str],
+        on_event: Callable[[Event], None],
+        on_gone: Callable[[], None],
+        without: tuple[str, ...] = (),
+    ) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
+        boot = {"path": [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
+        environ = {k: v for k, v in {**os.environ, **env}.items() if k not in (*_RAYS, *without)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(boot)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+        theirs.close()
+        self._link = ours
+        self._on_event = on_event
+        self._on_gone = on_gone
+        self._pid = 0
+        self.up = threading.Event()
+        threading.Thread(target=self._read, name="dljob-helper", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The fork server's process; 0 before it is up."""
+        return self._pid
+
+    def order(self, op: str, rank: int, incarnation: int, **details: Any) -> None:
+        """Send an order; one that cannot be sent is of no use any more, `on_gone` follows."""
+        send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
+
+    def close(self) -> None:
+        """Let the fork server end all ranks, and itself."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end; its exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = self._link.recv(MESSAGE_BYTES)
+            except OSError:
+                message = b""
+            if not message:
+                break
+            event = json.loads(message)
+            if event["event"] == "up":
+                self._pid = event["pid"]
+                self.up.set()
+            else:
+                self._on_event(event)
+        self._link.close()
+        self._process.wait()
+        self._on_gone()

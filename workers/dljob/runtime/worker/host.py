@@ -1,0 +1,199 @@
+"""What all hosts share: the guard, the beacon, reports, the log file, and the way out.
+
+A host is a Ray actor with concurrency groups, so its `__init__` runs in the main thread (signals can be caught there)
+and control calls are answered while user code runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ray
+from ray import actor as ray_actor
+
+from dljob.errors import UsageError
+from dljob.master.state.views import Clue
+from dljob.plan.role import HostKind
+from dljob.runtime.linux import descendants
+from dljob.runtime.logs.watch import LogWatch
+from dljob.runtime.node.host_channel import AgentLine, address
+from dljob.runtime.node.reports import Reports
+from dljob.runtime.process import evidence
+from dljob.runtime.process.guard import EndCode, Guard, Lease, asleep_together, end, end_soon
+from dljob.runtime.process.messages import (
+    Call,
+    Hello,
+    HostSpec,
+    LeaveOrder,
+    NotRun,
+    Reply,
+    Report,
+    StartOrder,
+    StopOrder,
+)
+from dljob.runtime.process.step_counters import StepCounters
+from dljob.runtime.process.wire import LARGE
+from dljob.runtime.ray_private import SYSTEM_GROUP
+from dljob.runtime.worker.heartbeat import BeaconThread, Steps
+
+TERM_GRACE_S = 5.0
+"""What user code gets between a SIGTERM from outside and the end of its process."""
+HEARD_S = 2.0
+"""How long a process that must end waits for PrimeMaster to acknowledge its last words."""
+
+
+class Host:
+    """The base of all hosts; PrimeMaster spawns them by dotted path with these concurrency groups."""
+
+    concurrency_groups: ClassVar[dict[str, int]] = {
+        "ctl": 8, "watch": 4, "rpc": 64, "pull": 64, "ask": 4, "cancel": 1, SYSTEM_GROUP: 1,
+    }  # fmt: skip
+    """`pull`, `ask`, `cancel`: see `messages.GROUPS`."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.reports = Reports()
+        self.reports.heard(spec.epoch)
+        self.actor_name: str = ray.get_runtime_context().get_actor_name() or ""
+        self._log = _own_log()
+        descendants.adopt_orphans()
+        descendants.end_forks_with_me()
+        _keep_ray_connected()
+        self.counters = StepCounters.made(spec.role.group_size if spec.role.host is HostKind.FORK else 1)
+        lease = Lease(spec.job.lease_s, excused=asleep_together(spec.job.boot))
+        self.guard = Guard(lease, self._sigterm)
+        self.evidence = evidence.HostEvidence()
+        self.logs = LogWatch()
+        where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
+        line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
+        self.beacon = BeaconThread(self, lease, line)
+
+    # -- what PrimeMaster calls
+
+    @ray.method(concurrency_group="ctl")
+    def hello(self) -> Hello:
+        """The first answer: this host is up."""
+        context = ray.get_runtime_context()
+        ids: dict[str, list[str]] = context.get_accelerator_ids()
+        devices = tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
+        return Hello(
+            pid=os.getpid(),
+            node=context.get_node_id(),
+            ip=ray.util.get_node_ip_address(),
+            devices=devices,
+            log=self._log,
+            address=self.address(),
+        )
+
+    @ray.method(concurrency_group="ctl")
+    def start(self, order: StartOrder) -> None:
+        """Start ranks; the same incarnation again is fine, an order of an older master is refused."""
+        self._must_be_heard(order.epoch, "start")
+        self.start_ranks(order)
+
+    @ray.method(concurrency_group="watch")
+    def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
+        """Reports newer than `acked`, as soon as there are some; breaks when this process dies."""
+        return self.reports.watch(epoch, acked)
+
+    @ray.method(concurrency_group="ctl")
+    def stop(self, order: StopOrder) -> None:
+        """Ask ranks to shut down, end them after the grace; returns at once, `watch` reports their ends."""
+        self._must_be_heard(order.epoch, "stop")
+        threading.Thread(target=self.stop_ranks, args=(order,), name="dljob-stop", daemon=True).start()
+
+    @ray.method(concurrency_group="ctl")
+    def leave_group(self, order: LeaveOrder) -> None:
+        """Take a rank out of its torch group; returns at once, `watch` reports its end."""
+        self._must_be_heard(order.epoch, "leave_group")
+        threading.Thread(target=self.leave_rank, args=(order,), name="dljob-leave", daemon=True).start()
+
+    @ray.method(concurrency_group="ctl")
+    def leave(self, code: int) -> None:
+        """Answer, then end this process. On a busy machine it may be gone before Ray has sent the answer."""
+        end_soon(code, "told to leave")
+
+    @ray.method(concurrency_group="rpc")
+    def invoke(self, packed: bytes, payload: bytes = b"", common: bytes = b"") -> bytes | Reply:
+        """Run a call from another role. Its arguments are in the packed call, or beside it where they are large."""
+        call, small = Call.unpacked(packed)
+        reply = self.answer(call, payload or small, common)
+        return reply.packed() if len(reply.payload) < LARGE else reply
+
+    @ray.method(concurrency_group="ctl")
+    def clues(self, pid: int) -> tuple[Clue, ...]:
+        """What can be known here of the end of another process of this machine, which went without a word."""
+        return self.evidence.clues(pid, killed=True)
+
+    # -- what a kind of host says
+
+    def address(self) -> str:
+        """Where a store host serves; others do not."""
+        return ""
+
+    def start_ranks(self, order: StartOrder) -> None:
+        """Start the ranks of an order that is not out of date."""
+        raise UsageError(f"{type(self).__name__} runs no ranks, got {len(order.ranks)}")
+
+    def stop_ranks(self, order: StopOrder) -> None:
+        """Stop ranks, in a thread of its own."""
+        del order
+
+    def leave_rank(self, order: LeaveOrder) -> None:
+        """Take a rank out of its torch group, in a thread of its own."""
+        del order
+
+    def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
+        """Run a call; the default host has nothing to call."""
+        del payload, common
+        return Reply(
+            error_type="CallError",
+            message=f"{call.method}: this process serves no calls",
+            refused=NotRun.NO_METHOD,
+        )
+
+    def take_steps(self) -> Steps:
+        """Rank -> (incarnation, step, metrics) of what is new since the last call."""
+        return {}
+
+    def steps_lost(self) -> None:
+        """The beacon with the last steps was not answered: they are to be taken again."""
+
+    def terminated(self) -> None:
+        """SIGTERM came from outside: wind down within TERM_GRACE_S and report it."""
+
+    # -- shared ways
+
+    def _sigterm(self) -> None:
+        try:
+            self.terminated()
+        except Exception as error:  # noqa: BLE001 - it ends in any case; the ranks' last words are missing then
+            print(f"[dljob] no report of the end by SIGTERM: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+        end(EndCode.SIGTERM, "SIGTERM from outside")
+
+    def _must_be_heard(self, epoch: int, what: str) -> None:
+        if not self.reports.heard(epoch):
+            raise UsageError(
+                f"{self.actor_name}: {what} from the master of epoch {epoch}, but epoch {self.reports.epoch} commands"
+            )
+
+
+def _own_log() -> str:
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/fd/1").readlink())
+    return ""
+
+
+def _keep_ray_connected() -> None:
+    """`ray.shutdown()` would cut the rank off from its job: here it does nothing; `exit_actor()` is `sys.exit()`."""
+
+    def shutdown(*_: Any, **__: Any) -> None:
+        print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201
+
+    ray.shutdown = shutdown
+    ray_actor.exit_actor = sys.exit

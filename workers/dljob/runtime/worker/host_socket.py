@@ -1,0 +1,164 @@
+"""The host's end of the lines to its forked ranks: a unix socket that only processes of this user can use.
+
+Its name is abstract (`man 7 unix`), so that nothing is left of it however the host ends; the kernel says who connects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from dljob.errors import CallError
+from dljob.runtime.process.frames import Frames, abstract
+from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.worker_context import CallTransport, Outgoing
+
+
+class HostSocket:
+    """Serves the ranks of a fork host.
+
+    `facts(rank, incarnation)` is what a rank is told, None for one of the past; `counter(rank)` the descriptor of the
+    host's step counters, and which of them is the rank's.
+    """
+
+    def __init__(
+        self,
+        facts: Callable[[int, int], Mapping[str, Any] | None],
+        counter: Callable[[int], tuple[int, int]],
+        calls: Callable[[int], CallTransport],
+        saver: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    ) -> None:
+        self._facts = facts
+        self._counter = counter
+        self._calls = calls
+        self._saver = saver
+        self._lock = threading.Lock()
+        self._lines: dict[int, list[Frames]] = {}
+        self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
+        """The leading @ stands for the zero byte, which an environment variable cannot hold."""
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(abstract(self.path))
+        self._server.listen(256)
+        threading.Thread(target=self._accept, name="dljob-socket", daemon=True).start()
+
+    def stopping(self, rank: int, reason: str) -> None:
+        """Tell a rank's processes that it is to end."""
+        with self._lock:
+            lines = list(self._lines.get(rank, ()))
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.send({"op": "stopping", "reason": reason})
+
+    def close(self) -> None:
+        """Close all lines."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        with self._lock:
+            lines = [line for lines in self._lines.values() for line in lines]
+        for line in lines:
+            line.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            if _peer(connection) != os.getuid():
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
+
+    def _serve(self, line: Frames) -> None:
+        rank = -1
+        try:
+            hello = line.receive()
+            if hello is None:
+                return
+            rank = int(hello[0]["rank"])
+            facts = self._facts(rank, int(hello[0]["incarnation"]))
+            if facts is None:
+                return
+            with self._lock:
+                self._lines.setdefault(rank, []).append(line)
+            fd, slot = self._counter(rank)
+            line.send({**facts, "slot": slot}, fds=(fd,))
+            while (frame := line.receive()) is not None:
+                self._one(line, rank, *frame)
+        except OSError:
+            pass
+        finally:
+            with self._lock, contextlib.suppress(KeyError, ValueError):
+                self._lines[rank].remove(line)
+            line.close()
+
+    def _one(self, line: Frames, rank: int, head: Mapping[str, Any], body: bytes) -> None:
+        if head["op"] == "saver":
+            threading.Thread(target=self._say_saver, args=(line, rank), name="dljob-saver", daemon=True).start()
+            return
+        if head["op"] == "ask":
+            asked = self._calls(rank).ask(head["what"], head["args"], head["timeout_s"])
+            asked.add_done_callback(lambda done: _say(line, head["id"], done))
+            return
+        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+        cut = len(body) - head["apart"]
+        call = Outgoing(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
+        calls = self._calls(rank)
+        future = _sent(calls, call)
+        future.add_done_callback(
+            lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes, "lives": calls.lives}, done)
+        )
+
+    def _say_saver(self, line: Frames, rank: int) -> None:
+        """The saver may have to be made first: that takes a while."""
+        try:
+            said: dict[str, Any] = {"place": dict(self._saver(rank))}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer
+            said = {"why": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):
+            line.send({"op": "saver", **said})
+
+
+def _peer(connection: socket.socket) -> int:
+    """The uid of the process that connected."""
+    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+
+
+def _sent(calls: CallTransport, call: Outgoing) -> Future[Reply]:
+    """Start a call; one that cannot be sent, as Ray's store has no room for its arguments, is one that failed."""
+    try:
+        return calls.send(call)
+    except Exception as error:  # noqa: BLE001 - the line is there for all other calls of the rank
+        failed: Future[Reply] = Future()
+        said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
+        failed.set_exception(CallError(said, role=call.role, rank=call.rank))
+        return failed
+
+
+def _say(line: Frames, number: int, done: Future[Any]) -> None:
+    error = done.exception()
+    said = {"said": done.result()} if error is None else {"why": str(error)}
+    with contextlib.suppress(OSError):
+        line.send({"op": "said", "id": number, **said})
+
+
+def _answer(line: Frames, about: dict[str, Any], done: Future[Reply]) -> None:
+    error = done.exception()
+    with contextlib.suppress(OSError):
+        if error is None:
+            reply = done.result()
+            said = {"error_type": reply.error_type, "message": reply.message, "traceback": reply.traceback}
+            line.send({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
+        else:
+            known = isinstance(error, CallError)
+            said = {"message": error.message if known else f"{type(error).__name__}: {error}"}
+            said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
+            line.send({"op": "error", **about, **said})

@@ -1,0 +1,223 @@
+"""A rank's life in a thread host: import, construct, check, set up, run, shut down; and how each of them can fail."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dljob.errors import CallError
+from dljob.master.state.views import Outcome, Reason
+from dljob.plan.role import RolePlan
+from dljob.runtime.collectives.table import register_for_rank
+from dljob.runtime.process import outcome
+from dljob.runtime.process.entrypoint import EntrypointError, resolve, takes_context
+from dljob.runtime.process.loop import settle
+from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
+from dljob.runtime.process.worker_context import WorkerContext
+from dljob.runtime.worker.worker import Worker
+
+FATAL_PHASES = frozenset({"import", "__init__", "setup"})
+"""What fails here fails again: the job ends at once with this cause."""
+
+_COLLECTIVE = re.compile(r"connection|peer|timed? ?out|nccl|gloo|hccl|store", re.IGNORECASE)
+
+
+class Lifecycle:
+    """One rank's user code, from import to end, in the calling thread of `live`.
+
+    `join` forms the role's process group after the import and before `__init__`; `ready` is called with the object
+    once `setup` is done; `leave` after `run` returned well. With `kept`, the object of an earlier life in this process,
+    nothing is constructed or set up: `on_restart` and `run` are called again.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        role: RolePlan,
+        code_dir: str,
+        *,
+        ready: Callable[[Any], None],
+        join: Callable[[], None] | None = None,
+        leave: Callable[[], None] | None = None,
+        recall: ThreadInterrupt | None = None,
+        kept: Any = None,
+    ) -> None:
+        self._context = context
+        self._role = role
+        self._code_dir = code_dir
+        self._ready = ready
+        self._join = join
+        self._leave = leave
+        self._recall = recall or ThreadInterrupt()
+        self._kept = kept
+        self._phase = "import"
+        self._object: Any = None
+        self._ending = threading.Lock()
+        self._shut = False
+        self._settled = False
+        """Whether the object is set up; a function needs no setup."""
+
+    def live(self) -> Outcome:
+        """Run it all; whatever happens, an Outcome."""
+        try:
+            value = self._run_phases()
+            self.shutdown()
+            self._phase = "run"
+            result = self._result(value)
+            if self._leave is not None:
+                self._leave()
+        except EntrypointError as error:
+            return self._unusable(error)
+        except ThreadInterrupted:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are ends like others
+            if self._recall.ordered:
+                raise ThreadInterrupted from None
+            return self._raised(error)
+        return Outcome(ok=True, code=0, step=None, result=result)
+
+    @property
+    def left_over(self) -> tuple[bool, Any]:
+        """Whether a later life may go on in this process, and the object that it goes on with, if it has one.
+
+        Not when the object was half made, or shut down.
+        """
+        if self._phase in ("import", "process group") or self._settled:
+            return not self._shut, self._kept if self._object is None else self._object
+        return False, None
+
+    def shutdown(self) -> None:
+        """Call the worker's `shutdown` hook, the first time only; what it raises is printed, and changes nothing."""
+        with self._ending:
+            if self._shut:
+                return
+            self._shut = True
+        owner = self.left_over[1] if self._object is None else self._object
+        if isinstance(owner, Worker):
+            try:
+                settle(owner.shutdown())
+            except Exception:  # noqa: BLE001 - the end goes on whatever a hook does
+                traceback.print_exc()
+
+    def _run_phases(self) -> Any:
+        path = self._role.entrypoint[1]
+        with self._recall.held():
+            register_for_rank(self._role.name)
+            target = resolve(path)
+        self._still_wanted()
+        with_context = takes_context(target, path)
+        run = self._check(target, path)
+        if self._join is not None:
+            self._phase = "process group"
+            self._join()
+        self._still_wanted()
+        self._phase = "__init__" if inspect.isclass(target) else "run"
+        arguments = (self._context,) if with_context else ()
+        if not inspect.isclass(target):
+            self._settled = True
+            self._ready(None)
+            return settle(target(*arguments))
+        if self._kept is None:
+            self._object = target(*arguments)
+            self._set_up()
+        else:
+            self._object = self._kept
+        self._settled = True
+        self._restarted()
+        self._ready(self._object)
+        self._phase = "run"
+        if run:
+            return settle(self._object.run())
+        self._context.stopping.wait()
+        return None
+
+    def _set_up(self) -> None:
+        if not isinstance(self._object, Worker):
+            return
+        self._phase = "self_check"
+        if settle(self._object.self_check()) is False:
+            raise SelfCheckError(f"{self._context.name}: self_check() said no")
+        self._phase = "setup"
+        settle(self._object.setup())
+
+    def _restarted(self) -> None:
+        if isinstance(self._object, Worker) and self._context.restart_reason:
+            self._phase = "on_restart"
+            settle(self._object.on_restart(self._context.restart_reason))
+
+    def _still_wanted(self) -> None:
+        """The order to leave may have come too early to break anything off."""
+        if self._recall.ordered:
+            raise ThreadInterrupted
+
+    def _check(self, target: Callable[..., Any], path: str) -> bool:
+        """Whether a class has a `run` to call; refuses a `run` with arguments, and a driver that would never end."""
+        if not inspect.isclass(target):
+            return True
+        run = getattr(target, "run", None)
+        own = callable(run) and run is not Worker.run
+        if self._role.driver and not own:
+            raise EntrypointError(
+                "TypeError",
+                f"{path} has no run(), and role {self._role.name} is a driver: the job would never end; "
+                "write run(), or set driver: false on a role that only serves calls",
+            )
+        if own and run is not None:
+            parameters = list(inspect.signature(run).parameters.values())[1:]
+            if any(p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in parameters):
+                raise EntrypointError(
+                    "TypeError", f"{path}.run{inspect.signature(run)}: run() is called without arguments"
+                )
+        return callable(run)
+
+    def _result(self, value: Any) -> str:
+        """The result as JSON. Only rank 0 of a driver must return what can be kept; others are told in their log."""
+        if value is None:
+            return ""
+        try:
+            return outcome.encode_result(value)
+        except outcome.ResultError as error:
+            if self._role.driver and self._context.rank == 0:
+                raise
+            self._context.log.warning("%s; the value was dropped", error)
+            return ""
+
+    def _unusable(self, error: EntrypointError) -> Outcome:
+        importing = error.kind == "ImportError"
+        return Outcome(
+            ok=False,
+            reason=Reason.IMPORT_ERROR if importing else Reason.USER_ERROR,
+            code=1,
+            error_type=error.kind,
+            message=f"role {self._role.name}: {error}",
+            fatal=True,
+        )
+
+    def _raised(self, error: BaseException) -> Outcome:
+        fatal = isinstance(error, outcome.ResultError) or (
+            self._phase in FATAL_PHASES and not self._from_outside(error) and not isinstance(error, SystemExit)
+        )
+        ended = outcome.from_exception(error, code_dir=self._code_dir, phase=self._phase, fatal=fatal)
+        if ended.detail:
+            print(ended.detail, flush=True)  # noqa: T201 - the user's traceback belongs into the rank's log
+        if isinstance(error, SelfCheckError):
+            return replace(ended, reason=Reason.UNKNOWN, frame="", detail="")
+        return ended
+
+    def _from_outside(self, error: BaseException) -> bool:
+        """Whether an error of setup may well not come again: a peer, the network or memory, not the user's code."""
+        if isinstance(error, (CallError, ConnectionError, TimeoutError, MemoryError)):
+            return True
+        if any(kind.__module__.startswith("torch.distributed") for kind in type(error).__mro__):
+            return True
+        collective = self._join is not None and isinstance(error, RuntimeError)
+        return collective and bool(_COLLECTIVE.search(str(error)))
+
+
+class SelfCheckError(Exception):
+    """A worker's `self_check` returned False: this process, or its machine, is not fit."""

@@ -1,0 +1,156 @@
+"""Ranks bound to the cores near their devices, by torch's own rules: `torch.numa.binding`, torchrun's --numa-binding.
+
+torch finds a device's NUMA node by looking at the device, and for `exclusive` and `core-complex` at all devices, which
+it initialises for that. So a process of its own looks, once for a host: as torchrun's agent does, and not its ranks.
+It is shown all devices of the machine, whoever has them, so that jobs beside each other do not get the same cores.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dljob.master.state.actions import RankStart
+from dljob.runtime.process.environment import variable_of
+
+LOOK_S = 180.0
+"""How long torch may take to be imported, and to look at all devices."""
+_BOOT = """import json, sys
+boot = json.loads(sys.argv.pop())
+sys.path[:] = boot.pop("path")
+from dljob.runtime.worker.numa import main
+main(**boot)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The cores of one device, or why there are none."""
+
+    cores: tuple[int, ...] = ()
+    error: str = ""
+
+
+class BindingError(Exception):
+    """A rank cannot be bound to the cores near its device."""
+
+
+class Cores:
+    """The cores near the devices of a host's ranks. `mode`: torch's word; empty: nobody looks, no rank is bound."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._known: dict[str, Near] = {}
+
+    def look(self, starts: Iterable[RankStart], kind: str) -> None:
+        """Find the cores of ranks that are to start, as far as they are not known; takes seconds the first time."""
+        if not self._mode:
+            return
+        seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
+        if not seen.keys() <= self._known.keys():
+            self._known |= look(self._mode, tuple(seen), variable_of(kind))
+
+    def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
+        """What `bind` is to be given for a rank; None: nothing is bound."""
+        if not self._mode:
+            return None
+        device = _own(start, kind)
+        near = self._known.get(device) or Near(error=f"Ray gave it no {kind} to be near to")
+        return {"mode": self._mode, "device": f"{kind} {device}", "cores": near.cores, "error": near.error}
+
+
+def _own(start: RankStart, kind: str) -> str:
+    ids = dict(start.devices).get(kind, ())
+    return ids[start.device_index] if ids else ""
+
+
+def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
+    """Ask torch, in a process of its own, for the cores near each device; `variable` shows and hides them there."""
+    boot = {"path": [p for p in sys.path if p], "mode": mode, "devices": devices, "variable": variable}
+    command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
+    try:
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return dict.fromkeys(devices, Near(error=f"torch did not say within {LOOK_S:g} s which cores are near"))
+    if ended.returncode:
+        said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        words = f"the process that asked torch for them ended with {ended.returncode}: {said}"
+        return dict.fromkeys(devices, Near(error=words))
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return {device: Near(tuple(cores), error) for device, (cores, error) in found.items()}
+
+
+def main(mode: str, devices: Sequence[str], variable: str) -> None:
+    """Print the cores near each device as JSON: {device: [cores, error]}."""
+    if all(device.isdecimal() for device in devices):
+        os.environ.pop(variable, None)
+        indices = {device: int(device) for device in devices}
+    else:  # ids of another form, which only the variable translates: torch sees no others
+        os.environ[variable] = ",".join(devices)
+        indices = {device: index for index, device in enumerate(devices)}
+    sys.stdout.write(f"\n{json.dumps({device: _near(mode, index) for device, index in indices.items()})}\n")
+
+
+def _near(mode: str, index: int) -> tuple[list[int], str]:
+    try:
+        return sorted(_torch_says(mode, index)), ""
+    except Exception as error:  # noqa: BLE001 - whatever torch raises is why the rank cannot be bound
+        return [], f"{type(error).__name__}: {error}"
+
+
+def _torch_says(mode: str, index: int) -> set[int]:
+    """The choice of torch itself. Its check for the command numactl is left out: nothing here runs it."""
+    try:
+        from torch.numa.binding import AffinityMode, NumaOptions, _get_logical_cpus_to_bind_to
+    except ImportError as error:
+        raise BindingError(f"the torch that is installed has no torch.numa.binding, 2.9 has ({error})") from error
+    options = NumaOptions(affinity_mode=AffinityMode(mode))
+    known = inspect.signature(_get_logical_cpus_to_bind_to).parameters
+    which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older ones
+    found: set[int] = _get_logical_cpus_to_bind_to(**which, numa_options=options)
+    if not found:
+        raise BindingError("Must bind to a non-empty set of CPU indices")
+    return found
+
+
+def bind(near: Mapping[str, Any]) -> str:
+    """Bind all threads of this process that may run where this one may, and so all that come of them; says so in words.
+
+    Raises:
+        BindingError: It cannot be; the message says why and what to do.
+    """
+    what = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
+    if near["error"]:
+        raise BindingError(
+            f"not bound to {what}: {near['error']}; leave it out, or give its ranks devices that have them"
+        )
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, near["cores"])
+    except OSError as error:  # its control group's cores changed since they were looked at
+        here, there = ranges(before), ranges(near["cores"])
+        raise BindingError(f"not bound to {there}, the {what}: {error}; it may run on {here}; leave it out") from error
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it ended meanwhile
+            if os.sched_getaffinity(int(thread.name)) == before:
+                os.sched_setaffinity(int(thread.name), near["cores"])
+    return f"bound to {ranges(near['cores'])}, the {what}"
+
+
+def ranges(cores: Iterable[int]) -> str:
+    """Cores as Linux writes them: "0-2,4"."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and runs[-1][-1] == core - 1:
+            runs[-1][-1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

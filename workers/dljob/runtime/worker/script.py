@@ -1,0 +1,215 @@
+"""A forked rank, from the fork to the user's first line: environment, log file, folder, and then the script itself.
+
+It runs in the main thread of its own process, so signal handlers work; `atexit` and non-daemon threads have their
+say at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dis
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from dljob.master.state.views import Outcome, Reason
+from dljob.plan.env import COLLECTIVES
+from dljob.runtime.collectives.table import register_for_rank
+from dljob.runtime.process import outcome
+from dljob.runtime.process.entrypoint import EntrypointError
+from dljob.runtime.worker import last_save, numa, supervise, torch_group
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and a program that it becomes would too; `subprocess`, and so torchrun, gives them back."""
+
+
+def run(order: Mapping[str, Any]) -> int | str | None:
+    """Become the rank of an order; returns what `finish` is to be given: what the script gave `sys.exit`."""
+    try:
+        _enter(order)
+    except numa.BindingError as error:
+        return _ended(order, error, "start", fatal=True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must say so
+        return _ended(order, error, "start", fatal=False)
+    kind, target = order["entrypoint"][0], order["entrypoint"][1]
+    if kind == "command":
+        return _exec(order)
+    body = _path_body(target) if target.endswith(".py") else _module_body(target)
+    try:
+        _register(target)
+        body()
+    except EntrypointError as error:
+        return _ended(order, error, "import", fatal=True)
+    except SystemExit as ended:
+        return ended.code
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt too is the end of a script
+        return _ended(order, error, _phase(error, target, order), fatal=_repeats(error, target, order))
+    return 0
+
+
+def finish(code: int | str | None) -> NoReturn:
+    """End as the interpreter does, but for taking its modules apart: with torch that alone costs most of a second.
+
+    Non-daemon threads are waited for, `atexit` handlers run, streams are flushed; objects that are still there are not
+    finalised, as in a child of `multiprocessing`.
+    """
+    number = code & 0xFF if isinstance(code, int) else int(code is not None)
+    with contextlib.suppress(Exception):  # as in the interpreter, no exit handler changes the exit code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)  # noqa: T201 - what sys.exit("text") does
+        threading._shutdown()  # type: ignore[attr-defined]
+        if number:
+            last_save.close(ok=False)
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or full: there is nowhere to say it
+            stream.flush()
+    os._exit(number)
+
+
+def _enter(order: Mapping[str, Any]) -> None:
+    _redirect(order["log"])
+    os.environ.update(order["env"])
+    os.chdir(order["code_dir"])
+    sys.argv = [order["entrypoint"][1], *order["args"]]
+    faulthandler.enable(file=2)
+    if order.get("near"):
+        print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    torch = sys.modules.get("torch")
+    if torch is not None and threads.isdigit():
+        torch.set_num_threads(int(threads))
+    if order["store"]:
+        torch_group.renew(order["store"], order["generation"])
+
+
+def _redirect(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    if not log:
+        return
+    with contextlib.suppress(OSError):
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _path_body(target: str) -> Callable[[], None]:
+    """What `python train.py` does."""
+    path = Path(target).absolute()
+
+    def body() -> None:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no {target} in {Path.cwd()}")
+        main = ModuleType("__main__")
+        main.__file__ = str(path)
+        main.__dict__["__builtins__"] = __builtins__
+        sys.modules["__main__"] = main
+        sys.path.insert(0, str(path.parent))
+        code = compile(path.read_bytes(), str(path), "exec")
+        exec(code, main.__dict__)  # noqa: S102 - running the user's script is what a rank is for
+
+    return body
+
+
+def _module_body(target: str) -> Callable[[], None]:
+    """What `python -m pkg.mod` does."""
+
+    def body() -> None:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+
+    return body
+
+
+def _register(target: str) -> None:
+    """Register the job's collective backends, found as the script will find its modules."""
+    if not os.environ.get(COLLECTIVES):
+        return
+    first = str(Path(target).absolute().parent if target.endswith(".py") else Path.cwd())
+    sys.path.insert(0, first)
+    try:
+        register_for_rank(os.environ["DLJOB_ROLE"])
+    finally:
+        sys.path.remove(first)
+
+
+def _exec(order: Mapping[str, Any]) -> int:
+    """Run an argv as it is. Returns only when it cannot be run."""
+    argv = [*order["entrypoint"][1:], *order["args"]]
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, dict(os.environ))  # noqa: S606 - the user's own argv, no shell wanted
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        message = f"cannot run {argv[0]!r} in {order['code_dir']}: {error.strerror}"
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+        said = Outcome(
+            ok=False, reason=Reason.USER_ERROR, code=code, error_type=type(error).__name__, message=message, fatal=True
+        )
+        _say(order, said)
+        return code
+
+
+def _phase(error: BaseException, target: str, order: Mapping[str, Any]) -> str:
+    return "import" if _repeats(error, target, order) else "run"
+
+
+def _repeats(error: BaseException, target: str, order: Mapping[str, Any]) -> bool:
+    """Whether a script cannot even be loaded: it is not there, or one of its top-level imports or its syntax is bad."""
+    script = Path(order["code_dir"], target).resolve()  # by now the script may have gone to another folder
+    if isinstance(error, SyntaxError):
+        return Path(error.filename or "").resolve() == script or _importing(error)
+    if isinstance(error, FileNotFoundError):
+        return target.endswith(".py") and not script.is_file()
+    frame = outcome.user_frame(error, order["code_dir"])
+    return isinstance(error, ImportError) and (not frame or frame.endswith("in <module>"))
+
+
+def _importing(error: SyntaxError) -> bool:
+    """Whether it is of a module: data that was taken for Python (`ast.literal_eval`) may be better the next time.
+
+    An `import` leaves out the frames of the import system, so the last one is who wrote it; other ways leave them.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    return code.co_filename.startswith("<frozen ") or code.co_code[last.tb_lasti] == dis.opmap["IMPORT_NAME"]
+
+
+def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:
+    said = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
+    with contextlib.suppress(Exception):  # the same is reported to the host below
+        print(said.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
+    _say(order, said)
+    return said.code or 1
+
+
+def _say(order: Mapping[str, Any], said: Outcome) -> None:
+    """The rank's last words, to its supervisor."""
+    data = json.dumps(asdict(said)).encode()
+    if len(data) <= supervise.WORDS_BYTES:
+        with contextlib.suppress(OSError):
+            os.write(order["words"], data)

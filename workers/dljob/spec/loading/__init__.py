@@ -1,0 +1,1 @@
+"""From a file to a manifest: `load`, `validate`; `faults` loads faults files."""

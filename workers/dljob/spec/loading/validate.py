@@ -1,0 +1,133 @@
+"""Validation of data into a manifest: reports all problems at once, of single fields and between fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from dljob.errors import Problem, SpecError
+from dljob.spec.model import DLJobManifest
+from dljob.spec.rules.findings import Finding
+from dljob.spec.rules.rules import findings
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import describe, did_you_mean, meant, path_of
+
+API_VERSION = "dljob.io/v1alpha1"
+KIND = "DLJob"
+PRIVATE = "env"
+"""Field that may hold secrets: errors in it do not repeat the value, since they may end in a log or a condition."""
+
+
+def check(manifest: DLJobManifest) -> None:
+    """Check a manifest that was made in Python against the rules between fields.
+
+    Raises:
+        SpecError: with every broken rule.
+    """
+    found = findings(manifest.spec)
+    if found:
+        raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in found))
+
+
+def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManifest | None, tuple[Finding, ...]]:
+    """Return the manifest of `data` and no finding, or None and all findings.
+
+    Args:
+        data: the data of a document.
+        doubtful: fields whose value is uncertain, such as those given twice; rules that read them are skipped.
+    """
+    if not isinstance(data, dict):
+        return None, (Finding((), "a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
+    foreign = _kind(data)
+    if foreign and not any(finding.message == "is missing" for finding in foreign):
+        return None, foreign
+    wrong: list[Finding] = list(foreign)
+    unsure = list(doubtful)
+    try:
+        manifest = _strict(data)
+    except ValidationError as error:
+        found = list(details(error))
+        wrong += [finding for _, finding in found]
+        manifest = _without(data, found)
+        unsure += [_about(kind, finding, data) for kind, finding in found]
+    if manifest is not None:
+        wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
+    return (None if wrong else manifest), tuple(wrong)
+
+
+def is_another(data: JsonValue) -> bool:
+    """Return whether the data is clearly an object of another kind, which a file may hold beside a DLJob."""
+    if not isinstance(data, dict):
+        return False
+    version, kind = data.get("apiVersion"), data.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return False
+    return not version.startswith("dljob.io") and not did_you_mean(kind, [KIND])
+
+
+def _kind(data: dict[str, JsonValue]) -> tuple[Finding, ...]:
+    """Return findings on apiVersion and kind."""
+    found: list[Finding] = []
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in data:
+            found.append(Finding((key,), "is missing", f"write {key}: {wanted}"))
+        elif data[key] != wanted:
+            hint = did_you_mean(str(data[key]), [wanted])
+            found.append(Finding((key,), f"must be {wanted}, not {json.dumps(data[key])[:60]}", hint))
+    return tuple(found)
+
+
+def _strict(data: JsonValue) -> DLJobManifest:
+    """Validate as strictly as the API server: no "2" for 2, no snake_case."""
+    return DLJobManifest.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
+
+
+def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> Iterable[tuple[str, Finding]]:
+    """Yield (pydantic's kind of error, finding) for each error of a document of model `root`."""
+    for one in error.errors(include_url=False):
+        if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
+            continue  # pydantic counts only the items that are right
+        loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
+        if PRIVATE in loc and loc[-1] != "name":
+            one["input"] = _hidden(one["input"])
+        message, hint = describe(one, loc, root)
+        key = one["type"] == "extra_forbidden" or len(loc) < len(one["loc"])
+        yield one["type"], Finding(loc, message, hint, at_key=key)
+
+
+def _hidden(value: object) -> object:
+    """Return a placeholder of the same type, which reveals nothing."""
+    if isinstance(value, str):
+        return "…"
+    if isinstance(value, list):
+        return ["…"]
+    return {"…": "…"} if isinstance(value, dict) else value
+
+
+def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobManifest | None:
+    """Return the manifest without its wrong fields, for rules between the others; None if wrong fields are required."""
+    rest = json.loads(json.dumps(data))
+    for kind, finding in wrong:
+        parent = rest
+        for part in finding.loc[:-1]:
+            parent = parent[part]
+        key = finding.loc[-1]
+        if kind == "missing" or not isinstance(key, str):
+            return None
+        parent.pop(key, None)
+    try:
+        return _strict(rest)
+    except ValidationError:
+        return None
+
+
+def _about(kind: str, finding: Finding, data: JsonValue) -> Loc:
+    """Return the field whose value is unknown because of a finding; for an unknown key, the field nearest to it."""
+    name = meant(finding.loc) if kind == "extra_forbidden" else None
+    parent: Any = data
+    for part in finding.loc[:-1]:
+        parent = parent[part]
+    return (*finding.loc[:-1], name) if name and name not in parent else finding.loc

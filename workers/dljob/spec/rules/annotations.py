@@ -1,0 +1,198 @@
+"""`scheduling.dljob.io/*` annotations of a role: another spelling of typed fields, known from other tools.
+
+`spoken` gives the spec with the annotations resolved into what they mean; the plan and the rules read that one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast, get_args
+
+from dljob.spec.model import AcceleratorType, Collocation, DLJobSpec, Role, RoleAccelerator
+from dljob.spec.quantity import GRAIN, parse_devices
+from dljob.spec.rules.findings import Finding
+from dljob.spec.scalars import NAME_PATTERN, QUALIFIED_PATTERN, WORDS
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import nearest, one_of
+
+PREFIX = "scheduling.dljob.io/"
+ACCELERATOR, COUNT = f"{PREFIX}accelerator", f"{PREFIX}accelerator-count"
+COLLOCATE, UNIT, STRATEGY = f"{PREFIX}collocate-with", f"{PREFIX}placement-group", f"{PREFIX}strategy"
+SELECTOR, TOPOLOGY = f"{PREFIX}label-selector", f"{PREFIX}topology-key"
+KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR, TOPOLOGY)
+
+SPREAD = "STRICT_SPREAD"
+_RAYS_OWN = "ray.io/"
+
+_TYPES = get_args(AcceleratorType)
+_EXPRESSION = re.compile(r"!?(in\([^(),]+(,[^(),]+)*\)|[^!(),]+)")
+"""Ray's label selectors: v, !v, in(a,b), !in(a,b)."""
+
+
+def spoken(spec: DLJobSpec) -> DLJobSpec:
+    """Return the spec with its roles' annotations as typed fields; `annotation_findings` must have found nothing."""
+    if not any(role.annotations for role in spec.roles):
+        return spec
+    roles = tuple(_with_accelerator(role) for role in spec.roles)
+    made = tuple(_collocation(name, members) for name, members in sorted(_units(roles).items()))
+    return spec.model_copy(update={"roles": roles, "collocations": (*spec.collocations, *made)})
+
+
+def written_at(spec: DLJobSpec, meant: DLJobSpec, loc: Loc) -> Loc:
+    """Where the user wrote what stands at `loc` of the spoken spec."""
+    index = loc[2] if loc[:2] == ("spec", "collocations") and len(loc) > 2 else None
+    if not isinstance(index, int) or index < len(spec.collocations):
+        return loc
+    first = meant.collocations[index].roles[0]
+    return ("spec", "roles", [role.name for role in spec.roles].index(first), "annotations")
+
+
+def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
+    """Return the labels that a role's nodes must have, by key."""
+    found: dict[str, str] = json.loads(role.annotations.get(SELECTOR, "{}"))
+    return tuple(sorted(found.items()))
+
+
+def topology_key_of(role: Role) -> str:
+    """Return the label key that must have one value on all nodes of a role; empty where there is none."""
+    return role.annotations.get(TOPOLOGY, "")
+
+
+def spreads(role: Role) -> bool:
+    """Return whether each group of a role must have its own node."""
+    return role.annotations.get(STRATEGY) == SPREAD
+
+
+def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
+    """Find errors in the annotations of roles, and contradictions to typed fields."""
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index, "annotations")
+        for name in role.annotations:
+            if name not in KNOWN:
+                yield Finding((*loc, name), "unknown annotation", _meant(name), at_key=True)
+        yield from _accelerator_findings(loc, role)
+        yield from _unit_findings(loc, role, spec)
+        yield from _selector_findings(loc, role, spec)
+        yield from _topology_findings(loc, role, spec)
+
+
+def _meant(name: str) -> str:
+    """Return a hint with the nearest annotation, else with all of them."""
+    short = [known.removeprefix(PREFIX) for known in KNOWN]
+    near = nearest(name.rpartition("/")[2], short)
+    return f"did you mean {PREFIX}{near}?" if near else f"there is {PREFIX} with {', '.join(short)}"
+
+
+def _accelerator_findings(loc: Loc, role: Role) -> Iterator[Finding]:
+    kind, count = role.annotations.get(ACCELERATOR), role.annotations.get(COUNT)
+    typed = role.accelerator
+    if kind is not None and kind not in _TYPES:
+        yield Finding((*loc, ACCELERATOR), f"there is no device of kind {kind}", one_of(kind, _TYPES))
+    elif kind is not None and typed and typed.type not in (None, kind):
+        yield Finding((*loc, ACCELERATOR), f"says {kind}, accelerator.type says {typed.type}", "keep one")
+    if count is None:
+        return
+    try:
+        amount = parse_devices(count)
+    except ValueError as error:
+        yield Finding((*loc, COUNT), str(error))
+        return
+    if typed and parse_devices(typed.count) != amount:
+        yield Finding((*loc, COUNT), f"says {count}, accelerator.count says {typed.count}", "keep one")
+
+
+def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    unit, beside = role.annotations.get(UNIT), role.annotations.get(COLLOCATE)
+    strategy = role.annotations.get(STRATEGY, "STRICT_PACK")
+    if strategy not in ("STRICT_PACK", SPREAD):
+        hint = f"leave it out, or write {SPREAD} for a host for each; for roles, a collocation of level Separate"
+        words = f"STRICT_PACK or {SPREAD}, not {strategy}: what shares a unit shares a host"
+        yield Finding((*loc, STRATEGY), words, hint)
+    elif strategy == SPREAD and role.reserve == "Quota":
+        yield Finding((*loc, STRATEGY), _BY_FRAMEWORK.format(role.name), "leave it out")
+    names = [other.name for other in spec.roles]
+    if beside is not None and (beside not in names or beside == role.name):
+        there = "is the role itself" if beside == role.name else "is no role"
+        others = [name for name in names if name != role.name]
+        yield Finding((*loc, COLLOCATE), f"{beside} {there}", one_of(beside, others) if others else "")
+    if unit is not None and beside is not None:
+        yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
+    if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):
+        yield Finding((*loc, UNIT), f"{unit:.40} is not {WORDS[NAME_PATTERN]}, at most 63")
+    elif unit is not None and sum(other.annotations.get(UNIT) == unit for other in spec.roles) < 2:
+        yield Finding((*loc, UNIT), f"{role.name} alone names {unit}", "roles of one value share a unit: name two")
+    for collocation in spec.collocations:
+        if (unit or beside) and {role.name, beside} & set(collocation.roles):
+            here = (*loc, UNIT if unit else COLLOCATE)
+            yield Finding(here, f"collocation {collocation.name} says who shares with {role.name}", "keep one")
+
+
+def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    text = role.annotations.get(SELECTOR)
+    if text is None:
+        return
+    here = (*loc, SELECTOR)
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        yield Finding(here, "must be JSON: a mapping of labels", """write '{"rack": "in(a,b)"}'""")
+        return
+    for name, value in cast("dict[str, Any]", found).items():
+        if not re.fullmatch(QUALIFIED_PATTERN, name):
+            yield Finding(here, f"{name!r} is not {WORDS[QUALIFIED_PATTERN]}")
+        if not isinstance(value, str) or not _EXPRESSION.fullmatch(value):
+            yield Finding(here, f"{name}: {value!r} is no selector", "write v, !v, in(a,b) or !in(a,b)")
+    if not spec.node_groups:
+        yield Finding(here, "derived machines carry no labels", "declare nodeGroups with labels")
+
+
+_BY_FRAMEWORK = "{} reserves Quota: where its framework puts things is for the framework to say"
+
+
+def _topology_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
+    key = role.annotations.get(TOPOLOGY)
+    if key is None:
+        return
+    here = (*loc, TOPOLOGY)
+    if not re.fullmatch(QUALIFIED_PATTERN, key):
+        yield Finding(here, f"{key!r} is not {WORDS[QUALIFIED_PATTERN]}", "write the label's name, such as rack")
+    elif key.startswith(_RAYS_OWN) and not spec.ray_cluster_ref:
+        yield Finding(here, f"labels of {_RAYS_OWN} are set by Ray alone", "name a label of the machines")
+    if role.reserve == "Quota":
+        yield Finding(here, _BY_FRAMEWORK.format(role.name), "leave it out, or use label-selector")
+
+
+def _with_accelerator(role: Role) -> Role:
+    kind, count = role.annotations.get(ACCELERATOR), role.annotations.get(COUNT)
+    if kind is None and count is None:
+        return role
+    typed = role.accelerator or RoleAccelerator(count=count or "1")
+    made = typed.model_copy(update={"type": kind or typed.type})
+    return role.model_copy(update={"accelerator": made})
+
+
+def _units(roles: tuple[Role, ...]) -> dict[str, list[Role]]:
+    """Return roles by the name of their shared unit: the value of placement-group, else of collocate-with."""
+    unit = {role.name: role.annotations.get(UNIT, "") for role in roles}
+    for role in roles:
+        beside = role.annotations.get(COLLOCATE)
+        if beside is not None:
+            joined = {unit[beside], unit[role.name]} - {""}
+            name = unit[beside] or unit[role.name] or f"{beside}-unit"
+            unit = {one: name if one in (role.name, beside) or old in joined else old for one, old in unit.items()}
+    found: dict[str, list[Role]] = {}
+    for role in roles:
+        if unit[role.name]:
+            found.setdefault(unit[role.name], []).append(role)
+    return found
+
+
+def _collocation(name: str, members: list[Role]) -> Collocation:
+    """Return the level of a collocation: Device where its roles take shares of a device, else Host."""
+    shares = [parse_devices(role.accelerator.count) for role in members if role.accelerator]
+    level = "Device" if any(share < GRAIN for share in shares) else "Host"
+    return Collocation.model_construct(name=name, roles=tuple(role.name for role in members), level=level)

@@ -1,0 +1,42 @@
+"""The rules between collectives and the rest of the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec import cel
+from dljob.spec.model import DLJobSpec
+from dljob.spec.rules.findings import Check, Finding, one_each, repeated
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import one_of
+
+AUTO = "AUTO"
+_BACKENDS: Loc = ("spec", "collectives", "backends")
+_GROUPS: Loc = ("spec", "collectives", "groups")
+
+
+def _backends(spec: DLJobSpec) -> Iterator[Finding]:
+    names = [backend.name.upper() for backend in spec.collectives.backends]
+    for index, first, name in repeated(names):
+        words = f"two backends of one name: {name}"
+        yield Finding((*_BACKENDS, index, "name"), words, f"the first is backends[{first}]; capitals do not count")
+    if AUTO in names:
+        yield Finding(
+            (*_BACKENDS, names.index(AUTO), "name"), "Auto is no backend's name", "groups mean a choice by it"
+        )
+
+
+def _groups(spec: DLJobSpec) -> Iterator[Finding]:
+    groups = spec.collectives.groups
+    yield from one_each(_GROUPS, [group.name for group in groups], "groups")
+    there = [role.name for role in spec.roles]
+    for index, group in enumerate(groups):
+        loc: Loc = (*_GROUPS, index, "roles")
+        for at, _, name in repeated(group.roles):
+            yield Finding((*loc, at), f"{name} is there twice", "keep one")
+        for at, name in enumerate(group.roles):
+            if name not in there:
+                yield Finding((*loc, at), f"{cel.GROUP_ROLES.message}: there is no role {name}", one_of(name, there))
+
+
+COLLECTIVE_RULES: tuple[Check, ...] = (_backends, _groups)

@@ -1,0 +1,90 @@
+"""The rules about the bounds of ranks and machines of an Elastic role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec import cel
+from dljob.spec.model import DLJobSpec, Role
+from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.text.tree import Loc
+
+
+def bounded(role: Role) -> bool:
+    """Return whether a role may change its number of ranks while it runs."""
+    low, high = bounds(role)
+    return low < high
+
+
+def bounds(role: Role) -> tuple[int, int]:
+    """Return the fewest and the most ranks of a role."""
+    low = role.replicas if role.min_replicas is None else role.min_replicas
+    return low, role.replicas if role.max_replicas is None else role.max_replicas
+
+
+def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index)
+        given = [(name, value) for name, value in _given(role) if value is not None]
+        reads = ((*loc, "type"), (*loc, "replicas"), (*loc, "replicasPerGroup"), *((*loc, name) for name, _ in given))
+        if given and role.type != "Elastic":
+            words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} is {role.type}, whose ranks do not form one world"
+            yield Finding((*loc, given[0][0]), words, "set type: Elastic, or leave them out", reads)
+            continue
+        for name, value in given:
+            if value % role.replicas_per_group:
+                words = f"{cel.BOUNDS.message}: {value} ranks are no whole groups of {role.replicas_per_group}"
+                yield Finding((*loc, name), words, reads=reads)
+            if (value > role.replicas) if name == "minReplicas" else (value < role.replicas):
+                words = f"{cel.BOUNDS.message}: {name} is {value}, replicas is {role.replicas}"
+                yield Finding((*loc, name), words, reads=reads)
+
+
+def _given(role: Role) -> tuple[tuple[str, int | None], ...]:
+    return ("minReplicas", role.min_replicas), ("maxReplicas", role.max_replicas)
+
+
+def _machines(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, group in enumerate(spec.node_groups):
+        loc: Loc = ("spec", "nodeGroups", index)
+        low, high = group.min_replicas, group.max_replicas
+        reads = ((*loc, "replicas"), (*loc, "minReplicas"), (*loc, "maxReplicas"))
+        if low is not None and low > group.replicas:
+            words = f"{cel.MACHINE_BOUNDS.message}: minReplicas is {low}, replicas is {group.replicas}"
+            yield Finding((*loc, "minReplicas"), words, reads=reads)
+        if high is not None and high < group.replicas:
+            words = f"{cel.MACHINE_BOUNDS.message}: maxReplicas is {high}, replicas is {group.replicas}"
+            yield Finding((*loc, "maxReplicas"), words, reads=reads)
+        moves = (low or group.replicas) < group.replicas or (high or group.replicas) > group.replicas
+        if moves and not any(bounded(role) and role.node_group in (None, group.name) for role in spec.roles):
+            words = f"minReplicas and maxReplicas of {group.name} are for roles that have bounds, and none lives there"
+            at = "minReplicas" if low is not None and low < group.replicas else "maxReplicas"
+            yield Finding(
+                (*loc, at), words, "give an Elastic role minReplicas or maxReplicas, or leave them out", reads
+            )
+
+
+def _collocated(spec: DLJobSpec) -> Iterator[Finding]:
+    roles = {role.name: (index, role) for index, role in enumerate(spec.roles)}
+    for index, collocation in enumerate(spec.collocations):
+        if collocation.level == "Separate":
+            continue
+        for name in dict.fromkeys(collocation.roles):
+            at, role = roles.get(name, (0, None))
+            if role is not None and bounded(role):
+                words = f"{name} has minReplicas or maxReplicas, so it shares no host: its units come and go"
+                loc: Loc = ("spec", "collocations", index, "roles")
+                reads = (("spec", "roles", at, "minReplicas"), ("spec", "roles", at, "maxReplicas"), loc)
+                yield Finding(loc, words, "use level Separate, or leave the bounds of the role out", reads)
+
+
+def _patience(spec: DLJobSpec) -> Iterator[Finding]:
+    patience, limit = spec.fault_tolerance.elastic.shrink_after_seconds, spec.fault_tolerance.node
+    if (patience or 0) >= limit.pending_timeout_seconds:
+        loc: Loc = ("spec", "faultTolerance", "elastic", "shrinkAfterSeconds")
+        reads = (loc, ("spec", "faultTolerance", "node", "pendingTimeoutSeconds"))
+        words = f"the job fails after pendingTimeoutSeconds ({limit.pending_timeout_seconds}), before any role shrinks"
+        yield Finding(loc, words, "make it less, or the other one more", reads)
+
+
+ELASTIC_RULES: tuple[Check, ...] = (_elastic, _machines, _collocated, _patience)

@@ -1,0 +1,65 @@
+"""Findings of the rules between fields: location, message, hint, and the other fields that the rule read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from dljob.spec.model import DLJobSpec
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import path_of
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at `loc`.
+
+    `reads` are the fields with defaults that a rule looked at, by default `loc` itself: when one of them is itself
+    wrong, nobody knows what it should have been, and the rule is not held against the user.
+    """
+
+    loc: Loc
+    message: str
+    hint: str = ""
+    reads: tuple[Loc, ...] = ()
+    at_key: bool = False
+    """Whether the error is in the key, not in its value."""
+
+    def touches(self, field: Loc) -> bool:
+        """Return whether the rule read `field`, a part of it, or an object that contains it."""
+        return any(_overlap(field, read) for read in self.reads or (self.loc,))
+
+
+Check: TypeAlias = Callable[[DLJobSpec], Iterator[Finding]]
+"""One rule; its locations start at "spec"."""
+
+
+def repeated(items: Sequence[T]) -> Iterator[tuple[int, int, T]]:
+    """Yield (index, index of the first, item) of each repeated item."""
+    first: dict[T, int] = {}
+    for index, item in enumerate(items):
+        if item in first:
+            yield index, first[item], item
+        else:
+            first[item] = index
+
+
+def one_each(loc: Loc, names: Sequence[str], what: str) -> Iterator[Finding]:
+    """Refuse a second item of the same name in a list keyed by `name`."""
+    for index, first, name in repeated(names):
+        words = f"two {what} of one name: {name}"
+        yield Finding((*loc, index, "name"), words, f"the first is {path_of((*loc, first))}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join words as `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _overlap(a: Loc, b: Loc) -> bool:
+    shorter = min(len(a), len(b))
+    return a[:shorter] == b[:shorter]

@@ -1,0 +1,217 @@
+"""The rules about devices, node groups and collocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from dljob.spec import cel
+from dljob.spec.model import Collocation, DLJobSpec, NodeGroup, Role
+from dljob.spec.quantity import GRAIN, parse_devices, show
+from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import one_of
+
+RESERVED_GROUPS = ("head", "headgroup")
+WHOLE = ("TPU", "HPU", "Neuron")
+"""Kinds of device that Ray assigns only whole. Source: ray 2.60, `ray/_private/accelerators`."""
+TPU_CHIPS = (1, 2, 4, 8)
+SHOWN = ("GPU", "NPU", "HPU")
+"""Kinds of device of which a process may see more than its own."""
+
+
+def homes(spec: DLJobSpec, role: Role) -> list[NodeGroup]:
+    """Return the declared node groups that a role may run on."""
+    return [group for group in spec.node_groups if role.node_group in (None, group.name)]
+
+
+def device_type(spec: DLJobSpec, role: Role) -> str:
+    """Return the kind of device of a role with an accelerator: its own, else that of its node groups, else GPU."""
+    if role.accelerator and role.accelerator.type:
+        return role.accelerator.type
+    kinds = {group.accelerator.type for group in homes(spec, role) if group.accelerator}
+    return kinds.pop() if len(kinds) == 1 else "GPU"
+
+
+def devices_per_group(size: int, share: int) -> int:
+    """Return the devices that a group of `size` ranks needs on its host; `share` is one rank's, in ten-thousandths."""
+    if share >= GRAIN:
+        return size * share // GRAIN
+    return -(-size // (GRAIN // share))
+
+
+def _device_reads(spec: DLJobSpec, role: int) -> tuple[Loc, ...]:
+    """What decides about the devices of a role, and about those of its machines."""
+    loc: Loc = ("spec", "roles", role)
+    groups: list[Loc] = [("spec", "nodeGroups", index, "accelerator") for index in range(len(spec.node_groups))]
+    return ((*loc, "accelerator"), (*loc, "nodeGroup"), *(groups or [("spec", "nodeGroups")]))
+
+
+def _node_groups(spec: DLJobSpec) -> Iterator[Finding]:
+    loc: Loc = ("spec", "nodeGroups")
+    yield from one_each(loc, [group.name for group in spec.node_groups], "node groups")
+    for index, group in enumerate(spec.node_groups):
+        here = (*loc, index)
+        if group.name in RESERVED_GROUPS:
+            yield Finding((*here, "name"), f"{cel.RESERVED_GROUP.message}: Ray's head has it", "call it workers")
+        device = group.accelerator
+        if device and device.type == "Custom" and not (device.resource_name and device.ray_resource):
+            names = ((*here, "accelerator", "resourceName"), (*here, "accelerator", "rayResource"))
+            yield Finding((*here, "accelerator"), cel.CUSTOM.message, reads=names)
+
+
+def _bound(spec: DLJobSpec) -> Iterator[Finding]:
+    names = [group.name for group in spec.node_groups]
+    for index, role in enumerate(spec.roles):
+        if role.node_group is not None and role.node_group not in names:
+            there = f"there is no node group {role.node_group}" if names else "the job declares no nodeGroups"
+            hint = one_of(role.node_group, names) if names else "declare it, or leave nodeGroup out"
+            words = f"{cel.NODE_GROUP.message}: {there}"
+            yield Finding(("spec", "roles", index, "nodeGroup"), words, hint)
+
+
+def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        groups = homes(spec, role)
+        if role.accelerator is None or (role.node_group and not groups):
+            continue
+        loc: Loc = ("spec", "roles", index)
+        reads = (*_device_reads(spec, index), (*loc, "replicasPerGroup"))
+        kind = device_type(spec, role)
+        if kind == "Custom" and not any(group.accelerator for group in groups):
+            words = f"{cel.CUSTOM.message}, which only a node group can say"
+            yield Finding((*loc, "accelerator"), words, "declare a node group with accelerator type Custom", reads)
+        elif groups:
+            share = parse_devices(role.accelerator.count)
+            yield from (replace(found, reads=reads) for found in _fits(loc, role, share, kind, groups))
+
+
+def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGroup]) -> Iterator[Finding]:
+    """Check that one host of a node group has the devices of one rank, and of one role group."""
+    has = {g.name: g.accelerator.count for g in groups if g.accelerator and g.accelerator.type == kind}
+    if not has:
+        where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
+        yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none")
+        return
+    if role.reserve == "Quota":  # on several hosts, as `plan` counts it
+        return
+    most = max(has, key=lambda name: has[name])
+    there = f"a host of {most} has {has[most]}"
+    size = role.replicas_per_group
+    rank, whole = -(-share // GRAIN), devices_per_group(size, share)
+    if rank > has[most]:
+        words = f"one rank of {role.name} needs {rank} {kind}, {there}"
+        yield Finding((*loc, "accelerator", "count"), words, "a rank lives on one host")
+    elif whole > has[most]:
+        words = f"one group of {role.name} needs {whole} {kind} ({size} ranks of {show(share)}), {there}"
+        yield Finding((*loc, "replicasPerGroup"), words, "a group lives on one host: lower replicasPerGroup")
+
+
+def _kinds(spec: DLJobSpec) -> Iterator[Finding]:
+    """Check limits of Ray and of the device's own runtime for a kind of device."""
+    for index, role in enumerate(spec.roles):
+        if role.accelerator is None:
+            continue
+        loc: Loc = ("spec", "roles", index, "accelerator")
+        kind, amount = device_type(spec, role), parse_devices(role.accelerator.count)
+        reads = (*_device_reads(spec, index), loc)
+        if kind in WHOLE and amount % GRAIN:
+            yield Finding((*loc, "count"), f"{kind} is given out whole, not by {show(amount)}", "take 1", reads)
+        elif kind == "TPU" and amount // GRAIN not in TPU_CHIPS:
+            words = f"a rank takes {', '.join(map(str, TPU_CHIPS))} TPU chips, not {show(amount)}"
+            yield Finding((*loc, "count"), words, "Ray lays out no other number", reads)
+        if role.accelerator.visibility == "Shared" and kind not in SHOWN:
+            words = f"ranks on {kind} cannot see each other's devices, only those on {', '.join(SHOWN)} can"
+            yield Finding((*loc, "visibility"), words, "leave it out", reads)
+        yield from _places(role, loc, kind, reads)
+
+
+def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    """Check the fields that correspond to torchrun's device switches against what the role can have."""
+    said = role.accelerator
+    if said is not None and said.numa_binding is not None:
+        if kind not in SHOWN:
+            words = f"torch knows no NUMA node of a {kind}, only of {', '.join(SHOWN)}"
+            yield Finding((*loc, "numaBinding"), words, "leave it out", reads)
+        if role.reserve == "Quota":
+            words = f"no rank of {role.name} has a device of its own to be near to: it reserves Quota"
+            yield Finding((*loc, "numaBinding"), words, "leave it out", (*reads, (*loc[:-1], "reserve")))
+    if said is not None and said.visibility == "Shared" and role.comm.virtual_local_rank:
+        words = "Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0 in every rank"
+        yield Finding((*loc, "visibility"), words, "leave one of them out", (*reads, (*loc[:-1], "comm")))
+
+
+def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        wants = {"nccl": "GPU", "hccl": "NPU"}.get(role.comm.backend)
+        has = device_type(spec, role) if role.accelerator else "no accelerator"
+        if wants and role.type == "Elastic" and has != wants:
+            loc: Loc = ("spec", "roles", index)
+            words = f"{role.comm.backend} works on {wants}, {role.name} has {has}"
+            reads = (*_device_reads(spec, index), (*loc, "comm"), (*loc, "type"))
+            yield Finding((*loc, "comm", "backend"), words, "Auto takes the one that fits", reads)
+
+
+def _members(spec: DLJobSpec) -> Iterator[Finding]:
+    loc: Loc = ("spec", "collocations")
+    yield from one_each(loc, [collocation.name for collocation in spec.collocations], "collocations")
+    names = [role.name for role in spec.roles]
+    where: dict[str, str] = {}
+    for index, collocation in enumerate(spec.collocations):
+        here = (*loc, index, "roles")
+        for at, _, name in repeated(collocation.roles):
+            yield Finding((*here, at), f"{name} is there twice", "keep one")
+        for at, name in enumerate(collocation.roles):
+            if name not in names:
+                words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
+                yield Finding((*here, at), words, one_of(name, names))
+            elif where.setdefault(name, collocation.name) != collocation.name:
+                words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"
+                yield Finding((*here, at), words)
+
+
+def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
+    """Check that the roles of a Device or Host collocation have compatible groups, node groups and devices."""
+    by_name = {role.name: (index, role) for index, role in enumerate(spec.roles)}
+    for index, collocation in enumerate(spec.collocations):
+        members = dict(by_name[name] for name in dict.fromkeys(collocation.roles) if name in by_name)
+        if collocation.level == "Separate" or len(members) < 2:
+            continue
+        here: Loc = ("spec", "collocations", index)
+        reads: tuple[Loc, ...] = tuple(("spec", "roles", at) for at in members)
+        yield from _same_host(here, list(members.values()), reads)
+        if collocation.level == "Device":
+            yield from _same_device(spec, here, collocation, members)
+
+
+def _same_host(here: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    for a, b in combinations(roles, 2):
+        groups_a, groups_b = a.replicas // a.replicas_per_group or 1, b.replicas // b.replicas_per_group or 1
+        if max(groups_a, groups_b) % min(groups_a, groups_b):
+            words = f"group counts must be equal or one divide the other: {a.name} has {groups_a}, {b.name} {groups_b}"
+            yield Finding((*here, "roles"), words, "change replicas or replicasPerGroup of one", reads)
+        if a.node_group and b.node_group and a.node_group != b.node_group:
+            words = f"roles on one host need one node group: {a.name} is on {a.node_group}, {b.name} on {b.node_group}"
+            yield Finding((*here, "roles"), words, "", reads)
+
+
+def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: dict[int, Role]) -> Iterator[Finding]:
+    reads: tuple[Loc, ...] = tuple(("spec", "roles", at, "accelerator") for at in members)
+    sharers = [(role, parse_devices(role.accelerator.count)) for role in members.values() if role.accelerator]
+    for at, role in members.items():
+        if role.accelerator is None:
+            words = f"{cel.SHARERS.message}: {role.name}, in {collocation.name}, has none"
+            yield Finding(("spec", "roles", at), words, "give it a share, or use level Host", reads)
+    total = sum(share for _, share in sharers)
+    if total > GRAIN:
+        terms = " + ".join(f"{role.name} {show(share)}" for role, share in sharers)
+        words = f"{cel.SHARES.message}: {terms} = {show(total)}"
+        yield Finding((*here, "roles"), words, f"lower them by {show(total - GRAIN)}", reads)
+    kinds = {role.name: device_type(spec, role) for role, _ in sharers}
+    if len(set(kinds.values())) > 1:
+        words = f"one device is of one kind: {listed(f'{name} needs {kind}' for name, kind in kinds.items())}"
+        yield Finding((*here, "roles"), words, "use level Host", reads)
+
+
+MACHINE_RULES: tuple[Check, ...] = (_node_groups, _bound, _capacity, _kinds, _comm_devices, _members, _sharing)

@@ -1,0 +1,27 @@
+"""The rules about outOfMemory: the role must declare its memory, and maxMemory must be above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec import cel
+from dljob.spec.model import DLJobSpec
+from dljob.spec.quantity import parse_memory
+from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.text.tree import Loc
+
+
+def _out_of_memory(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        policy, memory = role.restart_policy.out_of_memory, role.resources.memory
+        loc: Loc = ("spec", "roles", index)
+        here, has = (*loc, "restartPolicy", "outOfMemory"), (*loc, "resources", "memory")
+        if policy is not None and memory is None:
+            words = f"{cel.OUT_OF_MEMORY.message}: of {role.name} no memory is counted, so none can be added"
+            yield Finding(here, words, "say what a rank takes, or leave outOfMemory out", (here, has))
+        elif policy is not None and memory is not None and parse_memory(policy.max_memory) <= parse_memory(memory):
+            words = f"maxMemory must be above resources.memory: {policy.max_memory} is not above {memory}"
+            yield Finding((*here, "maxMemory"), words, reads=((*here, "maxMemory"), has))
+
+
+MEMORY_RULES: tuple[Check, ...] = (_out_of_memory,)

@@ -1,0 +1,214 @@
+"""The rules between fields: those of the CRD's CEL, with the same messages, and those that CEL cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from dljob.spec import cel
+from dljob.spec.model import Comm, DLJobSpec, EnvVar
+from dljob.spec.policy import Rule
+from dljob.spec.rules.annotations import annotation_findings, spoken, written_at
+from dljob.spec.rules.collectives import COLLECTIVE_RULES
+from dljob.spec.rules.elastic import ELASTIC_RULES
+from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
+from dljob.spec.rules.head import HEAD_RULES
+from dljob.spec.rules.machines import MACHINE_RULES
+from dljob.spec.rules.memory import MEMORY_RULES
+from dljob.spec.rules.outside import OUTSIDE_RULES
+from dljob.spec.rules.quota import QUOTA_RULES
+from dljob.spec.rules.reference import REFERENCE_RULES
+from dljob.spec.rules.rejoin import REJOIN_RULES
+from dljob.spec.rules.templates import TEMPLATE_RULES
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import one_of
+
+RESERVED_ROLES = ("job", "master", "node")
+
+_ORDER = {
+    name: rank
+    for rank, name in enumerate(
+        (
+            "Ignore",
+            "RestartInProcess",
+            "RestartProcess",
+            "RestartRoleGroup",
+            "RestartRole",
+            "ReplaceNode",
+            "RestartJob",
+            "Fail",
+        )
+    )
+}
+
+
+def findings(spec: DLJobSpec) -> tuple[Finding, ...]:
+    """Return every broken rule of a spec whose single fields are valid; valid annotations count as typed fields."""
+    wrong = tuple(annotation_findings(spec))
+    meant = spec if wrong else spoken(spec)
+    found = (finding for check in RULES for finding in check(meant))
+    return (*wrong, *(replace(finding, loc=written_at(spec, meant, finding.loc)) for finding in found))
+
+
+def _role_names(spec: DLJobSpec) -> Iterator[Finding]:
+    yield from one_each(("spec", "roles"), [role.name for role in spec.roles], "roles")
+    for index, role in enumerate(spec.roles):
+        if role.name in RESERVED_ROLES:
+            words = f"{cel.RESERVED_ROLE.message}: commands use {role.name} for something else"
+            yield Finding(("spec", "roles", index, "name"), words, f"call the role {role.name}-role, for example")
+
+
+def _drivers(spec: DLJobSpec) -> Iterator[Finding]:
+    if not any(role.driver for role in spec.roles):
+        reads = tuple(("spec", "roles", index, "driver") for index in range(len(spec.roles)))
+        yield Finding(
+            ("spec", "roles"), cel.DRIVER.message, "the job ends with its drivers: set driver: true on one", reads
+        )
+
+
+def _entrypoints(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index, "entrypoint")
+        entry = role.entrypoint
+        given = [name for name in ("class", "module", "command") if getattr(entry, name.replace("class", "class_"))]
+        if len(given) != 1:
+            yield Finding(loc, f"{cel.ENTRYPOINT.message}; here {listed(given) if given else 'none'}")
+        if entry.command and not entry.command[0].strip():
+            yield Finding((*loc, "command", 0), "the program is empty", "the first item of command is what to run")
+
+
+def _groups(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        if role.replicas % role.replicas_per_group:
+            loc: Loc = ("spec", "roles", index)
+            words = f"{cel.GROUP_SIZE.message}: {role.replicas} ranks are no whole groups of {role.replicas_per_group}"
+            reads = ((*loc, "replicas"), (*loc, "replicasPerGroup"))
+            more = -(-role.replicas // role.replicas_per_group) * role.replicas_per_group
+            yield Finding(reads[1], words, f"replicas: {more} would do", reads)
+
+
+def _comm(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        if role.type != "Elastic" and role.comm != Comm():
+            loc: Loc = ("spec", "roles", index)
+            words = f"{cel.COMM_ELASTIC.message}: {role.name} is {role.type}, whose ranks have no process group"
+            yield Finding(
+                (*loc, "comm"), words, "set type: Elastic, or leave comm out", ((*loc, "type"), (*loc, "comm"))
+            )
+        elif role.comm.sub_master and role.comm.backend not in ("Auto", "None"):
+            loc = ("spec", "roles", index, "comm")
+            words = f"{role.name} has the SubMaster {role.comm.sub_master} in the place of torch's store"
+            hint = "leave backend out, or subMaster"
+            yield Finding((*loc, "backend"), words, hint, ((*loc, "subMaster"), (*loc, "backend")))
+
+
+def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
+    names = [role.name for role in spec.roles]
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index, "dependsOn")
+        for at, _, name in repeated([dependency.role for dependency in role.depends_on]):
+            yield Finding((*loc, at, "role"), f"{name} is there twice", "keep one")
+        for at, dependency in enumerate(role.depends_on):
+            if dependency.role not in names:
+                words = f"{cel.DEPENDS_ON.message}: there is no role {dependency.role}"
+                yield Finding((*loc, at, "role"), words, one_of(dependency.role, names))
+            elif dependency.role == role.name:
+                yield Finding((*loc, at, "role"), f"{cel.DEPENDS_ON.message}: {role.name} waits for itself")
+
+
+def _cycles(spec: DLJobSpec) -> Iterator[Finding]:
+    """Yield each cycle of two or more roles once, from its first role in the file."""
+    waits = {role.name: [d.role for d in role.depends_on] for role in spec.roles}
+    seen: set[frozenset[str]] = set()
+    for index, role in enumerate(spec.roles):
+        cycle = _way_back(waits, role.name)
+        if len(cycle) > 1 and frozenset(cycle) not in seen:
+            seen.add(frozenset(cycle))
+            at = next(at for at, d in enumerate(role.depends_on) if d.role == cycle[1])
+            words = f"roles wait for each other: {' -> '.join((*cycle, role.name))}"
+            reads = tuple(("spec", "roles", i, "dependsOn") for i in range(len(spec.roles)))
+            yield Finding(("spec", "roles", index, "dependsOn", at, "role"), words, "take one of them out", reads)
+
+
+def _way_back(waits: Mapping[str, list[str]], start: str) -> list[str]:
+    """Return the shortest cycle through `start`, without the return to it; empty when there is none."""
+    ways = [[start]]
+    visited: set[str] = set()
+    for way in ways:
+        for name in waits.get(way[-1], []):
+            if name == start:
+                return way
+            if name not in visited:
+                visited.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def _env(spec: DLJobSpec) -> Iterator[Finding]:
+    lists: list[tuple[Loc, tuple[EnvVar, ...]]] = [(("spec", "env"), spec.env)]
+    lists += [(("spec", "roles", index, "env"), role.env) for index, role in enumerate(spec.roles)]
+    for loc, env in lists:
+        yield from one_each(loc, [variable.name for variable in env], "variables")
+
+
+def _rules(spec: DLJobSpec) -> Iterator[Finding]:
+    loc: Loc = ("spec", "faultTolerance", "rules")
+    rules = spec.fault_tolerance.rules
+    yield from one_each(loc, [rule.name for rule in rules], "rules")
+    names = [role.name for role in spec.roles]
+    for index, rule in enumerate(rules):
+        here = (*loc, index)
+        for at, name in enumerate(rule.roles):
+            if name not in names:
+                yield Finding((*here, "roles", at), f"there is no role {name}", one_of(name, names))
+        for key, items in (("roles", rule.roles), ("onReasons", rule.on_reasons), ("onExitCodes", rule.on_exit_codes)):
+            for at, _, item in repeated(items):
+                yield Finding((*here, key, at), f"{item} is there twice", "keep one")
+        yield from _escalation(here, rule)
+
+
+def _escalation(loc: Loc, rule: Rule) -> Iterator[Finding]:
+    if rule.escalate_to is None:
+        return
+    here, action, attempts = (*loc, "escalateTo"), (*loc, "action"), (*loc, "maxAttempts")
+    if rule.max_attempts is None:
+        yield Finding(here, cel.ESCALATION.message, "say after how many times", (attempts, here))
+    if _ORDER[rule.escalate_to] <= _ORDER[rule.action]:
+        words = f"escalateTo must be above the action: {rule.escalate_to} is not above {rule.action}"
+        above = [name for name in _ORDER if _ORDER[name] > _ORDER[rule.action]]
+        hint = f"one of {', '.join(above)}" if above else "leave escalateTo and maxAttempts out"
+        yield Finding(here, words, hint, (action, here))
+
+
+def _backoff(spec: DLJobSpec) -> Iterator[Finding]:
+    backoff = spec.fault_tolerance.backoff
+    if backoff.initial_seconds > backoff.max_seconds:
+        loc: Loc = ("spec", "faultTolerance", "backoff")
+        words = f"the first wait of {backoff.initial_seconds} s is longer than maxSeconds, {backoff.max_seconds} s"
+        reads = ((*loc, "initialSeconds"), (*loc, "maxSeconds"))
+        yield Finding(reads[0], words, reads=reads)
+
+
+RULES: tuple[Check, ...] = (
+    _role_names,
+    _drivers,
+    _entrypoints,
+    _groups,
+    _comm,
+    _depends_on,
+    _cycles,
+    _env,
+    _rules,
+    _backoff,
+    *ELASTIC_RULES,
+    *MACHINE_RULES,
+    *OUTSIDE_RULES,
+    *HEAD_RULES,
+    *TEMPLATE_RULES,
+    *REFERENCE_RULES,
+    *REJOIN_RULES,
+    *MEMORY_RULES,
+    *COLLECTIVE_RULES,
+    *QUOTA_RULES,
+)
+"""All rules in the order of their checks; the loader sorts the findings by their place in the file."""

@@ -1,0 +1,274 @@
+"""The rules about templates of pods and RayCluster: the fields they may set, and those that dljob needs unchanged.
+
+The server would drop a misspelt field of a template without a word, so the first levels are held against the fields
+that KubeRay 1.6.2 serves (ray-operator, config/crd/bases/ray.io_rayclusters.yaml).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from dljob.spec.devices import KUBERNETES
+from dljob.spec.model import DLJobSpec, NodeGroup
+from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.rules.outside import inside, is_ours
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import did_you_mean, one_of
+
+Object: TypeAlias = Mapping[str, Any]
+
+HEAD, WORKER = "ray-head", "ray-worker"
+PORTS = {"gcs-server": 6379, "client": 10001, "dashboard": 8265, "metrics": 8080, "dljob": 8266}
+_INIT_CONTAINERS = ("dljob-init", "wait-gcs-ready")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_POD = _names(
+    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks"
+    " hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers"
+    " nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims"
+    " resources restartPolicy runtimeClassName schedulerName schedulingGates securityContext serviceAccount"
+    " serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations"
+    " topologySpreadConstraints volumes workloadRef"
+)
+_CONTAINER = _names(
+    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy"
+    " resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath"
+    " terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
+)
+_CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
+_HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
+_WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
+_RAY_START = _names(
+    "num-cpus num-gpus resources labels port dashboard-port dashboard-host dashboard-agent-listen-port"
+    " metrics-export-port block head address"
+)
+
+_AUTOSCALER = "Ray's autoscaler stays off: it knows nothing of the job's ranks"
+_REPLICAS = "nodeGroups[].replicas says it"
+_SAID_ELSEWHERE = {
+    "rayVersion": "spec.rayVersion says it",
+    "authOptions": "the operator makes the token",
+    "upgradeStrategy": "pods are replaced one by one",
+    "suspend": "a queue or the operator suspends",
+    "managedBy": "KubeRay runs the RayCluster",
+    "enableInTreeAutoscaling": _AUTOSCALER,
+    "autoscalerOptions": _AUTOSCALER,
+    "idleTimeoutSeconds": _AUTOSCALER,
+    "replicas": _REPLICAS,
+    "minReplicas": _REPLICAS,
+    "maxReplicas": _REPLICAS,
+    "numOfHosts": _REPLICAS,
+    "labels": "nodeGroups[].labels says it",
+    "resources": "the plan says what Ray may count",
+    "scaleStrategy": "the operator replaces pods",
+}
+"""Field of a RayCluster that a template may not set -> the reason."""
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """The findings about one template, collected on the way down."""
+
+    mounted: Mapping[str, str]
+    """Path in Ray's container -> the field of the spec that mounts a volume there."""
+    found: list[Finding] = field(default_factory=list[Finding])
+
+    def say(self, loc: Loc, message: str, hint: str = "", *, key: bool = False) -> None:
+        """Add a finding."""
+        self.found.append(Finding(loc, message, hint, at_key=key))
+
+    def mapping(self, loc: Loc, parent: Object, key: str) -> Object:
+        """Return a part that must be a mapping; empty, with a finding, where it is none."""
+        value: object = parent.get(key, {})
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        self.say((*loc, key), "must be a mapping")
+        return {}
+
+    def items(self, loc: Loc, parent: Object, key: str, by: str = "name") -> Iterator[tuple[Loc, Object]]:
+        """Return the items of a list that is merged by `by`; items without it are left out, with a finding."""
+        value: object = parent.get(key, [])
+        if not isinstance(value, list):
+            self.say((*loc, key), "must be a list")
+            return
+        seen: set[str] = set()
+        for at, item in enumerate(cast("list[object]", value)):
+            here, name = (*loc, key, at), cast("dict[str, object]", item).get(by) if isinstance(item, dict) else None
+            if not isinstance(name, str) or not name:
+                self.say(here, f"needs {by}, a text", f"the items of {key} are told apart by it")
+            elif name in seen:
+                self.say((*here, by), f"{name} is there twice", "keep one")
+            else:
+                seen.add(name)
+                yield here, cast("dict[str, Any]", item)
+
+    def known(self, loc: Loc, value: Object, names: Iterable[str], hint: str = "") -> None:
+        """Add a finding for each key that is not known."""
+        for name in value:
+            if name not in names:
+                self.say((*loc, name), "unknown field", did_you_mean(name, names) or hint, key=True)
+
+    def metadata(self, loc: Loc, parent: Object) -> None:
+        """Check labels and annotations: values are texts, and no key is reserved by dljob."""
+        here = (*loc, "metadata")
+        metadata = self.mapping(loc, parent, "metadata")
+        self.known(here, metadata, ("labels", "annotations"), "labels and annotations may be named, nothing else")
+        for section in ("labels", "annotations"):
+            for name, text in self.mapping(here, metadata, section).items():
+                if is_ours(name):
+                    self.say((*here, section, name), f"{name} is set by the platform", "choose another", key=True)
+                elif not isinstance(text, str):
+                    self.say((*here, section, name), "must be a text", "write it in quotes")
+
+
+def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> None:
+    """Find errors in a partial PodTemplateSpec for the machines of a group, or for the head."""
+    ray = WORKER if group else HEAD
+    _parts(sheet, loc, template)
+    sheet.metadata(loc, template)
+    here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
+    sheet.known(here, spec, _POD)
+    _pod_lists(sheet, here, spec, group)
+    for at, one in sheet.items(here, spec, "containers"):
+        if one["name"] == ray:
+            _container(sheet, at, one, platform=True, head=group is None)
+            _resources(sheet, at, one, group)
+            continue
+        _container(sheet, at, one)
+        if one["name"] in (HEAD, WORKER):
+            sheet.say((*at, "name"), f"there is no {one['name']} in this pod", f"Ray's container is {ray} here")
+        elif not one.get("image"):
+            sheet.say(at, f"the container {one['name']} has no image", f"Ray's own container is called {ray}")
+
+
+def _parts(sheet: _Sheet, loc: Loc, template: Object) -> None:
+    for name in template:
+        if name not in ("metadata", "spec"):
+            hint = f"write spec: {{{name}: ...}}" if name in _POD else "a template has metadata and spec"
+            sheet.say((*loc, name), "unknown field", hint, key=True)
+
+
+def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) -> None:
+    """Check volumes, secrets and init containers: dljob's own may not be changed."""
+    for at, volume in sheet.items(here, spec, "volumes"):
+        name = str(volume["name"])
+        if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
+            sheet.say((*at, "name"), f"the volume {name} is the platform's", "choose another name")
+    for _ in sheet.items(here, spec, "imagePullSecrets"):
+        pass
+    for at, one in sheet.items(here, spec, "initContainers"):
+        if one["name"] in _INIT_CONTAINERS:
+            sheet.say((*at, "name"), f"the container {one['name']} is the platform's", "choose another name")
+        _container(sheet, at, one)
+
+
+def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = False, head: bool = False) -> None:
+    """Find errors in a container; `platform` marks the container that runs Ray."""
+    sheet.known(loc, container, _CONTAINER)
+    for at, mount in sheet.items(loc, container, "volumeMounts", "mountPath"):
+        path = str(mount["mountPath"])
+        place = inside(path)
+        if place:
+            sheet.say((*at, "mountPath"), f"{path} lies in {place}, which is the platform's", "mount it elsewhere")
+        elif platform and path.rstrip("/") in sheet.mounted:
+            sheet.say((*at, "mountPath"), f"{path} is mounted already", sheet.mounted[path.rstrip("/")])
+    for at, variable in sheet.items(loc, container, "env"):
+        name = str(variable["name"])
+        if platform and (name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME"):
+            sheet.say((*at, "name"), f"{name} is set by the platform", "choose another name")
+        elif platform and name == "PYTHONPATH" and not isinstance(variable.get("value"), str):
+            sheet.say(at, "PYTHONPATH needs a value, to which the platform adds a folder", 'write value: "..."')
+    for at, port in sheet.items(loc, container, "ports"):
+        name, number = port["name"], port.get("containerPort")
+        taken = next((n for n, p in PORTS.items() if (n == name) != (p == number)), "")
+        if head and taken:
+            sheet.say(at, f"{name} at {number} is in the way of {taken} at {PORTS[taken]}", "choose another")
+    if platform and "ray start" in f"{container.get('command')} {container.get('args')}":
+        sheet.say(loc, "the platform starts Ray", "leave ray start out: what you write runs before it")
+
+
+def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | None) -> None:
+    """Check that a template of Ray's container does not set values that have typed fields."""
+    here, resources = (*loc, "resources"), sheet.mapping(loc, container, "resources")
+    for section in ("requests", "limits"):
+        for name in sheet.mapping(here, resources, section):
+            owner = _owner(section, name, group)
+            if owner:
+                sheet.say((*here, section, name), f"{owner} says it", "say it there", key=True)
+
+
+def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
+    """Return the typed field for the amount of a resource of Ray's container, which Ray and the plan count by."""
+    if group is None:
+        return f"spec.head.{resource}" if section == "requests" and resource in ("cpu", "memory") else ""
+    if section == "limits" and resource in ("cpu", "memory"):
+        return f"nodeGroups[].{resource}"
+    device = group.accelerator
+    if device and resource == (device.resource_name or KUBERNETES.get(device.type)):
+        return "nodeGroups[].accelerator"
+    return ""
+
+
+def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
+    for name, value in sheet.mapping(loc, group, "rayStartParams").items():
+        here = (*loc, "rayStartParams", name)
+        if name in _RAY_START:
+            sheet.say(here, f"{name} is set by the platform", "leave it out", key=True)
+        elif not isinstance(value, str):
+            sheet.say(here, "must be a text", "write it in quotes")
+
+
+def _known_here(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -> None:
+    """Refuse keys that are not in `names`, with the reason for fields of a RayCluster."""
+    sheet.known(loc, {name: 0 for name in value if name in names or name not in _SAID_ELSEWHERE}, names)
+    for name in value:
+        if name not in names and name in _SAID_ELSEWHERE:
+            sheet.say((*loc, name), "no matter of a template", _SAID_ELSEWHERE[name], key=True)
+
+
+def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
+    """Find errors in a partial RayCluster."""
+    template = job.ray_cluster_template
+    _parts(sheet, loc, template)
+    sheet.metadata(loc, template)
+    here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
+    _known_here(sheet, here, spec, _CLUSTER)
+    head, at_head = sheet.mapping(here, spec, "headGroupSpec"), (*here, "headGroupSpec")
+    _known_here(sheet, at_head, head, _HEAD_GROUP)
+    _ray_start(sheet, at_head, head)
+    _pod(sheet, (*at_head, "template"), sheet.mapping(at_head, head, "template"), None)
+    groups = {group.name: group for group in job.node_groups}
+    for at, group in sheet.items(here, spec, "workerGroupSpecs", "groupName"):
+        name = str(group["groupName"])
+        if name not in groups:
+            hint = one_of(name, list(groups)) if groups else "declare it in nodeGroups"
+            sheet.say((*at, "groupName"), f"there is no node group {name}", hint)
+            continue
+        _known_here(sheet, at, group, _WORKER_GROUP)
+        _ray_start(sheet, at, group)
+        _pod(sheet, (*at, "template"), sheet.mapping(at, group, "template"), groups[name])
+
+
+def _mounted(spec: DLJobSpec) -> Iterator[tuple[str, str]]:
+    if spec.checkpoint and spec.checkpoint.claim_name:
+        yield spec.checkpoint.path.rstrip("/"), "spec.checkpoint says it"
+    if spec.master.journal.claim_name and spec.master.journal.path:
+        yield spec.master.journal.path.rstrip("/"), "spec.master.journal says it"
+
+
+def _templates(spec: DLJobSpec) -> Iterator[Finding]:
+    sheet = _Sheet(dict(_mounted(spec)))
+    _pod(sheet, ("spec", "head", "template"), spec.head.template, None)
+    for index, group in enumerate(spec.node_groups):
+        _pod(sheet, ("spec", "nodeGroups", index, "template"), group.template, group)
+    _cluster(sheet, ("spec", "rayClusterTemplate"), spec)
+    yield from sheet.found
+
+
+TEMPLATE_RULES: tuple[Check, ...] = (_templates,)

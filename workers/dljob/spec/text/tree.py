@@ -1,0 +1,321 @@
+"""Parser of YAML and JSON into plain Python data with the position of each key and value.
+
+JSON is read as YAML. Only values that JSON can hold are accepted: strings as keys, finite numbers, no tags. Aliases and
+`<<` merges are resolved; MAX_VALUES bounds their expansion, so that nested aliases cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
+
+from pydantic import JsonValue
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from dljob.spec.text.kubectl import differs
+
+Loc: TypeAlias = tuple[str | int, ...]
+"""Keys and indices from the root of a document."""
+
+MAX_CHARACTERS = 524_288
+MAX_VALUES = 50_000
+MAX_DEPTH = 64
+
+_TAG = "tag:yaml.org,2002:"
+_TRUE = frozenset({"true", "yes", "on", "y"})
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in a text; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextProblem:
+    """An error in the text itself, before any schema applies."""
+
+    loc: Loc
+    mark: Position
+    message: str
+    hint: str = ""
+    unread: bool = False
+    """Whether the value is unknown because of the error, so that later checks skip it."""
+    elsewhere: bool = False
+    """Whether kubectl reads the value otherwise."""
+
+
+@dataclass(slots=True)
+class Document:
+    """One document: its data, the positions of its keys and values, and its errors."""
+
+    data: JsonValue = None
+    start: Position = Position(1, 1)
+    keys: dict[Loc, Position] = field(default_factory=dict[Loc, Position])
+    values: dict[Loc, Position] = field(default_factory=dict[Loc, Position])
+    faults: list[TextProblem] = field(default_factory=list[TextProblem])
+
+    def key_mark(self, loc: Loc) -> Position:
+        """Return the position of the key (or the list item) at `loc`, else of the nearest enclosing value."""
+        return self.keys.get(loc) or self.value_mark(loc)
+
+    def value_mark(self, loc: Loc) -> Position:
+        """Return the position of the value at `loc`, else of the nearest enclosing value."""
+        while loc and loc not in self.values:
+            loc = loc[:-1]
+        return self.values.get(loc, self.start)
+
+
+def read(text: str, *, kubectl: bool = False) -> list[Document]:
+    """Return all non-empty documents of a text; an unreadable text gives one document with its error.
+
+    Args:
+        text: YAML or JSON.
+        kubectl: whether values that kubectl would read otherwise are errors.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return [_broken(Position(1, 1), f"is {len(text)} characters long, at most {MAX_CHARACTERS}")]
+    nodes: list[YamlNode] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes.extend(_compose(text))
+    except MarkedYAMLError as error:
+        return [*_documents(nodes, kubectl), _syntax(error)]
+    except _PARSER_FAILS as error:
+        return [*_documents(nodes, kubectl), _unreadable(text, error)]
+    return _documents(nodes, kubectl)
+
+
+def _documents(nodes: list[YamlNode], kubectl: bool) -> list[Document]:  # noqa: FBT001
+    made = [_Builder(node, kubectl=kubectl).document for node in nodes]
+    return [document for document in made if document.data is not None or document.faults]
+
+
+def _broken(mark: Position, message: str, hint: str = "") -> Document:
+    return Document(start=mark, faults=[TextProblem((), mark, message, hint)])
+
+
+def _syntax(marked: MarkedYAMLError) -> Document:
+    error = cast("Any", marked)
+    mark = error.problem_mark or error.context_mark
+    place = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+    problem = str(error.problem or error.context or "not YAML")
+    if "maximum depth" in problem:
+        return _broken(place, f"is nested deeper than {MAX_DEPTH} levels")
+    if "\\t" in problem:
+        return _broken(place, "a tab cannot indent YAML", "use spaces")
+    opened = error.context_mark if error.problem_mark and error.context else None
+    where = f"{error.context} of line {opened.line + 1}: " if opened else ""
+    return _broken(place, f"not YAML: {where}{problem}")
+
+
+def _unreadable(text: str, error: Exception) -> Document:
+    """Return a document with the error of a forbidden character, or of a number or escape the parser cannot read."""
+    position = getattr(error, "position", None)
+    if isinstance(position, int):
+        before = text[:position]
+        mark = Position(before.count("\n") + 1, position - before.rfind("\n"))
+        return _broken(
+            mark, f"the character U+{ord(text[position]):04X} may not stand in YAML", "write it as an escape"
+        )
+    return _broken(Position(1, 1), f"not YAML: {error}" if str(error) else "not YAML")
+
+
+_PARSER_FAILS = (
+    *(YAMLError, ValueError, ArithmeticError, AttributeError),
+    *(LookupError, TypeError, AssertionError, RecursionError),
+)
+"""Exceptions that ruamel raises on malformed texts, beside its own errors with a mark."""
+
+
+class _FullError(Exception):
+    """Raised where the document exceeds MAX_VALUES or MAX_DEPTH; building stops."""
+
+
+class RuamelMark(Protocol):
+    """ruamel's mark; counts from 0."""
+
+    line: int
+    column: int
+
+
+class YamlNode(Protocol):
+    """ruamel's node, which has no types; `value` is text, a list of nodes, or a list of pairs, by `id`."""
+
+    id: str
+    tag: object
+    ctag: Any
+    style: str | None
+    start_mark: RuamelMark
+    value: Any
+
+
+def _compose(text: str) -> Iterator[YamlNode]:
+    reader = cast("Any", YAML(typ="safe", pure=True))
+    reader.max_depth = MAX_DEPTH + 1
+    return (cast("YamlNode", node) for node in reader.compose_all(text) if node is not None)
+
+
+class _Builder:
+    """Turns one tree of YAML nodes into a Document."""
+
+    def __init__(self, root: YamlNode, *, kubectl: bool) -> None:
+        mark = root.start_mark
+        self.document = Document(start=Position(mark.line + 1, mark.column + 1))
+        self._kubectl = kubectl
+        self._left = MAX_VALUES
+        self._open: set[int] = set()
+        try:
+            self.document.data = self._value(root, ())
+        except _FullError:
+            self.document.data = None
+
+    def _fault(self, node: YamlNode, loc: Loc, message: str, hint: str = "", *, unread: bool = False) -> None:
+        self.document.faults.append(TextProblem(loc, _mark(node), message, hint, unread))
+
+    def _spend(self, node: YamlNode, loc: Loc) -> None:
+        """Count one more value; raises _FullError when there are too many, or the value is nested too deep."""
+        self._left -= 1
+        if self._left < 0:
+            self._fault(node, loc[:2], f"holds more than {MAX_VALUES} values", "an anchor counts wherever it is used")
+            raise _FullError
+        if len(loc) > MAX_DEPTH:
+            self._fault(node, loc[:2], f"is nested deeper than {MAX_DEPTH} levels")
+            raise _FullError
+
+    def _value(self, node: YamlNode, loc: Loc) -> JsonValue:
+        self._spend(node, loc)
+        self.document.values.setdefault(loc, _mark(node))
+        if node.id == "scalar":
+            return self._scalar(node, loc)
+        if id(node) in self._open:
+            self._fault(node, loc, "an anchor cannot hold itself")
+            return None
+        if str(node.tag) not in (_TAG + "map", _TAG + "seq"):
+            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out")
+        self._open.add(id(node))
+        try:
+            return self._sequence(node, loc) if node.id == "sequence" else self._mapping(node, loc)
+        finally:
+            self._open.discard(id(node))
+
+    def _sequence(self, node: YamlNode, loc: Loc) -> list[JsonValue]:
+        return [self._value(child, (*loc, index)) for index, child in enumerate(node.value)]
+
+    def _mapping(self, node: YamlNode, loc: Loc) -> dict[str, JsonValue]:
+        made: dict[str, JsonValue] = {}
+        merged: list[YamlNode] = []
+        seen: dict[str, Position] = {}
+        for key_node, value_node in node.value:
+            if str(key_node.tag) == _TAG + "merge":
+                merged.append(value_node)
+                continue
+            key = self._key(key_node, loc)
+            if key is None:
+                continue
+            here = (*loc, key)
+            if key in seen:
+                self._fault(key_node, here, f"the key is there twice, first in line {seen[key].line}", "keep one")
+                continue
+            seen[key] = self.document.keys[here] = _mark(key_node)
+            made[key] = self._value(value_node, here)
+        for value_node in merged:
+            self._merge(made, value_node, loc)
+        return made
+
+    def _merge(self, made: dict[str, JsonValue], node: YamlNode, loc: Loc) -> None:
+        """Add the keys of a `<<` merge; keys of the mapping itself win."""
+        sources: list[YamlNode] = list(node.value) if node.id == "sequence" else [node]
+        for source in sources:
+            self._spend(source, loc)
+            if source.id != "mapping":
+                self._fault(source, loc, "<< takes a mapping or a list of mappings")
+                continue
+            if id(source) in self._open:
+                self._fault(source, loc, "an anchor cannot hold itself")
+                continue
+            self._open.add(id(source))
+            for key, value in self._mapping(source, loc).items():
+                made.setdefault(key, value)
+            self._open.discard(id(source))
+
+    def _key(self, node: YamlNode, loc: Loc) -> str | None:
+        if node.id != "scalar":
+            self._fault(node, loc, "a key must be a text", "a mapping's keys are texts")
+            return None
+        text = str(node.value)
+        if str(node.tag) not in (_TAG + "str", _TAG + "timestamp"):
+            self._fault(node, (*loc, text), f"the key {text or 'null'} is not a text", f'write "{text}"')
+            return None
+        self._elsewhere(node, (*loc, text), "the key ")
+        return self._text(node, text, loc)
+
+    def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> None:
+        """Record an error where kubectl reads another value: possible for whole numbers and plain, untagged texts."""
+        tag, text = str(node.tag).removeprefix(_TAG), str(node.value)
+        plain = not node.style and not node.ctag.handle
+        if not self._kubectl or not (tag == "int" or (tag == "str" and plain)):
+            return
+        theirs, hint = differs(text, number=tag == "int")
+        if theirs:
+            hint = f'write "{text}"' if key else hint
+            said = f"{key}{text} is {theirs} for kubectl, which reads YAML 1.1"
+            value = not key
+            self.document.faults.append(TextProblem(loc, _mark(node), said, hint, unread=value, elsewhere=value))
+
+    def _text(self, node: YamlNode, text: str, loc: Loc) -> str:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            try:  # JSON writes a character beyond the 65,536th as two escapes
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self._fault(node, loc, "holds half of a surrogate pair", "write the whole character", unread=True)
+                return ""
+        return text
+
+    def _scalar(self, node: YamlNode, loc: Loc) -> JsonValue:
+        text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
+        self._elsewhere(node, loc)
+        if tag in ("str", "timestamp"):
+            return self._text(node, text, loc)
+        if tag == "null":
+            return None
+        if tag == "bool":
+            return text.lower() in _TRUE
+        if tag not in ("int", "float"):
+            self._fault(node, loc, f"the tag {_short(node)} means nothing here", "leave it out", unread=True)
+            return None
+        number = _number(text, whole=tag == "int")
+        if number is None:
+            hint = "if a text is meant, write it in quotes"
+            self._fault(node, loc, f"{text[:40]} is no number that JSON can hold", hint, unread=True)
+        return number
+
+
+def _number(text: str, *, whole: bool) -> int | float | None:
+    """Parse a number of YAML 1.2; None where it is no number, not finite, or longer than 64 digits."""
+    plain = text.replace("_", "")
+    try:
+        if not whole:
+            value = float(plain)
+            return value if math.isfinite(value) else None
+        if len(plain) > 64:
+            return None
+        return int(plain, 10 if re.fullmatch(r"[-+]?[0-9]+", plain) else 0)
+    except ValueError:
+        return None
+
+
+def _short(node: YamlNode) -> str:
+    return str(node.tag).replace(_TAG, "!!")
+
+
+def _mark(node: YamlNode) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)

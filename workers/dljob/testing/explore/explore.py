@@ -1,0 +1,257 @@
+"""Small worlds explored completely: every order of what can happen, with every fault at every moment.
+
+A state is expanded once, for each number of faults that may still come. In every state all laws hold. A job can always
+end: from every state, without more faults, an end is reached; as a fair world makes every move some time, it is.
+
+Time only passes when nothing urgent is due: timers, leases and the cluster's own deadlines are on time, what is on its
+way arrives within `SLACK` seconds and in any order, user code takes as long as it likes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.master.start.assign import would_be_nodes
+from dljob.plan.plan import plan
+from dljob.spec.model import DLJobManifest
+from dljob.testing.explore.key import key_of, tidy
+from dljob.testing.world import faults as mishaps
+from dljob.testing.world import invariants
+from dljob.testing.world.model import (
+    Arrive,
+    Break,
+    Carry,
+    Depart,
+    Done,
+    FaultMove,
+    Happen,
+    Heal,
+    Lapse,
+    Move,
+    NodeOverdue,
+    PollNodes,
+    SetUp,
+    StrikeOff,
+    Wake,
+)
+from dljob.testing.world.world import World
+
+SLACK = 10.0
+"""What is on its way arrives within so many seconds after it could."""
+PUNCTUAL = (Lapse, Break, NodeOverdue, StrikeOff, Depart, Heal)
+"""What happens at its time."""
+PROMPT = (Arrive, Carry, PollNodes)
+"""Events and orders are never on their way."""
+SWIFT = (*PROMPT, SetUp)
+"""Nor does user code take time to set up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A world to explore: a job, and what may go wrong."""
+
+    name: str
+    manifest: Mapping[str, Any]
+    faults: tuple[FaultMove, ...] = ()
+    at_once: tuple[type, ...] = ()
+    """What happens as soon as it can, one after the other; of all else every order is tried."""
+
+    def world(self) -> World:
+        """Its beginning."""
+        manifest = DLJobManifest.model_validate(self.manifest)
+        made = plan(manifest)
+        w = World(made, manifest.spec, would_be_nodes(made))
+        self.settle(w)
+        return w
+
+    def settle(self, w: World) -> None:
+        """Do what happens at once."""
+        while self.at_once and w.finished is None and not w.problems:
+            ready = (n for n, p in w.pending.items() if isinstance(p.item, self.at_once) and p.least <= w.now)
+            number = next(ready, None)
+            if number is None:
+                return
+            w.apply(Happen(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Double:
+    """What is on its way comes twice."""
+
+    number: int
+
+
+Choice = Move | Double
+
+
+@dataclass(slots=True)
+class Explored:
+    """What was found. `problems` are those of one state; `trace` leads to it."""
+
+    name: str
+    faults: int
+    states: int = 0
+    moves: int = 0
+    ends: int = 0
+    """States in which the job is over."""
+    whole: bool = False
+    """Whether all states were explored."""
+    problems: tuple[str, ...] = ()
+    trace: list[str] = field(default_factory=list[str])
+
+
+def explore(small: Small, faults: int, *, most: int = 10_000_000) -> Explored:
+    """All states of a world with up to so many faults; stops at the first broken law, or after so many states."""
+    return _Search(small, faults).run(most)
+
+
+class _Search:
+    """The states seen, who led to whom, and what is yet to be expanded."""
+
+    def __init__(self, small: Small, faults: int) -> None:
+        self.small = small
+        self.faults = faults
+        self.found = Explored(small.name, faults)
+        self.seen: dict[tuple[int, ...], int] = {}
+        self.parts: dict[Any, int] = {}
+        """Parts of states by number: many states share them."""
+        self.parent, self.choice = array("l"), array("h")
+        self.edges = (array("l"), array("l"))
+        self.ends: list[int] = []
+        self.todo: deque[tuple[int, World, int]] = deque()
+
+    def run(self, most: int) -> Explored:
+        """Look at worlds until all are seen, one breaks a law, or `most` are seen."""
+        found = self.found
+        self._enter(self.small.world(), self.faults, -1, -1)
+        while self.todo and not found.problems and len(self.seen) < most:
+            self._expand(*self.todo.popleft())
+        found.states, found.ends, found.whole = len(self.seen), len(self.ends), not self.todo
+        if found.whole and not found.problems:
+            self._always_ends()
+        return found
+
+    def _expand(self, index: int, w: World, left: int) -> None:
+        choices: list[Choice] = list(enabled(w))
+        plain = len(choices)
+        if left and w.doomed is None:
+            choices.extend(self._wrong(w))
+        if not plain:
+            self._broken(index, ["stuck: nothing can happen, and the job is not over"])
+        for at, choice in enumerate(choices):
+            new = w.clone()
+            make(new, choice)
+            self.small.settle(new)
+            self.found.moves += 1
+            target = self._enter(new, left - (at >= plain), index, at)
+            if at < plain and target != index:
+                self.edges[0].append(index)
+                self.edges[1].append(target)
+            if self.found.problems:
+                return
+
+    def _wrong(self, w: World) -> Iterator[Choice]:
+        for fault in self.small.faults:
+            if fault.kind == "double":
+                yield from (Double(number) for number in w.arriving)
+            elif fault.kind == "crash":
+                if w.state is not None:
+                    yield fault
+            else:
+                for each in mishaps.possible(w, fault.kind):
+                    yield FaultMove(fault.kind, each.pick, fault.value, fault.text)
+
+    def _enter(self, w: World, left: int, parent: int, choice: int) -> int:
+        """The number of a state; one that is new is looked through, and expanded later."""
+        tidy(w)
+        key = (left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
+        index = self.seen.get(key)
+        if index is not None:
+            return index
+        index = self.seen[key] = len(self.seen)
+        self.parent.append(parent)
+        self.choice.append(choice)
+        problems = w.problems or invariants.sweep(w)
+        if w.finished is not None:
+            self.ends.append(index)
+            problems = problems or invariants.left_behind(w)
+        else:
+            self.todo.append((index, w, left))
+        if problems:
+            self._broken(index, problems)
+        return index
+
+    def _broken(self, index: int, problems: list[str]) -> None:
+        self.found.problems = tuple(dict.fromkeys(problems))
+        self.found.trace = self.trace(index)
+
+    def _always_ends(self) -> None:
+        """From every state, moves without faults lead to an end."""
+        back: dict[int, list[int]] = {}
+        for source, target in zip(*self.edges, strict=True):
+            back.setdefault(target, []).append(source)
+        ending = bytearray(len(self.seen))
+        todo = list(self.ends)
+        for index in todo:
+            ending[index] = 1
+        while todo:
+            for source in back.get(todo.pop(), ()):
+                if not ending[source]:
+                    ending[source] = 1
+                    todo.append(source)
+        lost = ending.find(0)
+        if lost >= 0:
+            self._broken(lost, [f"no end: from {ending.count(0)} states the job cannot end any more"])
+
+    def trace(self, index: int) -> list[str]:
+        """The moves from the beginning to a state, in words."""
+        chosen: list[int] = []
+        while index > 0:
+            chosen.append(self.choice[index])
+            index = self.parent[index]
+        w, lines = self.small.world(), list[str]()
+        tidy(w)
+        for at in reversed(chosen):
+            choices: list[Choice] = [*enabled(w), *self._wrong(w)]
+            choice = choices[at]
+            lines.append(_words(w, choice))
+            make(w, choice)
+            self.small.settle(w)
+            tidy(w)
+        return lines
+
+
+def enabled(w: World) -> Iterator[Move]:
+    """What can happen next without anything going wrong."""
+    wake = w.wake_at()
+    horizon = float("inf") if wake is None else wake
+    for pending in w.pending.values():
+        kind = type(pending.item)
+        if kind in PUNCTUAL:
+            horizon = min(horizon, pending.least)
+        elif kind is not Done:
+            horizon = min(horizon, pending.least + SLACK)
+    told: set[Any] = set()
+    for number, pending in w.pending.items():
+        if pending.least <= max(horizon, w.now) and pending not in told:
+            told.add(pending)
+            yield Happen(number)
+    if wake is not None and wake <= horizon:
+        yield Wake()
+
+
+def make(w: World, choice: Choice) -> None:
+    """Make a move, or double what is on its way."""
+    if isinstance(choice, Double):
+        w.later(w.pending[choice.number].item)
+    else:
+        w.apply(choice)
+
+
+def _words(w: World, choice: Choice) -> str:
+    what = w.pending[choice.number].item if isinstance(choice, Happen | Double) else choice
+    return f"{w.now:.3f} {'twice: ' if isinstance(choice, Double) else ''}{what}"

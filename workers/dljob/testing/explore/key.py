@@ -1,0 +1,185 @@
+"""When two worlds are the same for all that can still happen: what the exhaustive search remembers of a state.
+
+Left out is what nothing is decided by: the ledger, what is told of causes (the search knows only failures of unknown
+cause), texts, pids, how long anything took. Times count from now; those that are only compared with a limit, no further
+back than it. The window of the budgets is longer than any story here, so of their marks only the number counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from dljob.master.state import limits
+from dljob.master.state.evolve import evolve
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import HostState, JobState
+from dljob.testing.world.model import (
+    AskIfKnown,
+    Break,
+    Depart,
+    Done,
+    Heal,
+    Item,
+    Lapse,
+    NodeOverdue,
+    SetUp,
+    Silence,
+    Stall,
+    StrikeOff,
+    Up,
+)
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+
+def key_of(w: World) -> tuple[Any, ...]:
+    """A value that is equal for worlds with the same future."""
+    now = w.now
+    return (
+        *_core(w.known, now),
+        (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted, w.obeyed),
+        frozenset(
+            (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
+            for name, node in w.nodes.items()
+        ),
+        frozenset(w.groups.items()),
+        frozenset(w.granted.items()),
+        frozenset(w.struck),
+        frozenset(w.processes.values()),
+        frozenset(w.watched.items()),
+        frozenset(w.owner.items()),
+        frozenset(w.hung),
+        frozenset(w.started.items()),
+        frozenset(w.reserving),
+        w.told_nodes,
+        frozenset(w.was_ready),
+        frozenset(w.ended),
+        frozenset(w.bad.items()),
+        frozenset(w.fit),
+        frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),
+    )
+
+
+def _left(item: Item, least: float, now: float) -> float:
+    """Seconds until an item may happen; below 0: so long it is late. User code is never late."""
+    left = round(least - now, 3)
+    return max(left, 0.0) if isinstance(item, Done) else left
+
+
+def _from(at: float | None, now: float) -> float | None:
+    return None if at is None else round(at - now, 3)
+
+
+def _since(at: float, now: float, limit: float = 1e4) -> float:
+    return max(round(at - now, 3), -limit)
+
+
+def _core(s: JobState, now: float) -> tuple[Any, ...]:
+    number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
+    verdict, join = s.verdict, limits.JOIN_S + 1
+    return (
+        s.phase.value,
+        _search(s, now),
+        s.roles,
+        frozenset(
+            (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0))
+            for key, r in s.ranks.items()
+        ),
+        frozenset((key, m.error_type, m.frame, m.code, m.step, m.ready, m.short_lives) for key, m in s.errors.items()),
+        frozenset((host, *_host(own, now)) for host, own in s.hosts.items()),
+        s.units,
+        frozenset((key, p.phase.value, p.life, p.actor, p.failures) for key, p in s.spares.items()),
+        s.seats,
+        s.nodes,
+        s.nodes_seen,
+        frozenset(
+            (name, x.silent, x.check != "", _from(x.until, now), _from(x.fence, now))
+            for name, x in s.exclusions.items()
+        ),
+        frozenset(
+            (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.by, now)) for name, x in s.departures.items()
+        ),
+        frozenset(
+            (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
+            + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
+            for n, i in s.incidents.items()
+        ),
+        _marks(s, now),
+        frozenset((role, evolve(own, began=0.0)) for role, own in s.checks.items()),
+        frozenset(s.commands),
+        s.grants,
+        frozenset(_sizing(role, own, now) for role, own in s.sizes.items()),
+        verdict and (verdict.ok, verdict.suspends, verdict.reason),
+        verdict and (_from(verdict.kill_at, now), _from(verdict.release_at, now)),
+        s.running_at is None,
+        s.epoch,
+        _from(s.wake, now),
+    )  # fmt: skip
+
+
+def _host(own: HostState, now: float) -> tuple[Any, ...]:
+    since = _since(own.since, now, limits.JOIN_S + 1)
+    return (own.phase.value, own.life, since, own.node, own.actor, own.past, own.address, own.slots, own.unconfirmed)
+
+
+def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
+    past = (_since(at, now) if at is not None else None for at in (own.resized, own.grown))
+    return (
+        role,
+        own.size,
+        own.want,
+        own.target,
+        own.vain,
+        own.parting,
+        *past,
+        *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by)),
+    )
+
+
+def _search(s: JobState, now: float) -> tuple[Any, ...]:
+    search = s.search
+    since = None if search.since is None else _since(search.since, now, limits.NODES_S + 1)
+    times = (search.retry_at, search.deadline, search.final_at)
+    return (search.attempt, since, *(_from(at, now) for at in times))
+
+
+def _marks(s: JobState, now: float) -> frozenset[Any]:
+    """How many failures count, and, as long as more may be part of the same, when and where they were."""
+    return frozenset(
+        (key, len(marks), *((_since(m.at, now, limits.JOIN_S + 1), m.node) for m in marks if key.startswith("fail:")))
+        for key, marks in s.marks.items()
+    )
+
+
+def tidy(w: World) -> None:
+    """Drop what is on its way and can do nothing any more, and what only a timeline would tell."""
+    w.notes.clear()
+    for number in [n for n, p in w.pending.items() if _void(w, p.item)]:
+        del w.pending[number]
+
+
+def _void(w: World, item: Item) -> bool:
+    match item:
+        case Up():
+            return item.actor not in w.processes
+        case SetUp() | Done() | Stall():
+            process = w.processes.get(item.actor)
+            return process is None or item.running not in process.ranks
+        case AskIfKnown():
+            return item.actor not in w.processes or item.actor in w.watched
+        case Lapse():
+            return _spoken(w, item.node) if item.node else item.epoch != w.epoch
+        case Depart():
+            return item.node not in w.nodes or not w.reachable(item.node)
+        case Heal() | NodeOverdue() | Break() | StrikeOff():
+            return _spoken(w, item.node)
+        case _:
+            return False
+
+
+def _spoken(w: World, node: str) -> bool:
+    """Whether a node answers, or is no more."""
+    found = w.nodes.get(node)
+    return found is None or found.silence is Silence.NONE

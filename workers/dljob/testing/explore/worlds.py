@@ -1,0 +1,116 @@
+"""The small worlds that are explored, and with how many faults each is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.testing.explore.explore import PROMPT, SWIFT, Small, explore
+from dljob.testing.world.model import Carry, FaultMove, PollNodes, SetUp, Up
+
+CLASS, MODULE = {"class": "pkg.Class"}, {"module": "train"}
+MOST = 10_000_000
+"""States after which a search gives up."""
+WINDOW_S = 2_592_000
+"""Budgets count over a month: longer than anything that happens here."""
+KILL, ERROR, DEAF, DOUBLE = FaultMove("kill"), FaultMove("error"), FaultMove("deaf"), FaultMove("double")
+HANG = FaultMove("hang")
+CRASHES = tuple(FaultMove("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
+"""PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
+lost, or takes effect."""
+FEW = (CRASHES[4],)
+SCALES = (FaultMove("scale", 0, 1.0), FaultMove("scale", 0, 2.0))
+"""Somebody orders the fewest ranks of a role, or one group more; the two are different orders."""
+BAD = (FaultMove("bad", 0, 0), FaultMove("bad", 0, 1))
+NODES = (FaultMove("freeze", 0, 4.0), FaultMove("cut", 0, 20.0), FaultMove("node lost"))
+LOSS, JOIN = (FaultMove("node lost"), FaultMove("kill")), FaultMove("join")
+GOING = (FaultMove("evict", 0, 4.0), FaultMove("evict"), FaultMove("drain", 0, 4.0))
+"""A node's pod is evicted, or only said to be; a node is drained."""
+RESTART, AGAIN = FaultMove("command", 0, 1, "restart role"), FaultMove("command", 0, 2, "restart job")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A world, and how many faults `make test` explores it with."""
+
+    small: Small
+    faults: int
+
+
+def role(name: str, replicas: int = 1, **fields: object) -> dict[str, Any]:
+    """A role whose ranks take a processor each."""
+    return {"name": name, "replicas": replicas, "entrypoint": CLASS, "resources": {"cpu": "1"}, **fields}
+
+
+def job(*roles: Mapping[str, Any], nodes: int = 1, **policy: object) -> dict[str, Any]:
+    """A job on so many nodes."""
+    group = {"name": "n", "replicas": nodes, "cpu": "8"}
+    policy = {"windowSeconds": WINDOW_S, **policy}
+    return {"metadata": {"name": "small"}, "spec": {"roles": roles, "nodeGroups": [group], "faultTolerance": policy}}
+
+
+def _group(name: str, size: int, **fields: object) -> dict[str, Any]:
+    return role(name, size, replicasPerGroup=size, entrypoint=MODULE, **fields)
+
+
+_ONE = role("a", restartPolicy={"maxRestarts": 1})
+_WAITS = role("b", dependsOn=[{"role": "a"}])
+_CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
+_WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
+_ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
+_RESIZES = role("t", 2, type="Elastic", minReplicas=1, restartPolicy={"level": "InProcess", "maxRestarts": 2})
+_STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
+
+WORLDS: tuple[Bounded, ...] = (
+    Bounded(Small("one rank", job(_ONE, maxRestarts=1), (KILL, ERROR, *CRASHES)), 2),
+    Bounded(Small("two ranks", job(role("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
+    Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
+    Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
+    Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),
+    Bounded(Small("in process", job(_STAYS), (KILL, ERROR, DEAF, *CRASHES), PROMPT), 1),
+    Bounded(Small("a resize in process", job(_RESIZES), (*SCALES, KILL, DEAF, *FEW), PROMPT), 2),
+    Bounded(Small("a rank that hangs", job(_group("a", 2)), (HANG, KILL, *FEW), PROMPT), 1),
+    Bounded(Small("a spare", job(role("a", 2), spares={"processesPerNode": 1}), (KILL, ERROR, *CRASHES), PROMPT), 1),
+    Bounded(Small("a spare node", job(role("a"), spares={"nodes": 1}), (KILL, *NODES, *FEW), PROMPT), 1),
+    Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
+    Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
+    Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
+    Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
+    Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),
+    Bounded(
+        Small("two roles of three", job(_group("a", 3, driver=False), _group("b", 3)), (KILL, ERROR, *FEW), SWIFT), 2
+    ),
+)
+
+
+def explored(name: str, faults: int | None = None, most: int = MOST) -> dict[str, Any]:
+    """Explore the world of a name, with as many faults as `make test` does or with so many.
+
+    Raises:
+        KeyError: There is no such world.
+    """
+    bounded = next((each for each in WORLDS if each.small.name == name), None)
+    if bounded is None:
+        raise KeyError(name)
+    began = time.process_time()
+    found = explore(bounded.small, bounded.faults if faults is None else faults, most=most)
+    plans = bounded.small.world().job.plan.roles.values()
+    return {
+        "world": name,
+        "roles": len(plans),
+        "ranks": sum(each.replicas for each in plans),
+        "atOnce": [kind.__name__ for kind in bounded.small.at_once],
+        "faultKinds": sorted({fault.kind for fault in bounded.small.faults}),
+        "faults": found.faults,
+        "states": found.states,
+        "moves": found.moves,
+        "ends": found.ends,
+        "whole": found.whole,
+        "problems": list(found.problems),
+        "trace": found.trace,
+        "seconds": round(time.process_time() - began, 1),
+    }

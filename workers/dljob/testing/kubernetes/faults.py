@@ -1,0 +1,334 @@
+"""What befalls operators, their calls, the cluster and the job, and what its users order: drawn beforehand, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import part, text
+from dljob.spec.status import TERMINAL
+from dljob.testing.kubernetes.api_server import Body
+from dljob.testing.kubernetes.heads import HeadProcess, SimulatedMaster
+from dljob.testing.kubernetes.world import ApiTrouble, StoryState
+
+MOST_TROUBLES = 12
+"""Calls in a row that may go wrong: a submission that is refused 20 times has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """Something that happens so many seconds after the beginning. `pick` and `value` say to whom, and how long."""
+
+    at: float
+    kind: str
+    pick: int = 0
+    value: float = 0.0
+
+
+def draw(
+    rng: Random, most: int, horizon: float, of: Collection[str] = (), aims: Sequence[float] = ()
+) -> tuple[Mishap, ...]:
+    """Up to so many mishaps, many close together.
+
+    Args:
+        rng: all chance.
+        most: so many at most.
+        horizon: seconds within which they come.
+        of: these kinds alone, if any are named.
+        aims: moments that they come close to, if any are named.
+    """
+    kinds = {kind: mix for kind, (mix, _) in KINDS.items() if not of or kind in of}
+    found: list[Mishap] = []
+    for kind in rng.choices(list(kinds), list(kinds.values()), k=rng.randint(1, most)):
+        near = bool(found) and rng.random() < 0.5
+        at = found[-1].at + rng.random() ** 3 * 3 if near else rng.random() ** 2 * horizon
+        if aims and rng.random() < 0.7:
+            at = max(0.0, rng.choice(aims) - 0.1 + 0.2 * rng.random())
+        value = rng.choice((0.05, 0.5, 3.0, 12.0, 40.0, 90.0)) * (0.5 + rng.random())
+        found.append(Mishap(round(at, 3), kind, rng.randrange(1 << 10), round(value, 3)))
+    return tuple(sorted(found, key=lambda mishap: mishap.at))
+
+
+def happen(w: StoryState, mishap: Mishap) -> None:
+    """Let it happen, where it can."""
+    w.note(f"-- {mishap.kind} ({mishap.pick}, {mishap.value})")
+    w.happened()
+    KINDS[mishap.kind][1](w, mishap)
+
+
+def mend(w: StoryState) -> None:
+    """Nothing goes wrong any more, and nobody wants anything else."""
+    w.note("-- peace")
+    w.happened()
+    w.troubles, w.fuse, w.silent_until, w.nature.away_until, w.behind = [], None, 0.0, 0.0, 0
+    for operator in w.alive[1:]:
+        w.end(operator)
+    for cluster in w.server.each("RayCluster"):
+        if part(cluster, "spec").get("suspend"):
+            w.server.edit("RayCluster", cluster["metadata"]["name"], spec={"suspend": False})
+    _share(w)
+    if w.job is not None:
+        w.server.annotate("DLJob", w.name, {names.PAUSE: None})
+        _go_on(w)
+        if not part(w.job, "spec").get("roles"):
+            w.server.edit("DLJob", w.name, spec={"roles": _ROLES})
+
+
+def _share(w: StoryState) -> None:
+    """The RayCluster that the job runs on comes back when it is gone, however long that takes."""
+    if w.shared and w.server.find("RayCluster", w.shared) is None:
+        w.happened()
+        w.share()
+    elif w.shared:
+        w.agenda.after(100.0, lambda: w.phase in TERMINAL or _share(w))
+
+
+_ROLES = [{"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}]
+
+
+# -- operators and their calls
+
+
+def _crash(w: StoryState, m: Mishap) -> None:
+    w.fuse, w.back_in = m.pick % 12, m.value
+
+
+def _overlap(w: StoryState, m: Mishap) -> None:
+    """The next leader begins before the last one has heard that it is none."""
+    old = w.alive
+    w.start()
+    for operator in old:
+        w.agenda.after(m.value, lambda operator=operator: w.end(operator))
+
+
+def _rewound(w: StoryState, m: Mishap) -> None:
+    """Whoever begins next is told of the past by an API server that lags."""
+    w.behind, w.lag = 1 + m.pick % 20, min(m.value, 20.0)
+    for operator in w.alive:
+        w.end(operator)
+
+
+def _late(w: StoryState, m: Mishap) -> None:
+    kind = ("DLJob", "RayCluster", "Pod")[m.pick % 3]
+    for operator in w.alive:
+        operator.late[kind] = w.agenda.now + min(m.value, 20.0)
+
+
+def _lost(w: StoryState, m: Mishap) -> None:
+    for operator in w.alive:
+        operator.loses = ("DLJob", "RayCluster", "Pod")[m.pick % 3]
+
+
+def _api(w: StoryState, m: Mishap) -> None:
+    status = (500, 503, 429, 0)[m.pick % 4]
+    done = bool(m.pick & 4) and status in (0, 500)
+    seconds = min(m.value, 15.0) if status == 0 else 0.01
+    w.troubles = (w.troubles + [ApiTrouble(status, done, seconds)] * (1 + m.pick // 8 % 5))[:MOST_TROUBLES]
+
+
+# -- what befalls the cluster
+
+
+def _kuberay(w: StoryState, m: Mishap) -> None:
+    w.nature.away_until = w.agenda.now + m.value
+
+
+def _silent(w: StoryState, m: Mishap) -> None:
+    w.silence(m.value)
+
+
+def _of_head(act: Callable[[StoryState, str, Mishap], None]) -> Callable[[StoryState, Mishap], None]:
+    return lambda w, m: _to_pod(w, m, act, head=True)
+
+
+def _of_worker(act: Callable[[StoryState, str, Mishap], None]) -> Callable[[StoryState, Mishap], None]:
+    return lambda w, m: _to_pod(w, m, act, head=False)
+
+
+def _to_pod(w: StoryState, m: Mishap, act: Callable[[StoryState, str, Mishap], None], *, head: bool) -> None:
+    pods = sorted(body["metadata"]["name"] for body in w.server.each("Pod") if body["pod"].head is head)
+    if pods:
+        act(w, pods[m.pick % len(pods)], m)
+
+
+def _restart(w: StoryState, pod: str, m: Mishap) -> None:
+    w.nature.restart(pod, "OOMKilled" if m.pick & 1 else "Error")
+
+
+def _evict(w: StoryState, pod: str, _m: Mishap) -> None:
+    w.nature.fail(pod, "Evicted")
+
+
+def _remove(w: StoryState, pod: str, _m: Mishap) -> None:
+    w.nature.remove(pod)
+
+
+def _node(w: StoryState, pod: str, _m: Mishap) -> None:
+    w.nature.remove(pod, stuck=True)
+
+
+def _dead(w: StoryState, m: Mishap) -> None:
+    """The Kubernetes node of a pod is gone for ever; of four, two stay at least."""
+    nodes = sorted({body["pod"].node for body in w.server.each("Pod")} - {"", *w.nature.dead})
+    if nodes and len(w.nature.dead) < 2:
+        w.nature.lose_node(nodes[m.pick % len(nodes)], excluded=m.value * 30.0)
+
+
+def _excluded(w: StoryState, m: Mishap) -> None:
+    """A user wants the pods of the job elsewhere for a while."""
+    if w.job is not None:
+        w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: f"node-{m.pick % 4}"})
+        w.agenda.after(m.value, lambda: w.job and w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: None}))
+
+
+def _head(w: StoryState) -> HeadProcess | None:
+    return next((each for each in reversed(w.nature.heads) if each.alive), None)
+
+
+def _master(w: StoryState) -> tuple[HeadProcess, SimulatedMaster] | None:
+    head = _head(w)
+    last = next(reversed(head.masters.values()), None) if head is not None else None
+    return (head, last) if head is not None and last is not None and not last.gone else None
+
+
+def _master_again(w: StoryState, m: Mishap) -> None:
+    found = _master(w)
+    if found is not None and not found[1].away:
+        found[0].restart_master(found[1], m.value)
+
+
+def _master_gone(w: StoryState, _m: Mishap) -> None:
+    found = _master(w)
+    if found is not None and found[1].phase not in TERMINAL:
+        found[0].lose(found[1])
+
+
+def _launcher(w: StoryState, _m: Mishap) -> None:
+    head = _head(w)
+    if head is not None and head.masters:
+        head.kill_launcher()
+
+
+def _refuses(w: StoryState, _m: Mishap) -> None:
+    w.refuses = True
+
+
+# -- what users order
+
+
+def _of_cluster(act: Callable[[StoryState, Body, Mishap], None]) -> Callable[[StoryState, Mishap], None]:
+    def do(w: StoryState, m: Mishap) -> None:
+        cluster = next(w.server.each("RayCluster"), None)
+        if cluster is not None:
+            act(w, cluster, m)
+
+    return do
+
+
+def _suspend(w: StoryState, cluster: Body, m: Mishap) -> None:
+    w.server.edit("RayCluster", cluster["metadata"]["name"], spec={"suspend": True})
+    w.agenda.after(m.value, lambda: _resume(w, cluster["metadata"]["name"]))
+
+
+def _resume(w: StoryState, name: str) -> None:
+    if w.server.find("RayCluster", name) is not None:
+        w.happened()
+        w.server.edit("RayCluster", name, spec={"suspend": False})
+
+
+def _halt(w: StoryState, m: Mishap) -> None:
+    """Somebody suspends the job, and in most cases resumes it after a while; else peace does."""
+    if w.job is None or w.shared:
+        return
+    w.server.edit("DLJob", w.name, spec={"suspend": True})
+    if m.pick & 3:
+        w.agenda.after(m.value, lambda: _go_on(w))
+
+
+def _go_on(w: StoryState) -> None:
+    if w.job is not None and part(w.job, "spec").get("suspend"):
+        w.happened()
+        w.server.edit("DLJob", w.name, spec={"suspend": False})
+
+
+def _delete_cluster(w: StoryState, cluster: Body, m: Mishap) -> None:
+    w.server.delete("RayCluster", cluster["metadata"]["name"], foreground=bool(m.pick & 1))
+
+
+def _annotated(**annotations: str) -> Callable[[StoryState, Mishap], None]:
+    """An annotation of the DLJob; `@` stands for now."""
+
+    def do(w: StoryState, _m: Mishap) -> None:
+        if w.job is not None:
+            at = f"{w.agenda.now:.3f}"
+            w.server.annotate("DLJob", w.name, {getattr(names, key): v or at for key, v in annotations.items()})
+
+    return do
+
+
+def _pause(w: StoryState, m: Mishap) -> None:
+    _annotated(PAUSE="true")(w, m)
+    w.agenda.after(m.value, lambda: w.job and w.server.annotate("DLJob", w.name, {names.PAUSE: None}))
+
+
+def _edited(field: str, *values: object) -> Callable[[StoryState, Mishap], None]:
+    def do(w: StoryState, m: Mishap) -> None:
+        if w.job is not None and not text(w.job, "metadata", "deletionTimestamp"):
+            w.server.edit("DLJob", w.name, spec={field: values[m.pick % len(values)]})
+
+    return do
+
+
+def _delete(w: StoryState, _m: Mishap) -> None:
+    if w.job is not None:
+        w.server.delete("DLJob", w.name)
+
+
+_ENV = tuple({"env_vars": {"A": value}} for value in "123")
+KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
+    "crash": (20, _crash),
+    "overlap": (8, _overlap),
+    "rewound": (8, _rewound),
+    "late": (8, _late),
+    "lost": (4, _lost),
+    "api": (20, _api),
+    "kuberay away": (3, _kuberay),
+    "silent": (6, _silent),
+    "head restarts": (5, _of_head(_restart)),
+    "head evicted": (3, _of_head(_evict)),
+    "head deleted": (3, _of_head(_remove)),
+    "head's node lost": (2, _of_head(_node)),
+    "worker restarts": (4, _of_worker(_restart)),
+    "worker evicted": (3, _of_worker(_evict)),
+    "worker's node lost": (2, _of_worker(_node)),
+    "node lost for ever": (3, _dead),
+    "node excluded": (2, _excluded),
+    "master restarts": (5, _master_again),
+    "master gone": (2, _master_gone),
+    "launcher dies": (3, _launcher),
+    "launcher refuses": (1, _refuses),
+    "suspend": (4, _of_cluster(_suspend)),
+    "job suspended": (6, _halt),
+    "cluster deleted": (2, _of_cluster(_delete_cluster)),
+    "restart": (5, _annotated(RESTART="")),
+    "stop": (1, _annotated(STOP="")),
+    "pause": (2, _pause),
+    "spec changed": (4, _edited("runtimeEnv", *_ENV)),
+    "spec broken": (1, _edited("roles", [])),
+    "spec mended": (1, _edited("roles", _ROLES)),
+    "deadline changed": (1, _edited("activeDeadlineSeconds", 10, 60, 600, None)),
+    "ttl changed": (1, _edited("ttlSecondsAfterFinished", 0, 60, None)),
+    "deleted": (1, _delete),
+}
+"""Kind -> (how often it is drawn, in parts; what it does)."""
+HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
+"""What befalls operators, their calls and KubeRay alone."""
+SHORT_S = 10.0
+"""A head that is out of reach for longer may be given up."""
+
+
+def harmless(mishap: Mishap) -> bool:
+    """Whether it befalls nothing of the job, so that it must cost nothing."""
+    return mishap.kind in HARMLESS and (mishap.kind != "silent" or mishap.value <= SHORT_S)

@@ -1,0 +1,295 @@
+"""Heads and PrimeMasters as the operator meets them: Ray's Job API, the gateway, and a job that runs, heals and ends.
+
+PrimeMaster's own decisions are tried elsewhere (`dljob.testing.world.world`); here it is whoever answers for a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.reconcile.state.context import stamp
+from dljob.reconcile.state.model import Submit
+from dljob.spec.status import TERMINAL
+from dljob.testing.kubernetes.api_server import Agenda, RefusedError
+
+RANKS = 2
+STOP_S, START_S, READY_S, HEAL_S = (0.1, 5.0), (0.5, 4.0), (0.2, 3.0), (0.2, 8.0)
+EXITS = {"Succeeded": ("SUCCEEDED", 0), "Failed": ("FAILED", 1), "Suspended": ("FAILED", 3), "Stopped": ("FAILED", 6)}
+"""Phase of a PrimeMaster that is over -> what Ray says of its launcher."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """A submission as Ray's Job API has it."""
+
+    submit: Submit
+    status: str = "RUNNING"
+    exit_code: int | None = None
+    refusal: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class SimulatedMaster:
+    """PrimeMaster, as far as its snapshots go."""
+
+    submission: str
+    attempt: int
+    work: float
+    """Seconds that the job runs."""
+    well: bool
+    """Whether its user code ends well."""
+    count: int
+    """Restarts of processes, with those that it was handed."""
+    phase: str = "Pending"
+    reason: str = ""
+    version: int = 1
+    run: int = 0
+    """Counts how often the ranks began: the end of an earlier run is none."""
+    ran: float = 0.0
+    """When the ranks began first; 0: they never did."""
+    epoch: int = 1
+    ended: str = ""
+    away: bool = False
+    """It answers nothing."""
+    gone: float = 0.0
+    """Since when it never will again; 0: it may."""
+    step: int = 0
+    suspending: bool = False
+    """It was told to save and go, not to fail."""
+    obeyed: list[str] = field(default_factory=list[str])
+    left: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Nodes that are excluded."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the gateway answers."""
+        over, run = self.phase in TERMINAL, self.phase == "Running"
+        role = {"name": "worker", "desired": RANKS, "ready": RANKS if run else 0, "running": 0 if over else RANKS}
+        role |= {"succeeded": RANKS if self.phase == "Succeeded" else 0, "failed": 0, "restarts": 0}
+        return {
+            "phase": self.phase,
+            "reason": self.reason or self.phase,
+            "message": "",
+            "completionTime": self.ended or None,
+            "epoch": self.epoch,
+            "version": self.version,
+            "roles": [role],
+            "restarts": {"process": self.count, "master": self.epoch - 1},
+            "carry": {"v": 1, "count": self.count} if self.count else {},
+            "recentFaults": [],
+            "progress": {"step": self.step, "metrics": {}},
+            "nodes": {"desired": RANKS, "ready": RANKS, "replaced": len(self.left), "excluded": list(self.left)},
+            "placement": {"units": RANKS, "ready": RANKS if run else 0, "pending": 0 if run else RANKS},
+        }
+
+
+class HeadProcess:
+    """One process tree of a head: another one knows nothing of what this one was told."""
+
+    def __init__(
+        self, agenda: Agenda, cluster: str, pod: str, number: int, news: Callable[[HeadProcess], None]
+    ) -> None:
+        self.cluster = cluster
+        self.pod = pod
+        self.session = f"session-{number}"
+        self.container = f"containerd://{number}"
+        self.ended: float | None = None
+        self.launches: dict[str, Launch] = {}
+        self.masters: dict[str, SimulatedMaster] = {}
+        self.machines = 0
+        """Worker pods that are ready."""
+        self._agenda = agenda
+        self._news = news
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.ended is None
+
+    def end(self) -> None:
+        """The process is gone, and all that it kept."""
+        if self.ended is None:
+            self.ended = self._agenda.now
+            self._news(self)
+
+    def again(self, pod: str, number: int) -> None:
+        """Another process with the memory of this one: its launchers are gone, its PrimeMasters lived elsewhere."""
+        self.pod, self.container, self.ended = pod, f"containerd://{number}", None
+        self.kill_launcher()
+        for master in self.masters.values():
+            if master.phase == "Running":
+                self._work(master)
+            elif master.phase == "Stopping":
+                end = self._leave if master.suspending else self._stop
+                self._agenda.soon(STOP_S, lambda master=master, end=end: self._over(master) or end(master))
+            else:
+                self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
+        self._news(self)
+
+    # -- Ray's Job API
+
+    def take(self, submit: Submit, master: SimulatedMaster | None) -> bool:
+        """A submission; one that is known already is adopted, and False is returned. None refuses to start."""
+        if submit.id in self.launches:
+            return False
+        launch = self.launches[submit.id] = Launch(submit)
+        if master is None:
+            self._agenda.soon(START_S, lambda: self._refuse(launch))
+        else:
+            self._agenda.soon(START_S, lambda: self._begin(launch, master))
+        return True
+
+    def _refuse(self, launch: Launch) -> None:
+        launch.status, launch.exit_code = "FAILED", 2
+        launch.refusal = {"reason": "RayVersionMismatch", "message": "Ray is another one", "hint": "set rayVersion"}
+        self._news(self)
+
+    def _begin(self, launch: Launch, master: SimulatedMaster) -> None:
+        if self.alive and launch.status == "RUNNING" and not self._found(launch, master):
+            self.masters[launch.submit.id] = master
+            self._turn(master, "Scheduling")
+            self._agenda.soon(READY_S, lambda: self.look(master))
+
+    def _found(self, launch: Launch, master: SimulatedMaster) -> bool:
+        """Whether the launcher finds the attempt's PrimeMaster, or what it left."""
+        there = self.masters.get(launch.submit.id.rpartition("-r")[0])
+        if there is None:
+            return False
+        master.count = max(master.count, there.count)  # whoever is made anew replays the journal
+        if there.phase in EXITS:
+            launch.status, launch.exit_code = EXITS[there.phase]
+        return not there.gone
+
+    def _exit(self, master: SimulatedMaster) -> None:
+        """Its launchers tell how it ended."""
+        for id_, launch in self.launches.items():
+            if launch.status == "RUNNING" and (id_.rpartition("-r")[0] or id_) == master.submission:
+                launch.status, launch.exit_code = EXITS[master.phase]
+
+    def kill_launcher(self) -> None:
+        """The launcher is gone; PrimeMaster does not need it."""
+        for launch in self.launches.values():
+            if launch.status == "RUNNING":
+                launch.status, launch.exit_code = "FAILED", 137
+                self._news(self)
+
+    # -- PrimeMaster
+
+    def master(self) -> SimulatedMaster:
+        """Who answers at the gateway. Raises RefusedError."""
+        last = next(reversed(self.masters.values()), None)
+        if last is None or last.away or last.gone:
+            raise RefusedError(503 if last else 404, "PrimeMaster does not answer")
+        return last
+
+    def look(self, master: SimulatedMaster) -> None:
+        """Run as soon as there are machines; wait for them when they are gone."""
+        if self._over(master) or master.phase == "Stopping":
+            return
+        if self.machines < RANKS:
+            if master.phase == "Running":
+                master.count += 1
+                self._turn(master, "Recovering")
+        elif master.phase != "Running":
+            self._turn(master, "Running")
+            self._work(master)
+
+    def _work(self, master: SimulatedMaster) -> None:
+        """The ranks begin; what else the snapshot tells meanwhile, as that a node is excluded, does not stop them."""
+        # master/status.py, `"version": state.version`: every event raises it, and none but its own ends a rank.
+        master.run += 1
+        master.ran = master.ran or self._agenda.now
+        run = master.run
+        self._agenda.after(master.work, lambda: self._done(master, run))
+
+    def leave(self, node: str, until: float) -> None:
+        """A node answers no more: it is excluded until then."""
+        now = self._agenda.now
+        for master in self.masters.values():
+            if not self._over(master):
+                one = {"name": node, "reason": "NodeFrozen", "since": stamp(now), "until": stamp(until)}
+                master.left.append(one)
+                master.version += 1
+                self._agenda.at(until, lambda master=master, one=one: self._admit(master, one))
+        self._news(self)
+
+    def _admit(self, master: SimulatedMaster, one: dict[str, str]) -> None:
+        if not self._over(master):
+            master.left.remove(one)
+            master.version += 1
+            self._news(self)
+
+    def machines_are(self, ready: int) -> None:
+        """So many worker pods are ready."""
+        if ready != self.machines:
+            self.machines = ready
+            for master in self.masters.values():
+                self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
+
+    def _done(self, master: SimulatedMaster, run: int) -> None:
+        if master.run == run and master.phase == "Running" and not self._over(master):
+            self.finish(master, well=master.well, reason="Completed" if master.well else "UserErrorRepeats")
+
+    def finish(self, master: SimulatedMaster, *, well: bool, reason: str) -> None:
+        """The job is over."""
+        self._end(master, "Succeeded" if well else "Failed", reason)
+
+    def _end(self, master: SimulatedMaster, phase: str, reason: str) -> None:
+        master.ended = stamp(self._agenda.now)
+        self._turn(master, phase, reason)
+        self._exit(master)
+
+    def order(self, master: SimulatedMaster, id_: str, kind: str) -> None:
+        """A command; the same id happens once. What is known of a cause changes nothing here."""
+        if kind == "cause":
+            return
+        if id_ in master.obeyed or self._over(master):
+            return
+        master.obeyed.append(id_)
+        if kind in ("stop", "suspend"):
+            self._turn(master, "Stopping")
+            master.suspending = kind == "suspend"
+            end = self._leave if kind == "suspend" else self._stop
+            self._agenda.soon(STOP_S, lambda: self._over(master) or end(master))
+        elif master.phase == "Running":
+            master.count += 1
+            self._turn(master, "Recovering")
+            self._agenda.soon(HEAL_S, lambda: self.look(master))
+
+    def _stop(self, master: SimulatedMaster) -> None:
+        self._end(master, "Stopped", "StoppedByUser")
+
+    def _leave(self, master: SimulatedMaster) -> None:
+        """What is in memory is saved, and the attempt over."""
+        self._end(master, "Suspended", "JobSuspended")
+
+    def lose(self, master: SimulatedMaster) -> None:
+        """PrimeMaster is gone for good, and its launcher ends."""
+        master.gone = self._agenda.now
+        self.kill_launcher()
+        self._news(self)
+
+    def restart_master(self, master: SimulatedMaster, seconds: float) -> None:
+        """PrimeMaster is another process in a while."""
+        master.away = True
+        self._news(self)
+        self._agenda.after(seconds, lambda: self._back(master))
+
+    def _back(self, master: SimulatedMaster) -> None:
+        master.away = False
+        master.epoch += 1
+        master.version += 1
+        self._news(self)
+        # What was under way goes on: a new master counts on from its journal.
+        if master.phase == "Running":
+            self._work(master)
+
+    def _over(self, master: SimulatedMaster) -> bool:
+        return not self.alive or master.gone > 0 or master.phase in (*TERMINAL, "Suspended")
+
+    def _turn(self, master: SimulatedMaster, phase: str, reason: str = "") -> None:
+        master.phase, master.reason = phase, reason
+        master.version += 1
+        master.step += 1
+        self._news(self)

@@ -1,0 +1,171 @@
+"""What must hold around the operator, whatever happens: looked at when something changes, and at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dljob.reconcile.state import accept, names, reasons
+from dljob.reconcile.state.context import seconds
+from dljob.reconcile.state.fields import items, number, part, text
+from dljob.reconcile.state.model import Object, Observed, ReconcileResult, Submit
+from dljob.reconcile.state.steps import ENDINGS, Ending
+from dljob.reconcile.status.phases import OF_ENDING
+from dljob.spec.status import TERMINAL
+from dljob.testing.kubernetes.api_server import Body
+from dljob.testing.kubernetes.heads import HeadProcess
+
+if TYPE_CHECKING:
+    from dljob.testing.kubernetes.operator_process import Operator
+    from dljob.testing.kubernetes.world import StoryState
+
+MOST_WRITES = 40
+"""Writes of all operators with nothing happening between them."""
+CLOSE_S = 0.1
+LEASE_S, LEAVE_S = 30.0, 55.0
+UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED, reasons.SUSPENDING)
+"""Why an attempt may be given up without using up maxClusterRestarts."""
+
+
+def wrote(w: StoryState, operator: Operator) -> None:
+    """No storm: so many writes have so many reasons."""
+    if w.unprovoked > MOST_WRITES:
+        w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")
+
+
+def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
+    """No attempt is thrown away for what is there."""
+    before, after = number(seen.job, "status", "attempt") or 1, number(outcome.status, "attempt")
+    lost = after > before and text(outcome.status, "reason") == "ClusterGone"
+    uid = text(seen.job, "status", "rayCluster", "uid")
+    if lost and any(body["metadata"]["uid"] == uid for body in w.server.each("RayCluster")):
+        w.broken("false loss: the RayCluster is there, and its attempt is given up")
+    kept = names.SURVIVES in part(seen.cluster, "metadata", "annotations")
+    known = text(seen.job, "status", "rayCluster", "sessionName")
+    if after > before and kept and known and text(outcome.status, "reason") == reasons.HEAD_LOST:
+        w.broken("false loss: the head has its memory, and its attempt is given up")
+
+
+def taken(w: StoryState, head: HeadProcess, submit: Submit) -> None:
+    """An attempt is submitted once, with the spec that the status tells of, and after the one before it is over."""
+    before = w.taken.setdefault(submit.id, head)
+    if before is not head:
+        w.broken(f"twice: {submit.id} is taken by {head.session}, and was by {before.session}")
+    status = part(w.job, "status")
+    # Between the look at the status and the submission lie milliseconds in which another operator may write.
+    close = len(w.alive) > 1 and w.agenda.now - w.wrote_at < CLOSE_S
+    if w.job is not None and text(status, "submissionId") != submit.id and not close:
+        w.broken(f"unwritten: {submit.id} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
+    for other in w.nature.heads:
+        if other is not head and w.nature.rank_lives(other, LEASE_S):
+            w.broken(f"two live: {submit.id} begins while ranks of {other.session} live")
+
+
+def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
+    """After each change of an object."""
+    if kind == "RayCluster" and not gone and not w.shared:
+        there = [each for each in w.server.each("RayCluster") if not text(each, "metadata", "deletionTimestamp")]
+        if len(there) > 1:
+            w.broken(f"two clusters: {', '.join(each['metadata']['name'] for each in there)}")
+    if kind == "DLJob":
+        if gone:
+            _left(w, body)
+        w.wrote_at = w.agenda.now
+        _status(w, part(w.last, "status"), part(body, "status"), body)
+        w.last = body
+
+
+def _left(w: StoryState, body: Body) -> None:
+    """A DLJob goes only when nothing of it runs on a RayCluster that is not its own."""
+    held = seconds(text(body, "metadata", "deletionTimestamp"))
+    if not w.shared or (held is not None and w.agenda.now - held >= LEAVE_S):
+        return
+    for head in w.nature.heads:
+        if head.alive and any(m.phase not in TERMINAL and not m.gone and not m.away for m in head.masters.values()):
+            w.broken("left running: the DLJob goes while its job runs on a RayCluster that stays")
+
+
+def _status(w: StoryState, old: Object, new: Object, body: Body) -> None:
+    if old != new:
+        _forward(w, old, new)
+        _allowed(w, old, new, body)
+        _verdict(w, new)
+        if text(new, "phase") == "Suspended" != text(old, "phase"):
+            _suspended(w)
+
+
+def _forward(w: StoryState, old: Object, new: Object) -> None:
+    """Nothing goes back."""
+    if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase"):
+        w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
+    before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
+    if after not in (before, before + 1):
+        w.broken(f"attempt: {before} became {after}")
+    for level, count in part(old, "restarts").items():
+        if number(new, "restarts", level) < count:
+            w.broken(f"count: {count} restarts at level {level} became {number(new, 'restarts', level)}")
+
+
+def _allowed(w: StoryState, old: Object, new: Object, body: Body) -> None:
+    """No more attempts than the spec allows."""
+    limit = accept.live(accept.source(body)).max_cluster_restarts
+    before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
+    if after > before and text(new, "reason") not in UNCOUNTED:
+        w.lost += 1
+        if w.lost > limit:
+            w.broken(f"budget: attempt {after} begins for {text(new, 'reason')}, {limit} restarts are allowed")
+    used = number(new, "restarts", "cluster")
+    if used > max(limit, number(old, "restarts", "cluster")):
+        w.broken(f"budget: {used} restarts of the cluster, {limit} are allowed")
+
+
+def _verdict(w: StoryState, new: Object) -> None:
+    """One end, and the true one."""
+    held = {text(one, "type") for one in items(new, "conditions") if one.get("status") == "True"}
+    over: list[Ending] = [kind for kind in ENDINGS if kind in held]
+    phase = text(new, "phase")
+    if [OF_ENDING[kind] for kind in over] != ([phase] if phase in TERMINAL else []):
+        w.broken(f"verdict: phase {phase}, and {' and '.join(over) or 'no terminal condition'}")
+    if text(new, "phase") == "Succeeded" and not any(
+        m.phase == "Succeeded" for head in w.nature.heads for m in head.masters.values()
+    ):
+        w.broken("verdict: Succeeded, and nobody did")
+
+
+def _suspended(w: StoryState) -> None:
+    """Nothing is left of a job that is said to be suspended, and what lived has been asked to save."""
+    there = [each["metadata"]["name"] for kind in ("RayCluster", "Pod") for each in w.server.each(kind)]
+    if there and len(w.alive) == 1 and not w.shared:
+        w.broken(f"not gone: the job is suspended, and {', '.join(there)} are there")
+
+
+def _of_now(w: StoryState, pod: Body) -> bool:
+    """Whether an operator can take a pod away: from a node that is lost only while it looks at its RayCluster."""
+    recorded = text(w.job, "status", "rayCluster", "name")
+    return pod["pod"].node not in w.nature.dead or (w.job is not None and pod["cluster"] == recorded)
+
+
+def at_the_end(w: StoryState) -> list[str]:
+    """What must be so when nothing has gone wrong for long enough."""
+    job = w.job
+    clusters = [each["metadata"]["name"] for each in w.server.each("RayCluster") if not w.shared]
+    pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared and _of_now(w, each)]
+    if job is None:
+        return [f"left: {', '.join([*clusters, *pods])} of a DLJob that is gone"] if clusters or pods else []
+    found: list[str] = []
+    if text(job, "metadata", "deletionTimestamp"):
+        found.append(f"held: the DLJob is not let go: {job['metadata'].get('finalizers')}")
+    status = part(job, "status")
+    if text(status, "phase") not in TERMINAL:
+        return [*found, f"no end: {text(status, 'phase')}/{text(status, 'reason')}: {text(status, 'message')[:200]}"]
+    if names.FINALIZER in (job["metadata"].get("finalizers") or ()):
+        found.append("held: the job is over, and its DLJob is still held")
+    leaving = [each["metadata"]["name"] for each in w.server.each("Pod") if each["pod"].leaving and _of_now(w, each)]
+    stuck = [] if w.shared else leaving  # pods of a RayCluster that is there are its owner's matter
+    if stuck:
+        found.append(f"stuck: {', '.join(stuck)} on nodes that are lost")
+    live = accept.live(accept.source(job))
+    if clusters and not live.retain:
+        found.append(f"left: {', '.join(clusters)} of a job that is over")
+    if live.ttl is not None:
+        found.append("left: ttlSecondsAfterFinished have passed, and the DLJob is there")
+    return found

@@ -1,0 +1,224 @@
+"""Stories of a job on Kubernetes: drawn from a seed, told, and cut down to what breaks a law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+from typing import Any
+
+from dljob.reconcile.state import accept, reasons
+from dljob.reconcile.state.context import seconds
+from dljob.reconcile.state.fields import number, part, text
+from dljob.testing.kubernetes import invariants as laws
+from dljob.testing.kubernetes.faults import HARMLESS, Mishap, draw, happen, harmless, mend
+from dljob.testing.kubernetes.world import EPOCH_S, StoryState
+from dljob.testing.simulate.shrink import fewest
+from dljob.testing.world.fault_schedule import chance
+
+HORIZON_S = 300.0
+PATIENCE_S = 4000.0
+"""So long after the last mishap a job must have ended, and all that was left be gone."""
+REST_S = 800.0
+"""And so long after that nothing may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A DLJob, how long it works, what goes wrong, and the seed of all that is left to chance."""
+
+    seed: int
+    manifest: Mapping[str, Any]
+    work: float
+    fails: bool
+    mishaps: tuple[Mishap, ...]
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a story went."""
+
+    problems: tuple[str, ...]
+    phase: str
+    reason: str
+    attempts: int
+    writes: int
+    most: int
+    """The most writes with nothing happening between them."""
+    seconds: float
+    trace: list[str] = field(default_factory=list[str])
+
+
+def story_of(seed: int, of: Collection[str] = ()) -> Story:
+    """The story of a seed; `of` these kinds of mishaps alone, if any are named.
+
+    In a third of them, mishaps come close to what the operator does when nothing goes wrong.
+    """
+    rng = chance(f"operator {seed}")
+    shared = rng.random() < 0.25
+    kinds = of or (HARMLESS if rng.random() < 0.3 else ())
+    most, horizon = rng.choice((1, 4, 10, 25)), rng.choice((20.0, 60.0, HORIZON_S))
+    made = _manifest(rng, shared=shared)
+    if not shared and chance(f"operator head {seed}").random() < 0.3:
+        made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
+    story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
+    aims = _told(story)[0].acted if of or rng.random() < 0.33 else ()
+    return replace(story, mishaps=draw(rng, most, horizon, kinds, aims))
+
+
+def _manifest(rng: Random, *, shared: bool) -> dict[str, Any]:
+    role = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
+    spec: dict[str, Any] = {"roles": [role], "faultTolerance": {"maxClusterRestarts": rng.choice((0, 1, 3))}}
+    labels: dict[str, str] = {}
+    if shared:
+        spec["rayClusterRef"] = {"name": "shared"}
+    else:
+        spec["cleanupPolicy"] = rng.choice(("DeleteCluster", "DeleteCluster", "Retain"))
+        labels = {"kueue.x-k8s.io/queue-name": "team"} if rng.random() < 0.2 else {}
+    if rng.random() < 0.3:
+        spec["ttlSecondsAfterFinished"] = rng.choice((0, 30, 600))
+    if rng.random() < 0.2:
+        spec["activeDeadlineSeconds"] = rng.choice((20, 200))
+    if rng.random() < 0.2:
+        spec["preRunningDeadlineSeconds"] = rng.choice((5, 60))
+    return {"metadata": {"labels": labels}, "spec": spec}
+
+
+def tell(story: Story, *, trace: bool = False) -> Ended:
+    """Let a story happen: everything that goes wrong, then peace until the end, then rest."""
+    w, problems = _told(story, trace=trace)
+    return Ended(
+        problems=tuple(problems),
+        phase=w.phase,
+        reason=text(w.last, "status", "reason"),
+        attempts=number(w.last, "status", "attempt") or 1,
+        writes=w.writes,
+        most=w.most,
+        seconds=w.agenda.now - EPOCH_S,
+        trace=w.trace or [],
+    )
+
+
+def _told(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
+    w = StoryState(story.manifest, story.work, chance(f"delays {story.seed}"))
+    w.fails = story.fails
+    w.trace = [] if trace else None
+    for mishap in story.mishaps:
+        w.agenda.at(EPOCH_S + mishap.at, lambda mishap=mishap: happen(w, mishap))
+    calm = max((mishap.at for mishap in story.mishaps), default=0.0) + 30.0
+    w.agenda.run(EPOCH_S + calm, lambda: bool(w.problems))
+    mend(w)
+    w.agenda.run(w.agenda.now + PATIENCE_S, lambda: bool(w.problems))
+    problems = [*w.problems] or [*laws.at_the_end(w), *_harmless(story, w)]
+    if not problems:
+        before = w.writes
+        w.agenda.run(w.agenda.now + REST_S, lambda: bool(w.problems))
+        if w.writes != before:
+            problems.append(f"unrest: {w.writes - before} writes about a job at rest")
+        problems += w.problems
+    return w, problems
+
+
+def _harmless(story: Story, w: StoryState) -> list[str]:
+    """What only befalls operators and their calls costs no attempt, and changes no verdict."""
+    if not all(harmless(mishap) for mishap in story.mishaps):
+        return []
+    status = part(w.last, "status")
+    if number(status, "attempt") > 1:
+        return [f"cost: attempt {status['attempt']}, and nothing befell the job: {status.get('lastFault')}"]
+    masters = [m.phase for head in w.nature.heads for m in head.masters.values()]
+    if w.phase in ("Failed", "Stopped") and "Succeeded" in masters and not _came_too_late(w):
+        return [f"verdict: {w.phase}, and PrimeMaster said otherwise: {text(status, 'reason')}"]
+    return []
+
+
+def _came_too_late(w: StoryState) -> bool:
+    """Whether no rank had begun when preRunningDeadlineSeconds had passed, whoever saw that.
+
+    Then Failed is the true end, as reconcile/policies/stopping.py, `_never_ran`, has it: also of a job that an operator
+    cannot reach to stop it, and that ends well while its RayCluster is being deleted.
+    """
+    status = part(w.last, "status")
+    limit, start = accept.live(accept.source(w.last)).pre_running_deadline, seconds(text(status, "startTime"))
+    if text(status, "reason") != reasons.PRE_RUNNING_DEADLINE or limit is None or start is None:
+        return False
+    began = [m.ran for head in w.nature.heads for m in head.masters.values() if m.ran]
+    return min(began) > start + limit
+
+
+# -- many
+
+
+def one(story: Story) -> dict[str, Any]:
+    """All that happens in one story."""
+    ended = tell(story, trace=True)
+    return {
+        "seed": story.seed,
+        "phase": ended.phase,
+        "reason": ended.reason,
+        "seconds": round(ended.seconds, 3),
+        "attempts": ended.attempts,
+        "writes": ended.writes,
+        "problems": list(ended.problems),
+        "trace": ended.trace,
+        "case": dump(story),
+    }
+
+
+def many(seeds: Iterable[int]) -> dict[str, Any]:
+    """How many seeds end how; those that break a law with the least that it takes."""
+    ends: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    attempts: Counter[int] = Counter()
+    count = writes = most = 0
+    failures: list[dict[str, Any]] = []
+    for seed in seeds:
+        story = story_of(seed)
+        ended = tell(story)
+        count, writes, most = count + 1, writes + ended.writes, max(most, ended.most)
+        ends[f"{ended.phase} {ended.reason}".strip() or "gone"] += 1
+        attempts[ended.attempts] += 1
+        kinds.update(mishap.kind for mishap in story.mishaps)
+        if ended.problems:
+            failures.append(failure(story))
+    return {
+        "seeds": count,
+        "writes": writes,
+        "mostWritesUnprovoked": most,
+        "attempts": dict(sorted(attempts.items())),
+        "ends": dict(sorted(ends.items())),
+        "faults": dict(sorted(kinds.items())),
+        "failures": failures,
+    }
+
+
+def failure(story: Story) -> dict[str, Any]:
+    """A story that breaks a law, with as few mishaps as it takes to break the same one."""
+    law = _law(story)
+    mishaps = fewest(story.mishaps, lambda tried: _law(replace(story, mishaps=tried)) == law)
+    least = replace(story, mishaps=mishaps)
+    return {"seed": story.seed, "problems": list(tell(least).problems), "case": dump(least)}
+
+
+def _law(story: Story) -> str:
+    problems = tell(story).problems
+    return problems[0].partition(":")[0] if problems else ""
+
+
+def dump(story: Story) -> dict[str, Any]:
+    """A story as JSON-able data."""
+    return {
+        "operator": True,
+        "seed": story.seed,
+        "manifest": dict(story.manifest),
+        "work": story.work,
+        "fails": story.fails,
+        "faults": [asdict(mishap) for mishap in story.mishaps],
+    }
+
+
+def load(data: Mapping[str, Any]) -> Story:
+    """What `dump` gave."""
+    mishaps: Sequence[Mapping[str, Any]] = data["faults"]
+    return Story(data["seed"], data["manifest"], data["work"], data["fails"], tuple(Mishap(**one) for one in mishaps))

@@ -1,0 +1,239 @@
+"""A job on Kubernetes with everybody around it: API server, KubeRay, heads, users, and operators that come and go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from dljob.raycluster.pod_security import PodPolicy
+from dljob.raycluster.pods import CARRIED_KEY
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import part, text
+from dljob.reconcile.state.model import Observed, ReconcileResult, Settings, Submit
+from dljob.testing.kubernetes import invariants as laws
+from dljob.testing.kubernetes.api_server import Agenda, ApiServer, Body
+from dljob.testing.kubernetes.execute import carried
+from dljob.testing.kubernetes.heads import HeadProcess, SimulatedMaster
+from dljob.testing.kubernetes.kuberay_model import Nature
+from dljob.testing.kubernetes.operator_process import Operator
+
+EPOCH_S = 1_800_000_000.0
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+NAME = "job"
+SETTINGS = Settings(
+    version="0.1.0",
+    image="example.org/ray:{rayVersion}",
+    ray_version="2.60.0",
+    init_image="example.org/dljob:0.1.0",
+    pods=PodPolicy(operator="dljob-system/dljob-operator"),
+)
+TRAVEL_S = 0.01
+SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTrouble:
+    """What happens to a call: `done` says whether it takes effect all the same."""
+
+    status: int
+    done: bool
+    seconds: float
+
+
+class StoryState:
+    """Where a story stands."""
+
+    def __init__(self, manifest: Mapping[str, Any], work: float, rng: Random) -> None:
+        self.rng = rng
+        self.agenda = Agenda(EPOCH_S, rng)
+        self.server = ApiServer(self.agenda)
+        self.nature = Nature(self.server, self.agenda, self._news)
+        self.settings, self.name = SETTINGS, NAME
+        self.work = work
+        self.shared = SHARED if part(manifest, "spec", "rayClusterRef") else ""
+        self.operators: list[Operator] = []
+        self.problems: list[str] = []
+        self.trace: list[str] | None = None
+        self.troubles: list[ApiTrouble] = []
+        self.fuse: int | None = None
+        """Calls until an operator dies."""
+        self.back_in = 1.0
+        """Seconds until the next one comes."""
+        self.behind, self.lag = 0, 0.0
+        """The changes that the next operator's first list lacks, and for how many seconds it does not hear of them."""
+        self.log: list[tuple[str, str, Body, bool]] = []
+        """All changes: (kind, name, object, gone)."""
+        self.silent_until = 0.0
+        """Heads cannot be reached until then."""
+        self.refuses = self.fails = False
+        """What the next launcher, or the user code of the next attempt, does."""
+        self.taken: dict[str, HeadProcess] = {}
+        """Submission -> the head that took it."""
+        self.wrote_at = 0.0
+        """When the DLJob changed last."""
+        self.lost = 0
+        """Attempts that were given up and count."""
+        self.acted: list[float] = []
+        """When an operator decided to do something, in seconds from the beginning."""
+        self.writes = self.unprovoked = 0
+        self.most = 0
+        self.writer: Operator | None = None
+        self.last: Body = {}
+        """The DLJob's status as the laws saw it last."""
+        self.server.told.append(self._told)
+        self._apply(manifest)
+        self.start()
+
+    def _apply(self, manifest: Mapping[str, Any]) -> None:
+        if self.shared:
+            self.share()
+        meta: Body = {"name": NAME, "namespace": "team", "uid": UID, "labels": {}, "annotations": {}}
+        meta |= part(manifest, "metadata")
+        self.server.create("DLJob", {"metadata": meta, "spec": dict(part(manifest, "spec"))})
+
+    def share(self) -> None:
+        """Somebody makes the RayCluster that the job runs on."""
+        meta: Body = {"name": SHARED, "namespace": "team", "labels": {}}
+        self.server.create("RayCluster", {"metadata": meta, "spec": {"rayVersion": "2.60.0"}, "status": {}})
+
+    # -- operators
+
+    def start(self) -> None:
+        """An operator begins; its clock is its machine's."""
+        skew = self.rng.choice((0.0, 0.0, -1.5, 2.0))
+        self.happened()
+        self.operators.append(Operator(self, len(self.operators) + 1, skew, self.behind, self.lag))
+        self.behind = 0
+        self.note(f"operator {len(self.operators)} begins")
+
+    def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, str, Body, bool]]]:
+        """What was there so many changes ago, and the changes since."""
+        there: dict[tuple[str, str], Body] = {}
+        now = max(0, len(self.log) - behind)
+        for kind, name, body, gone in self.log[:now]:
+            if gone:
+                there.pop((kind, name), None)
+            else:
+                there[kind, name] = body
+        return there, self.log[now:]
+
+    def end(self, operator: Operator) -> None:
+        """An operator is gone; when it was the last, another one comes."""
+        if not operator.alive:
+            return
+        operator.end()
+        self.happened()
+        self.note(f"operator {operator.number} dies")
+        if not self.alive:
+            self.agenda.after(self.back_in, lambda: self.alive or self.start())
+
+    @property
+    def alive(self) -> list[Operator]:
+        """The operators that live."""
+        return [each for each in self.operators if each.alive]
+
+    def travel(self) -> float:
+        """Seconds that a message takes; an operator may die meanwhile."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                self.fuse = None
+                self.end(self.rng.choice(self.alive))
+        return TRAVEL_S * (0.1 + self.rng.random() ** 3)
+
+    def trouble(self) -> ApiTrouble | None:
+        """What happens to the next call."""
+        return self.troubles.pop(0) if self.troubles else None
+
+    def reach(self, address: str) -> HeadProcess | None:
+        """The head that answers there."""
+        return None if self.agenda.now < self.silent_until else self.nature.head_of(address)
+
+    # -- what operators do
+
+    def decided(self, operator: Operator, seen: Observed, outcome: ReconcileResult) -> None:
+        """A pass has been decided."""
+        if outcome.actions or outcome.status is not None:
+            self.acted.append(self.agenda.now - EPOCH_S)
+        if self.trace is not None and (outcome.actions or outcome.status is not None):
+            did = ", ".join(type(action).__name__ + getattr(action, "kind", "") for action in outcome.actions)
+            status = f" {outcome.status['phase']}/{outcome.status['reason']}" if outcome.status else ""
+            self.note(f"operator {operator.number}: {outcome.reason} [{did}]{status}")
+        laws.decided(self, seen, outcome)
+
+    def wrote(self, operator: Operator) -> None:
+        """Something is written to the API server."""
+        self.writes += 1
+        if self.writer is not operator:
+            self.unprovoked = 0  # each has its own view: two that differ provoke one another while they overlap
+        self.writer = operator
+        self.unprovoked += 1
+        self.most = max(self.most, self.unprovoked)
+        laws.wrote(self, operator)
+
+    def submitted(self, operator: Operator, head: HeadProcess, action: Submit) -> None:
+        """A submission arrives at a head."""
+        spec = self.server.find("ConfigMap", names.spec_map(action.cluster))
+        handed = dict(action.packages) if self.shared else dict(part(spec, "data"))
+        told = next((words for key, words in handed.items() if key == CARRIED_KEY or '"state"' in words), "")
+        count = carried(json.loads(told)) if "--carried" in action.argv and told else 0
+        attempt = int(action.argv[action.argv.index("--attempt") + 1])
+        well, refused = not self.fails, self.refuses
+        work = self.work * (0.3 + 0.7 * self.rng.random())
+        master = None if refused else SimulatedMaster(action.id, attempt, work, well, count)
+        if head.take(action, master):
+            self.note(f"operator {operator.number}: {head.session} takes {action.id}")
+            self.refuses = False
+            laws.taken(self, head, action)
+            self.happened()
+
+    def broken(self, problem: str) -> None:
+        """A law is broken."""
+        self.note(f"broken: {problem}")
+        self.problems.append(problem)
+
+    # -- what happens
+
+    def happened(self) -> None:
+        """Something that nobody here wrote: operators have reason to act."""
+        self.unprovoked = 0
+
+    def note(self, line: str) -> None:
+        """A line of the story."""
+        if self.trace is not None:
+            self.trace.append(f"{self.agenda.now - EPOCH_S:10.3f} {line}")
+
+    def _news(self, head: HeadProcess) -> None:
+        self.happened()
+        for each in self.alive:
+            each.poll.news()
+        if self.trace is not None:
+            masters = ", ".join(f"{m.submission} {m.phase}" for m in head.masters.values())
+            self.note(f"{head.session} {'lives' if head.alive else 'is gone'}: {masters}")
+
+    def silence(self, seconds: float) -> None:
+        """No operator reaches a head for a while."""
+        self.silent_until = self.agenda.now + seconds
+        for each in self.alive:
+            each.poll.news()
+
+    def _told(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        self.log.append((kind, name, body, gone))
+        if kind == "Pod":
+            self.happened()
+        for each in self.alive:
+            each.hear(kind, name, body, gone)
+        laws.changed(self, kind, body, gone=gone)
+
+    @property
+    def job(self) -> Body | None:
+        """The DLJob."""
+        return self.server.find("DLJob", NAME)
+
+    @property
+    def phase(self) -> str:
+        """The job's phase as its status has it, or had it last."""
+        return text(self.job or self.last, "status", "phase")

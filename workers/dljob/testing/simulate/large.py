@@ -1,0 +1,154 @@
+"""A large job through weeks of failures: `dljob sim --nodes N --days D`.
+
+The failures are those of 54 days of pre-training on 16,384 GPUs, by cause: 419 that nobody had planned. Source: "The
+Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.4, table 5. They come at random at that rate per GPU.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from dljob.master.state.actions import Note
+from dljob.telemetry import reasons
+from dljob.testing.simulate.drive import Case, Driver, Durations
+from dljob.testing.world import fault_schedule
+from dljob.testing.world.fault_schedule import Timed
+from dljob.testing.world.model import FaultMove
+
+GPUS, DAYS = 16_384, 54
+CAUSES: tuple[tuple[str, int, str], ...] = (
+    ("faulty GPU", 148, "kill"),
+    ("GPU HBM3 memory", 72, "kill"),
+    ("software bug", 54, "error"),
+    ("network switch or cable", 35, "cut"),
+    ("unplanned host maintenance", 32, "node lost"),
+    ("GPU SRAM memory", 19, "kill"),
+    ("GPU system processor", 17, "kill"),
+    ("NIC", 7, "cut"),
+    ("NCCL watchdog timeouts", 7, "error"),
+    ("silent data corruption", 6, "kill"),
+    ("GPU thermal interface and sensor", 6, "kill"),
+    ("SSD", 3, "node lost"),
+    ("power supply", 3, "node lost"),
+    ("server chassis", 2, "node lost"),
+    ("IO expansion board", 2, "node lost"),
+    ("dependency", 2, "error"),
+    ("CPU", 2, "node lost"),
+    ("system memory", 2, "node lost"),
+)
+"""(cause, how many of the 419, what it does to a job here)."""
+PER_NODE, DAY_S = 8, 86400.0
+REPAIR_S = 4 * 3600.0
+"""A lost machine is replaced within so long."""
+ROLES = ("rollout", "trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a job, and for how long. `world` of its nodes train together, as one torch world."""
+
+    nodes: int
+    days: float
+    world: int
+    seed: int = 0
+
+
+def manifest(size: Size) -> dict[str, Any]:
+    """A job of one trainer world and of rollouts of a node each, with a spare node for every hundred."""
+    module = {"module": "train"}
+    whole = {
+        "replicasPerGroup": PER_NODE,
+        "driver": False,
+        "resources": {"cpu": "1"},
+        "accelerator": {"count": 1},
+        "entrypoint": module,
+    }
+    roles: list[dict[str, Any]] = [
+        {"name": "coordinator", "entrypoint": {"class": "pkg.Class"}, "resources": {"cpu": "1"}}
+    ]
+    limit = {"maxRestarts": 1000}
+    if size.world:
+        roles.append(
+            {"name": "trainer", "type": "Elastic", "replicas": size.world * PER_NODE, "restartPolicy": limit, **whole}
+        )
+    if size.nodes > size.world:
+        ranks = (size.nodes - size.world) * PER_NODE
+        roles.append({"name": "rollout", "replicas": ranks, "restartPolicy": {**limit, "level": "RoleGroup"}, **whole})
+    spare = max(1, size.nodes // 100)
+    group = {
+        "name": "h100",
+        "replicas": size.nodes + spare,
+        "cpu": "64",
+        "accelerator": {"type": "GPU", "count": PER_NODE},
+    }
+    policy = {"maxRestarts": 1000, "spares": {"nodes": spare}}
+    return {"metadata": {"name": "large"}, "spec": {"roles": roles, "nodeGroups": [group], "faultTolerance": policy}}
+
+
+def mix(size: Size, rng: Random) -> Iterator[tuple[str, Timed]]:
+    """(cause, fault) over the days, at the rate per GPU that was published."""
+    rate = sum(count for _, count, _ in CAUSES) * size.nodes * PER_NODE / GPUS / (DAYS * DAY_S)
+    at, end = rng.expovariate(rate), size.days * DAY_S
+    while at < end:
+        cause, _, kind = rng.choices(CAUSES, [count for _, count, _ in CAUSES])[0]
+        yield cause, Timed(at, _fault(size, rng, kind))
+        if kind == "node lost":
+            yield "repaired", Timed(at + rng.random() * REPAIR_S, FaultMove("join"))
+        at += rng.expovariate(rate)
+
+
+def _fault(size: Size, rng: Random, kind: str) -> FaultMove:
+    node = rng.randrange(size.nodes)
+    role, first = ("trainer", 0) if node < size.world else ("rollout", size.world)
+    rank = f"{role}/{(node - first) * PER_NODE + rng.randrange(PER_NODE)}"
+    match kind:
+        case "error":
+            return FaultMove(kind, 0, 0, rank)
+        case "kill":
+            return FaultMove(kind, 0, 0, rank)
+        case "cut":
+            return FaultMove(kind, rng.randrange(1 << 16), 1.0 + 60 * rng.random())
+        case _:
+            return FaultMove(kind, rng.randrange(1 << 16))
+
+
+def run(size: Size) -> dict[str, Any]:
+    """Simulate; what came of it, with the time and memory that it took."""
+    began = time.process_time()
+    rng = fault_schedule.chance(f"mix {size.seed}")
+    drawn = sorted(mix(size, rng), key=lambda each: each[1].at)
+    end = size.days * DAY_S
+    case = Case(size.seed, manifest(size), tuple(timed for _, timed in drawn))
+    driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end))
+    result = driver.run()
+    restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]
+    return {
+        "nodes": size.nodes,
+        "ranks": len(driver.world.begin.ranks),
+        "days": size.days,
+        "phase": result.phase,
+        "reason": result.reason,
+        "problems": list(result.problems),
+        "events": result.events,
+        "faults": dict(sorted(Counter(cause for cause, _ in drawn if cause != "repaired").items())),
+        "restarts": dict(result.restarts),
+        "recoverySeconds": _quantiles(restarted),
+        "simulatedDays": round(result.seconds / DAY_S, 2),
+        "seconds": round(time.process_time() - began, 1),
+        "maxResidentBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _quantiles(notes: list[Note]) -> dict[str, float]:
+    spans = sorted(note.seconds for note in notes if note.seconds is not None)
+    if not spans:
+        return {}
+    return {
+        name: round(spans[min(len(spans) - 1, int(len(spans) * q))], 2) for name, q in (("p50", 0.5), ("p99", 0.99))
+    }

@@ -1,0 +1,173 @@
+"""A faults file done to a simulated job: the same file, the same report as of a real one.
+
+Everything takes the time that it takes on a quiet machine, and nothing else goes wrong. While all ranks run, the first
+driver role makes a step a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dljob.master.failure import ending
+from dljob.master.state.events import CauseLearned, HangFound
+from dljob.master.state.state import Phase
+from dljob.master.state.views import Clue, Reason
+from dljob.plan import incidents
+from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
+from dljob.plan.role import HostKind
+from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
+from dljob.spec.loading.faults import FileFault
+from dljob.telemetry.evidence import Source
+from dljob.testing.simulate.drive import Case, Driver, Durations
+from dljob.testing.world import invariants
+from dljob.testing.world.faults import KILLED
+from dljob.testing.world.model import Arrive, Boot, Carry, FaultMove, Item, Move, PollNodes, SetUp, Silence, Up
+from dljob.testing.world.world import EPOCH_S
+
+STEP_S = 1.0
+PATIENCE_S = 3600.0
+"""So long after the job began, or after the last fault, nothing more is waited for."""
+FOR_EVER_S = 1e9
+STILL_S = 3.0
+"""So long until a node sees that a rank is stopped that told steps."""
+GONE_S = 1.2
+"""So long until an embedded Ray says that a node is gone whose raylet was killed."""
+_TAKES: Mapping[type, float] = {Arrive: 0.01, Carry: 0.01, Up: 0.5, SetUp: 0.3, PollNodes: 0.1, Boot: 0.4}
+
+
+class Scenario(Driver):
+    """Drives a job through the faults of a file."""
+
+    def __init__(self, manifest: Mapping[str, Any], faults: Sequence[FileFault], *, trace: bool = False) -> None:
+        super().__init__(Case(0, manifest, ()), trace=trace, pace=Durations(work=(FOR_EVER_S, FOR_EVER_S)))
+        self._faults = tuple(faults)
+        self._waiting = dict(enumerate(self._faults))
+        self._events: Counter[str] = Counter()
+        self._heard = 0
+        self._told: dict[Key, ObservedFault] = {}
+        self._step = 0
+        self._last = EPOCH_S
+        """When something was done last."""
+        self._striking = False
+        self.strikes: list[InjectedFault] = []
+
+    def play(self) -> dict[str, Any]:
+        """All faults, until the job runs as before: the report of `incidents.report`, with the laws that broke."""
+        w = self.world
+        self._schedule()
+        while not (self._over() or w.finished or w.problems):
+            self._until(w.now + STEP_S)
+            if self._well():
+                self._step += 1
+            self._look()
+        told = incidents.report(self._faults, self.strikes, self._told.values(), w.known.running_at)
+        return {
+            **told,
+            "phase": w.known.phase.value,
+            "problems": [*w.problems, *invariants.sweep(w), *invariants.replayed(w)],
+        }
+
+    def _over(self) -> bool:
+        w = self.world
+        busy = any(s.at + (s.fault.seconds or 0) > w.now for s in self.strikes)
+        calm = self._well() and not busy and w.now > self._last + STEP_S
+        return w.now > self._last + PATIENCE_S or (not self._waiting and calm)
+
+    def _well(self) -> bool:
+        known = self.world.known
+        return known.phase is Phase.RUNNING and self.world.state is not None and not self.world.arriving
+
+    def _make(self, move: Move) -> None:
+        super()._make(move)
+        self._look()
+
+    def _delay(self, item: Item) -> float:
+        return _TAKES.get(type(item)) or super()._delay(item)
+
+    def _look(self) -> None:
+        """Take in what the job says, do what is due."""
+        w = self.world
+        for fault in w.known.faults:
+            made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected, fault.recovered)
+            self._told[made.key] = made
+        for _, note in w.notes[self._heard :]:
+            self._events[note.reason] += 1
+        self._heard = len(w.notes)
+        if self._striking or w.known.running_at is None:
+            return
+        self._striking = True
+        now = Moment(w.now - w.known.running_at, self._step, self._events)
+        for number in [n for n, fault in self._waiting.items() if incidents.is_due(fault.when, now)]:
+            self._strike(number)
+        self._schedule()
+        self._striking = False
+
+    # -- doing
+
+    def _strike(self, number: int) -> None:
+        """Do one; what has no process yet waits."""
+        w, fault = self.world, self._waiting[number]
+        target = target_of(fault.target, w.job.plan)
+        at = w.now
+        if target.role == MASTER:
+            done = w.state is not None
+            moves = [FaultMove("crash")] if done else []
+        elif target.role == NODE:
+            moves = self._to_node(target.node, fault)
+        else:
+            moves = self._to_ranks(target, fault)
+        if not moves:
+            return
+        del self._waiting[number]
+        self._last = w.now
+        self.strikes.append(InjectedFault(number, fault, at))
+        for move in moves:
+            if move.kind != "nothing":
+                self._make(move)
+
+    def _to_node(self, node: str, fault: FileFault) -> list[FaultMove]:
+        w = self.world
+        listed = [name for name, own in w.nodes.items() if own.silence is Silence.NONE]
+        held = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
+        name = chosen(node, ranked(held, listed))
+        if name is None or not w.reachable(name):
+            return []
+        if fault.fault == "kill":
+            return [FaultMove("node lost", value=GONE_S, text=name)]
+        return [FaultMove("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
+
+    def _to_ranks(self, target: Target, fault: FileFault) -> list[FaultMove]:
+        """All of them that have not ended, as soon as each has a process."""
+        w, role = self.world, target.role
+        there = [rank for rank in target.ranks if ending.unfinished(w.known.ranks[role, rank])]
+        nobody_hears = fault.fault == "oom" and w.state is None
+        if nobody_hears or not all(self._process_of(role, rank) for rank in there):
+            return []
+        return [move for rank in there for move in self._to_rank(role, rank, fault)]
+
+    def _process_of(self, role: str, rank: int) -> int:
+        """The incarnation of the rank's newest process, when it can be reached; else 0."""
+        incarnation, actor = self.world.running.get((role, rank), ((0, ""),))[-1]
+        return incarnation if actor and self.world.reachable(self.world.processes[actor].node) else 0
+
+    def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[FaultMove]:
+        """What it is in this world; nobody notices here that a process is slow."""
+        w, incarnation = self.world, self._process_of(role, rank)
+        if fault.fault in ("stop", "slow"):
+            if fault.fault == "stop" and (fault.seconds or FOR_EVER_S) > STILL_S:
+                self._stands_still(role, rank, incarnation)
+            return [FaultMove("nothing")]
+        if fault.fault == "oom":
+            line = Clue(Source.KERNEL, f"Out of memory: Killed process ({role}/{rank})")
+            w.tell((Arrive(CauseLearned(f"{role}/{rank}", (line,), incarnation)),))
+        if w.job.roles[role].plan.host is HostKind.FORK:
+            return [FaultMove("error", value=KILLED, text=f"{role}/{rank}")]
+        return [FaultMove("kill", value=KILLED, text=f"{role}/{rank}")]
+
+    def _stands_still(self, role: str, rank: int, incarnation: int) -> None:
+        """PrimeMaster will hear of it, where somebody looks."""
+        if self.world.job.fault_tolerance.hang.action != "Ignore":
+            found = HangFound(role, rank, incarnation, Reason.HANG.value, "its process is stopped")
+            self.world.later(Arrive(found), STILL_S)

@@ -1,0 +1,23 @@
+"""Delta debugging: a minimal subset of items for which a predicate still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def fewest(things: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
+    """What is left of some things, in their order, of which it takes every one."""
+    size = len(things)
+    while size:
+        start, shorter = 0, False
+        while start < len(things):
+            tried = things[:start] + things[start + size :]
+            if fails(tried):
+                things, shorter = tried, True
+            else:
+                start += size
+        size = min(size, len(things)) if shorter and size <= len(things) else min(size, len(things)) // 2
+    return things

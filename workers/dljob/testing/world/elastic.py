@@ -1,0 +1,139 @@
+"""Elastic roles of a world: jobs that have some, who orders other numbers of ranks, and what must hold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dljob.master.failure.ending import unfinished
+from dljob.master.placement import resizing
+from dljob.master.start.starting import completed
+from dljob.master.state.events import Commanded
+from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level, NodeView
+from dljob.testing.world.fault_schedule import Timed, chance
+from dljob.testing.world.jobs import CLASS, MODULE
+from dljob.testing.world.model import Arrive, FaultMove
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+OFTEN = 0.3
+"""So many jobs have an elastic role, in parts of one."""
+STAYS = 0.7
+"""Of those that can, so many keep the processes of who stays."""
+SOON_S = 300.0
+
+
+def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The manifest with one role more for some seeds, whose number of ranks may change: of chance of its own."""
+    rng = chance(f"elastic {seed}")
+    if rng.random() > OFTEN:
+        return manifest
+    spec = manifest["spec"]
+    group, size, groups = spec["nodeGroups"][0], rng.choice((1, 1, 2)), rng.randint(2, 3)
+    # One of its groups fills most of a machine, so that each loss of a node counts.
+    cpu = (int(group["cpu"]) // 2 + 1) // size
+    more = rng.choice((0, 0, 1))
+    role: dict[str, Any] = {
+        "name": "e",
+        "type": "Elastic",
+        "driver": rng.random() < 0.7,
+        "entrypoint": CLASS if rng.random() < 0.4 else MODULE,
+        "replicas": size * groups,
+        "replicasPerGroup": size,
+        "minReplicas": size * rng.randint(1, groups - (not more)),
+        "maxReplicas": size * (groups + more),
+        "resources": {"cpu": str(max(cpu, 1))},
+        "restartPolicy": {"maxRestarts": rng.choice((3, 10))},
+    }
+    if role["entrypoint"] == CLASS and chance(f"stays {seed}").random() < STAYS:
+        role = {**role, "restartPolicy": {**role["restartPolicy"], "level": "InProcess"}}
+    machines = {**group, "replicas": group["replicas"] + groups}
+    if more:
+        machines["maxReplicas"] = machines["replicas"] + 1
+    others = [{**own, "driver": True} if own["driver"] else own for own in spec["roles"]]
+    return {**manifest, "spec": {**spec, "roles": [*others, role], "nodeGroups": [machines]}}
+
+
+def orders(seed: int) -> tuple[Timed, ...]:
+    """Up to three orders of other numbers of ranks, in some stories."""
+    rng = chance(f"scale {seed}")
+    if rng.random() > OFTEN:
+        return ()
+    made = (FaultMove("scale", rng.randrange(1 << 16), float(1000 + n)) for n in range(rng.randint(1, 3)))
+    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in made)
+
+
+def scale(w: World, f: FaultMove) -> None:
+    """Somebody orders a number of ranks, now and then one that a role cannot have."""
+    names = sorted(w.known.sizes)
+    if names and w.state is not None:
+        role = names[f.pick % len(names)]
+        own = w.job.roles[role].plan
+        numbers = [*range(own.min_replicas, own.max_replicas + 1, own.group_size), own.max_replicas + 1]
+        count = numbers[f.pick // len(names) % len(numbers)]
+        w.later(Arrive(Commanded(f"c{int(f.value)}", "scale", role, "somebody", count)))
+
+
+def moved(before: JobState, after: JobState) -> Iterator[str]:
+    """A role does not grow again soon after it has changed."""
+    for role, own in after.sizes.items():
+        old = before.sizes[role]
+        since = None if old.resized is None or own.resized is None else own.resized - old.resized
+        least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
+        if own.size > old.size and since is not None and since < least:
+            yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
+
+
+def kept(before: JobState, after: JobState) -> Iterator[str]:
+    """Where a role says so, who keeps its place in a world of another size keeps its process; who goes has left."""
+    for role, own in after.sizes.items():
+        if own.size == before.sizes[role].size or resizing.level_of(after.job, role) is not Level.IN_PROCESS:
+            continue
+        facts = before.job.roles[role]
+        for rank in range(min(own.size, facts.plan.replicas)):
+            host = facts.host_of(rank)
+            unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
+            there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
+            was = before.ranks[role, rank]  # one that has not left in time may lose it now
+            if (
+                there
+                and unfinished(was)
+                and was.phase is not RankPhase.STOPPING
+                and (new.phase, new.life) != (old.phase, old.life)
+            ):
+                yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
+        for rank in range(own.size, facts.plan.replicas):
+            if before.ranks[role, rank].phase is RankPhase.READY:
+                yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
+
+
+def bounded(state: JobState) -> Iterator[str]:
+    """A role has as many ranks as it may have, and is as large as everything about it says."""
+    for role, own in state.sizes.items():
+        facts = state.job.roles[role]
+        plan = facts.plan
+        if own.size != plan.replicas or own.size % plan.group_size:
+            yield f"elastic: {role} has {own.size} ranks, its plan {plan.replicas}"
+        if not plan.min_replicas <= own.size <= plan.max_replicas:
+            yield f"elastic: {role} has {own.size} ranks, and may have {plan.min_replicas} to {plan.max_replicas}"
+        seats = state.seats.get(role)
+        if seats is not None and len(seats) != facts.plan.groups:
+            yield f"elastic: {role} has {facts.plan.groups} groups and {len(seats)} seats"
+    for name, row in state.roles.items():
+        there = sum(own[0] == name for own in state.ranks) - row.absent
+        if there != state.job.roles[name].plan.replicas:
+            yield f"elastic: {name} has {there} ranks, not {state.job.roles[name].plan.replicas}"
+
+
+def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterator[str]:
+    """While a job runs, a role that is to have other ranks has them, will have them, or has no room for them."""
+    d = StateTransaction(state, now)
+    d.nodes = nodes
+    for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
+        if own.want != own.size and own.move_at is None and own.save_by is None and not completed(d, role):
+            able = own.want if own.want < own.size else resizing.more(d, role, own.want).sizes[role]
+            if able != own.size:
+                yield f"elastic: {role} stays at {own.size} ranks, it could have {able} of {own.want}"

@@ -1,0 +1,259 @@
+"""What happens in a world by itself: what was on its way arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dljob.master.placement import elastic
+from dljob.master.state.events import HangFound, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import JobState, Phase, RankPhase
+from dljob.master.state.views import NodeView, Outcome, Reason
+from dljob.testing.world import executor, leaving
+from dljob.testing.world.environment import Sighting
+from dljob.testing.world.model import (
+    Arrive,
+    AskIfKnown,
+    Boot,
+    Break,
+    Carry,
+    Depart,
+    Done,
+    Heal,
+    Item,
+    Lapse,
+    NodeOverdue,
+    PollNodes,
+    Process,
+    SetUp,
+    Silence,
+    SpareKey,
+    Stall,
+    StrikeOff,
+    Up,
+)
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+DONE = Outcome(ok=True)
+
+
+def happen(w: World, item: Item, *more: Item) -> None:
+    """An item that was on its way happens; events may arrive together."""
+    if more:
+        w.tell([each for each in (item, *more) if isinstance(each, Arrive)])
+    else:
+        _HAPPEN[type(item)](w, item)
+
+
+def _arrive(w: World, i: Arrive) -> None:
+    w.tell((i,))
+
+
+def _carry(w: World, i: Carry) -> None:
+    executor.effect(w, i.action)
+
+
+def _up(w: World, i: Up) -> None:
+    process = w.processes.get(i.actor)
+    if process is None:
+        return
+    if not w.reachable(process.node):
+        w.later(i, 0.5)
+        return
+    w.processes[i.actor] = evolve(process, up=True)
+    if i.actor in w.watched and not executor.coming(w, i.actor):
+        w.later(Arrive(_hello(w, process)))
+
+
+def _hello(w: World, process: Process) -> HostReady | SpareReady:
+    who, actor = process.who, process.actor
+    if isinstance(who, SpareKey):
+        return SpareReady(who.role, who.node, who.slot, process.life, actor, 7, f"{actor}.log")
+    facts = w.job.roles[who.role]
+    devices = () if facts.plan.accelerator is None else ((facts.plan.accelerator[0], (str(max(0, who.index)),)),)
+    slots = tuple(ids for _, ids in devices) * facts.ranks_per_host
+    address = f"{process.node}:2900" if who.index < 0 else ""
+    return HostReady(who, process.life, process.node, 7, actor, devices, f"{actor}.log", address, slots)
+
+
+def _set_up(w: World, i: SetUp) -> None:
+    process = w.processes.get(i.actor)
+    if process is None or i.running not in process.ranks:
+        return
+    if w.nodes[process.node].silence is Silence.FROZEN:
+        w.later(i, 0.5)
+        return
+    r = i.running
+    w.was_ready.add((r.role, r.rank))
+    w.report(process, RankReady(r.role, r.rank, r.incarnation, 1000 + r.incarnation))
+    if ends_by_itself(w, r.role):
+        w.later(Done(i.actor, r, DONE))
+
+
+def ends_by_itself(w: World, role: str) -> bool:
+    """Whether ranks of a role end: drivers do, and those whose completion somebody waits for."""
+    plans = w.job.plan.roles
+    return plans[role].driver or any((role, "Complete") in plan.depends_on for plan in plans.values())
+
+
+def _done(w: World, i: Done) -> None:
+    process = w.processes.get(i.actor)
+    if process is None or i.running not in process.ranks or i.running in w.hung:
+        return
+    if w.nodes[process.node].silence is Silence.FROZEN:
+        w.later(i, 0.5)
+        return
+    w.ended.add((i.running.role, i.running.rank))
+    executor.leave(w, process, i.running, i.outcome)
+
+
+def _stall(w: World, i: Stall) -> None:
+    """Steps are heard, and the rank is looked at, where it is at work for PrimeMaster and its node answers."""
+    process, r = w.processes.get(i.actor), i.running
+    if process is None or r not in w.hung or w.state is None:
+        return
+    own = w.state.ranks[r.role, r.rank]
+    if own.incarnation > r.incarnation or w.state.verdict is not None:
+        return
+    if own.phase is RankPhase.READY and w.reachable(process.node):
+        w.later(Arrive(HangFound(r.role, r.rank, r.incarnation, Reason.HANG.value, "it stands still")))
+    else:
+        w.later(i, 0.5)
+
+
+def _look(w: World, _i: PollNodes) -> None:
+    w.looking = False
+    seen = w.seen()
+    if w.state is None:
+        return
+    if sighting(w.state, seen) != w.told_nodes or (_settled(w.state) and elastic.room(w.state, seen)):
+        w.tell((Arrive(NodesSeen(seen)),))
+
+
+def _settled(state: JobState) -> bool:
+    return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
+
+
+def sighting(state: JobState, seen: tuple[NodeView, ...]) -> Sighting:
+    """What of the nodes is compared with what PrimeMaster heard last (`runtime.controller.node_change_filter`).
+
+    What is free matters only to what is to be placed, and to roles that are to grow.
+    """
+    return tuple((view.id, view.leaving) for view in seen) if _settled(state) else seen
+
+
+def _boot(w: World, _i: Boot) -> None:
+    if w.state is None:
+        w.boot()
+
+
+def on(w: World, node: str) -> list[Process]:
+    """The processes of a node."""
+    return [process for process in w.processes.values() if process.node == node]
+
+
+def _notice(w: World, i: NodeOverdue) -> None:
+    node = w.nodes.get(i.node)
+    if w.state is None or node is None or node.silence is Silence.NONE or not node.listed or w.state.verdict:
+        return
+    if w.state.running_at is None:
+        w.later(i, 0.5)  # while a job starts, nobody looks
+        return
+    w.later(Arrive(NodesSeen(w.seen())))
+    w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
+
+
+def _heard_on(w: World, node: str) -> list[str]:
+    """The actors of a node that PrimeMaster hears: those whose making is under way are not there yet."""
+    coming = {executor.made_by(action) for action in w.carrying.values()}
+    return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
+
+
+def _break(w: World, i: Break) -> None:
+    node = w.nodes.get(i.node)
+    if node is None or node.silence is not Silence.CUT:
+        return
+    for actor in _heard_on(w, i.node):
+        w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN, detail="it does not answer"))
+
+
+def _strike_off(w: World, i: StrikeOff) -> None:
+    node = w.nodes.get(i.node)
+    if node is None or node.silence is Silence.NONE:
+        return
+    w.nodes[i.node] = evolve(node, listed=False)
+    for actor in _heard_on(w, i.node):
+        w.lost(actor, Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone"))
+    _forget_groups(w, i.node)
+    w.look()
+
+
+def _forget_groups(w: World, node: str) -> None:
+    for key in [key for key, at in w.groups.items() if at == node]:
+        del w.groups[key]
+        w.struck.add(key)
+
+
+def _heal(w: World, i: Heal) -> None:
+    node = w.nodes.get(i.node)
+    if node is None or node.silence is Silence.NONE:
+        return
+    away = w.now - node.since
+    w.nodes[i.node] = evolve(node, silence=Silence.NONE)
+    lapsed = not node.listed or away > w.job.fault_tolerance.lease
+    for process in on(w, i.node):
+        if lapsed or process.condemned or (w.state is not None and process.actor not in w.watched):
+            w.die(process.actor)
+        elif process.actor in w.watched:
+            for report in process.reports:
+                w.later(Arrive(report, process.actor))
+    for actor in _heard_on(w, i.node):
+        if actor not in w.processes:
+            w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN))
+    if node.listed:
+        w.later(Arrive(NodeThawed(i.node)))
+    else:
+        del w.nodes[i.node]
+
+
+def _lapse(w: World, i: Lapse) -> None:
+    if i.node:
+        node = w.nodes.get(i.node)
+        if node is not None and node.silence is Silence.CUT and w.now >= node.since + w.job.fault_tolerance.lease:
+            for process in on(w, i.node):
+                w.die(process.actor)
+    elif w.state is None and w.epoch == i.epoch:
+        for actor in list(w.processes):
+            w.die(actor)
+
+
+def _beacon(w: World, i: AskIfKnown) -> None:
+    process = w.processes.get(i.actor)
+    if process is None or w.state is None or i.actor in w.watched:
+        return
+    if w.reachable(process.node):
+        w.die(i.actor)
+    else:
+        w.later(i, 1.0)
+
+
+_HAPPEN: dict[type, Callable[[World, Any], None]] = {
+    Arrive: _arrive,
+    Carry: _carry,
+    Up: _up,
+    SetUp: _set_up,
+    Done: _done,
+    Stall: _stall,
+    PollNodes: _look,
+    Boot: _boot,
+    Break: _break,
+    NodeOverdue: _notice,
+    StrikeOff: _strike_off,
+    Depart: leaving.depart,
+    Heal: _heal,
+    Lapse: _lapse,
+    AskIfKnown: _beacon,
+}

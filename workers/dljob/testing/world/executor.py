@@ -1,0 +1,308 @@
+"""How PrimeMaster's orders take effect on a world: the model of the executor, of Ray, and of the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dljob.master.persistence.superseded import lasting
+from dljob.master.state.actions import (
+    Action,
+    CheckNodes,
+    Finish,
+    KillHost,
+    KillSpare,
+    LeaveGroup,
+    RelaunchNode,
+    Release,
+    Reserve,
+    SaveCopies,
+    SpawnHost,
+    SpawnSpare,
+    StartRanks,
+    StopRanks,
+    Unreserve,
+)
+from dljob.master.state.events import HostLost, RankEnded, RelaunchTold, Released, SpareLost, UnitRefused, UnitReserved
+from dljob.master.state.evolve import evolve
+from dljob.master.state.views import HostId, Outcome, Reason
+from dljob.testing.world import checks, invariants, leaving
+from dljob.testing.world.model import (
+    Arrive,
+    Carry,
+    Process,
+    Running,
+    SetUp,
+    SpareKey,
+    Up,
+    Watched,
+    Who,
+    host_actor,
+    spare_actor,
+)
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+LATE = Outcome(ok=False, reason=Reason.UNKNOWN, message="did not start in time")
+LEFT = Outcome(ok=True)
+SPARE_S = 120.0
+_ENDINGS = (KillHost, KillSpare, Unreserve)
+
+
+def in_order(actions: Iterable[Action]) -> list[Action]:
+    """As the executor takes them: what ends things comes first."""
+    todo = lasting(actions)
+    return [a for a in todo if isinstance(a, _ENDINGS)] + [a for a in todo if not isinstance(a, _ENDINGS)]
+
+
+def order(w: World, action: Action) -> None:
+    """Begin to carry out an action: what ends things is awaited, all else takes its time."""
+    match action:
+        case KillHost():
+            end_actor(w, action.actor or host_actor(action.host, action.life))
+        case KillSpare():
+            end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.life))
+        case Unreserve():
+            key = (action.unit, action.token)
+            if key in w.reserving:
+                w.reserving.discard(key)
+                drop(w, lambda a: isinstance(a, Reserve) and (a.unit, a.token) == key)
+            w.release_group(key)
+        case Finish():
+            finish(w, action)
+        case Reserve() | SpawnHost() | SpawnSpare():
+            begin(w, action)
+        case _:
+            w.later(Carry(action))
+
+
+def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
+    """Begin something that has a name: under way twice is under way once."""
+    if isinstance(action, SpawnHost):
+        actor = host_actor(action.host, action.life)
+        if actor in w.watched:
+            return
+        invariants.may_spawn(w, action, actor)
+        w.watched[actor] = Watched(action.host, action.life, w.groups.get((action.unit, action.token), ""))
+    elif isinstance(action, SpawnSpare):
+        actor = spare_actor(action.role, action.node, action.slot, action.life)
+        if actor in w.watched:
+            return
+        w.watched[actor] = Watched(SpareKey(action.role, action.node, action.slot), action.life, action.node)
+    elif (action.unit, action.token) in w.reserving:
+        return
+    else:
+        invariants.may_reserve(w, action)
+        leaving.may_reserve(w, action)
+        w.reserving.add((action.unit, action.token))
+    w.later(Carry(action))
+
+
+def drop(w: World, match: Callable[[Action], bool]) -> None:
+    """Cancel orders that have not taken effect."""
+    for number in [number for number, action in w.carrying.items() if match(action)]:
+        del w.pending[number], w.carrying[number]
+
+
+def end_actor(w: World, actor: str) -> None:
+    """End an actor by every means, and hear it no more."""
+    if w.watched.pop(actor, None) is not None:
+        drop(w, lambda a: made_by(a) == actor)
+    number = w.late.pop(actor, 0)
+    if number in w.arriving:  # runtime/controller/worker_hosts.py, `_gone`: what is watched no more is not told of
+        del w.pending[number], w.arriving[number]
+    kill(w, actor)
+
+
+def made_by(action: Action) -> str:
+    """The actor that an order makes; empty when it makes none."""
+    match action:
+        case SpawnHost():
+            return host_actor(action.host, action.life)
+        case SpawnSpare():
+            return spare_actor(action.role, action.node, action.slot, action.life)
+        case _:
+            return ""
+
+
+def kill(w: World, actor: str) -> None:
+    """Kill a process; where nobody reaches it, it ends as soon as it hears of it."""
+    process = w.processes.get(actor)
+    if process is None:
+        return
+    if w.reachable(process.node):
+        w.die(actor)
+    else:
+        w.processes[actor] = evolve(process, condemned=True)
+
+
+def coming(w: World, actor: str) -> bool:
+    """Whether an actor's making is under way: nobody calls it yet, so nobody hears it."""
+    return any(made_by(action) == actor for action in w.carrying.values())
+
+
+# -- effects
+
+
+def effect(w: World, action: Action) -> None:
+    """An order takes effect; one to a process on a silent node waits until it answers again."""
+    if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
+        w.later(Carry(action), 0.25)
+        return
+    _EFFECTS[type(action)](w, action)
+
+
+def _silent(w: World, action: StartRanks | StopRanks | LeaveGroup) -> bool:
+    actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
+    process = w.processes.get(actor)
+    return process is not None and not w.reachable(process.node)
+
+
+def _reserve(w: World, a: Reserve) -> None:
+    key = (a.unit, a.token)
+    w.reserving.discard(key)
+    if key not in w.groups:
+        drained = a.node in w.nodes and w.nodes[a.node].view.leaving is not None
+        if w.refusing or drained or not w.reachable(a.node) or not w.take(a.node, a.unit, 1, a.given):
+            w.refusing = max(0, w.refusing - 1)
+            w.later(Arrive(UnitRefused(a.unit, a.token, f"node {a.node} would not hold it")), a.deadline_s)
+            return
+        w.groups[key] = a.node
+        if a.given:
+            w.granted[key] = a.given
+        invariants.held(w)
+    w.later(Arrive(UnitReserved(a.unit, a.token, w.groups[key])))
+    w.look()
+
+
+def _spawn_host(w: World, a: SpawnHost) -> None:
+    actor = host_actor(a.host, a.life)
+    node = w.groups.get((a.unit, a.token), "")
+    _bring_up(w, Process(actor, node, a.host, a.life, (a.unit, a.token)), a.deadline_s)
+
+
+def _spawn_spare(w: World, a: SpawnSpare) -> None:
+    actor = spare_actor(a.role, a.node, a.slot, a.life)
+    _bring_up(w, Process(actor, a.node, SpareKey(a.role, a.node, a.slot), a.life), SPARE_S)
+
+
+def _bring_up(w: World, new: Process, deadline_s: float) -> None:
+    """Find the actor, or make it on its node; what cannot be made is lost when its deadline is over."""
+    if not w.reachable(new.node):
+        w.watched.pop(new.actor, None)
+        w.late[new.actor] = w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
+        return
+    known = w.processes.get(new.actor)
+    if known is None:
+        w.processes[new.actor] = new
+        if isinstance(new.who, HostId):
+            w.owner[new.who] = new.actor
+    if known is None or known.up:
+        w.later(Up(new.actor))
+
+
+def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
+    """The news that an actor is gone."""
+    if isinstance(who, HostId):
+        return HostLost(who, life, outcome)
+    return SpareLost(who.role, who.node, who.slot, life)
+
+
+def _start(w: World, a: StartRanks) -> None:
+    watched = w.watched.get(a.actor)
+    if watched is not None:
+        w.watched[a.actor] = evolve(watched, who=a.host, life=a.life)
+    process = w.processes.get(a.actor)
+    if process is None or not w.reachable(process.node):
+        return
+    invariants.may_become(w, process, a.host)
+    process = evolve(process, who=a.host, life=a.life)
+    w.processes[a.actor] = process
+    w.owner[a.host] = a.actor
+    for start in a.ranks:
+        _enter(w, a.actor, Running(a.host.role, start.rank, start.incarnation, a.generation))
+
+
+def _enter(w: World, actor: str, running: Running) -> None:
+    """A rank starts in a process, unless it has done so before."""
+    process = w.processes[actor]
+    this = (running.rank, running.incarnation)
+    if this in process.begun:
+        return
+    invariants.may_start(w, running)
+    w.processes[actor] = evolve(process, ranks=(*process.ranks, running), begun=(*process.begun, this))
+    w.start_running(actor, running)
+    w.later(SetUp(actor, running))
+
+
+def _stop(w: World, a: StopRanks) -> None:
+    actor = w.owner.get(a.host, "")
+    watched = w.watched.get(actor)
+    if watched is None or (watched.who, watched.life) != (a.host, a.life):
+        return
+    process = w.processes.get(actor)
+    if process is None or not w.reachable(process.node):
+        return
+    latest = dict(zip(a.ranks, a.incarnations, strict=False))
+    for running in process.ranks:
+        if running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation):
+            process = leave(w, process, running, LEFT)
+
+
+def _leave_group(w: World, a: LeaveGroup) -> None:
+    """A rank leaves its group and its process stays; an incarnation that was not started here never will be."""
+    process = w.processes.get(a.actor)
+    if a.actor not in w.watched or process is None or not w.reachable(process.node) or process.deaf:
+        return
+    running = next((r for r in process.ranks if (r.rank, r.incarnation) == (a.rank, a.incarnation)), None)
+    if running is not None:
+        leave(w, process, running, LEFT)
+    elif (a.rank, a.incarnation) not in process.begun:
+        w.processes[a.actor] = evolve(process, begun=(*process.begun, (a.rank, a.incarnation)))
+        w.report(w.processes[a.actor], RankEnded(a.host.role, a.rank, a.incarnation, LEFT))
+
+
+def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Process:
+    """A rank of a live process ends."""
+    w.stop_running(process.actor, running)
+    process = evolve(process, ranks=tuple(r for r in process.ranks if r != running))
+    return w.report(process, RankEnded(running.role, running.rank, running.incarnation, outcome))
+
+
+def _release(w: World, _a: Release) -> None:
+    w.watched.clear()
+    drop(w, lambda _: True)
+    w.reserving.clear()
+    for actor in list(w.processes):
+        kill(w, actor)
+    for key in list(w.groups):
+        w.release_group(key)
+    w.later(Arrive(Released()))
+
+
+def finish(w: World, action: Finish) -> None:
+    """The job is over: PrimeMaster leaves, and what it was doing is dropped."""
+    if w.finished is None:
+        w.finished = action
+    w.problems.extend(invariants.left_behind(w))
+    w.crash()
+
+
+def _relaunch(w: World, a: RelaunchNode) -> None:
+    """Whoever replaces nodes hears of one; what joins is for the world's own happenings."""
+    w.later(Arrive(RelaunchTold(a.node)))
+
+
+_EFFECTS: dict[type, Callable[[World, Any], None]] = {
+    Reserve: _reserve,
+    SpawnHost: _spawn_host,
+    SpawnSpare: _spawn_spare,
+    CheckNodes: checks.check,
+    SaveCopies: leaving.save,
+    RelaunchNode: _relaunch,
+    StartRanks: _start,
+    StopRanks: _stop,
+    LeaveGroup: _leave_group,
+    Release: _release,
+}

@@ -1,0 +1,262 @@
+"""What must always hold: looked at when something begins, and over the whole world now and then."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dljob.master.ledger.rules import micros
+from dljob.master.persistence.codec import decode_event, decode_state, encode_event, encode_state
+from dljob.master.placement import timers
+from dljob.master.state import ledger, memory_overrides
+from dljob.master.state.actions import Reserve, SpawnHost
+from dljob.master.state.events import Event
+from dljob.master.state.ledger import Account
+from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase, homeless_units
+from dljob.master.state.views import HostId
+from dljob.master.transition import transition
+from dljob.testing.world import checks, domain_invariants, elastic, repeat_invariants, spare_invariants
+from dljob.testing.world.model import Process, Running, spare_actor
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+
+def text(state: JobState) -> str:
+    """A state as it is written down: equal states, equal text."""
+    return json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
+
+
+def restored(state: JobState) -> JobState:
+    """A state after it was written down and read."""
+    return decode_state(json.loads(text(state)), state.job)
+
+
+def replayed(w: World, *, written: bool = True) -> list[str]:
+    """The journal leads to what PrimeMaster knew, byte for byte; `written`: by way of its written form."""
+    state = w.base
+    for at, event in w.journal[w.base_at :]:
+        state = transition(state, _reread(event), at).state if written else transition(state, event, at).state
+    same = text(state) == text(w.known) if written else state == w.known
+    return [] if same else [f"replay: {len(w.journal)} events do not lead to the state"]
+
+
+@lru_cache(4096)
+def _reread(event: Event) -> Event:
+    """An event after it was written down and read."""
+    return decode_event(json.loads(json.dumps(encode_event(event))))
+
+
+# -- when something begins
+
+
+def may_reserve(w: World, a: Reserve) -> None:
+    """A unit may be reserved: its node is not one that PrimeMaster has excluded."""
+    own = w.known.exclusions.get(a.node)
+    if own is not None:
+        w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {own.reason}")
+
+
+def held(w: World) -> None:
+    """Note whether the whole gang is held: it may be lost again, before or after PrimeMaster admits the job."""
+    w.admitted = w.admitted or len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
+
+
+def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
+    """A host may be made: the whole gang was held, and no former process of it lives within reach."""
+    held(w)
+    if not w.admitted:
+        w.problems.append(f"gang: {a.host} is made before every unit is held")
+    former = w.processes.get(w.owner.get(a.host, ""))
+    if former is not None and former.actor != actor and not former.condemned and w.reachable(former.node):
+        w.problems.append(f"two hosts: {actor} is made while {former.actor} lives")
+
+
+def may_become(w: World, process: Process, host: HostId) -> None:
+    """A process may be a host: it is a spare, or that host."""
+    if isinstance(process.who, HostId) and process.who != host:
+        w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.who}")
+
+
+def may_start(w: World, running: Running) -> None:
+    """A rank may start: nobody else is that rank, its world is of one generation, and whom it waits for was there."""
+    key = (running.role, running.rank)
+    name = f"{running.role}/{running.rank}"
+    for incarnation, actor in w.running.get(key, ()):
+        if w.reachable(w.processes[actor].node):
+            w.problems.append(f"two live: {name} starts as {running.incarnation} while {incarnation} lives in {actor}")
+    if running.incarnation <= w.started.get(key, 0):
+        w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
+    if running.rank >= w.job.roles[running.role].plan.replicas:
+        w.problems.append(f"elastic: {name} starts, its role has {w.job.roles[running.role].plan.replicas} ranks")
+    if w.job.roles[running.role].world:
+        w.problems.extend(_mixed(w, running))
+        w.problems.extend(checks.unfit(w, running))
+    for other, kind in w.job.roles[running.role].plan.depends_on:
+        there = w.was_ready if kind == "Ready" else w.ended
+        everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))
+        lacking = [key[1] for key in everybody if key not in there and key not in w.ended]
+        if lacking:
+            w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
+
+
+def _mixed(w: World, running: Running) -> Iterator[str]:
+    """Live ranks of the same world and another generation."""
+    others = {g for role, g in w.worlds if role == running.role} - {running.generation}
+    actors = (actor for g in sorted(others) for actor in w.worlds[running.role, g])
+    for process in map(w.processes.__getitem__, actors):
+        for r in process.ranks if w.reachable(process.node) else ():
+            if r.generation in others:
+                yield f"world: {r.role}/{running.rank} of start {running.generation} meets {r.rank} of {r.generation}"
+
+
+def unread(state: JobState, new: JobState) -> list[str]:
+    """What was read of a snapshot is the state that was written down."""
+    lost = [each.name for each in fields(state) if getattr(new, each.name) != getattr(state, each.name)]
+    return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
+
+
+def well_ended(w: World) -> list[str]:
+    """A job that ended well did so because everybody whom it ends with did."""
+    if w.known.verdict is None or not w.known.verdict.ok:
+        return []
+    ranks = ((name, rank) for name in w.job.drivers for rank in range(w.job.plan.roles[name].replicas))
+    return [
+        f"early: the job ends well, and {role}/{rank} does not" for role, rank in ranks if (role, rank) not in w.ended
+    ]
+
+
+def left_behind(w: World) -> list[str]:
+    """At the end nothing is left."""
+    found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
+    return found + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
+
+
+# -- the whole world
+
+
+def sweep(w: World) -> list[str]:
+    """Every law that can be seen from outside, and from within the core."""
+    found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
+    if w.obeyed > len(w.known.commands):
+        found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
+    found += _banned(w.known)
+    found += domain_invariants.kept(w.known)
+    found += repeat_invariants.kept(w.known)
+    found += elastic.bounded(w.known)
+    if w.state is not None:
+        # Of what is free PrimeMaster hears when it looks: nothing may be on its way that changes it, or tells it.
+        busy = w.looking or w.arriving or w.carrying
+        found += elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
+    found += _granted(w)
+    if w.state is not None:
+        found += _orphans(w)
+    return found + spare_invariants.at_rest(w)
+
+
+def _counts(state: JobState) -> Iterator[str]:
+    seen = Counter((role, rank.phase) for (role, _), rank in state.ranks.items())
+    live = sum(count for (_, phase), count in seen.items() if phase.live)
+    ready = dict.fromkeys(state.roles, 0)
+    for host, own in state.hosts.items():
+        ready[host.role] += host.index >= 0 and own.phase is HostPhase.READY
+    for name, role in state.roles.items():
+        for phase in RankPhase:
+            count = seen[name, phase]
+            if getattr(role, phase.value.lower()) != count:
+                yield f"count: {name} has {count} {phase.value}, not {getattr(role, phase.value.lower())}"
+        if role.hosts_ready != ready[name]:
+            yield f"count: {name} has {ready[name]} hosts ready, not {role.hosts_ready}"
+    if state.live != live:
+        yield f"count: {live} ranks live, not {state.live}"
+    held = sum(unit.phase is UnitPhase.HELD for unit in state.units.values())
+    if state.held != held:
+        yield f"count: {held} units held, not {state.held}"
+    if (lacking := homeless_units(state.units)) != state.homeless:
+        yield f"count: {', '.join(sorted(lacking))} have no place, not {', '.join(sorted(state.homeless))}"
+
+
+def _banned(state: JobState) -> Iterator[str]:
+    """No unit is on an excluded node, nor on its way there."""
+    for name, unit in state.units.items() if state.exclusions and state.verdict is None else ():
+        if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING) and unit.node in state.exclusions:
+            yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
+
+
+def _granted(w: World) -> Iterator[str]:
+    """A unit's reservation has the memory that PrimeMaster gave it."""
+    given = w.known.grants
+    for key, node in w.groups.items() if w.granted or given.given else ():
+        own = w.known.units[key[0]]
+        if own.phase is UnitPhase.HELD and own.token == key[1]:
+            has, meant = w.granted.get(key, ()), memory_overrides.given(given, key[0])
+            if has != meant:
+                yield f"memory: {key[0]} has {has} on {node}, and was given {meant}"
+
+
+def _incidents(state: JobState) -> Iterator[str]:
+    members: dict[int, int] = {}
+    for key, rank in state.ranks.items():
+        if rank.incident:
+            members[rank.incident] = members.get(rank.incident, 0) + 1
+            if rank.incident not in state.incidents and state.verdict is None:
+                yield f"incident: {key} belongs to {rank.incident}, which is over"
+    for number, incident in state.incidents.items():
+        if incident.pending != members.get(number, 0) or incident.pending <= 0:
+            yield f"incident: {number} waits for {incident.pending}, {members.get(number, 0)} belong to it"
+    if state.phase is Phase.RUNNING and state.incidents:
+        yield "incident: the job runs while something is being restarted"
+    if state.verdict is None:
+        for name, role in state.roles.items():
+            hold = sum(
+                not i.launched and any(member == name for member, _ in i.members) for i in state.incidents.values()
+            )
+            if role.hold != hold:
+                yield f"hold: {name} is held back by {hold}, not {role.hold}"
+
+
+def _timers(state: JobState) -> Iterator[str]:
+    due = timers.earliest(state)
+    if due is not None and (state.wake is None or state.wake > due):
+        yield f"timer: due at {due}, asked for {state.wake}"
+
+
+def _budgets(w: World) -> Iterator[str]:
+    state, policy = w.known, w.job.fault_tolerance
+    for key, marks in state.marks.items():
+        recent = sum(mark.at > w.last - policy.window_seconds for mark in marks)
+        most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
+        if recent > most:
+            yield f"budget: {key} used {recent} of {most}"
+    if any(count < 0 for count in state.restarts.values()) or state.held < 0 or state.live < 0:
+        yield "budget: a count is negative"
+
+
+def _ledger(w: World) -> Iterator[str]:
+    """Every rank's time is in some account: the sums are the time since the start, times the ranks, exactly."""
+    state, book = w.known, w.known.ledger
+    at = max(book.at, micros(state, w.last))
+    for name, facts in w.job.roles.items():
+        sums = ledger.totals(book, name, at)
+        spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
+        whole = ledger.rank_time(book, name, facts.plan.replicas, at)
+        if spent != whole:
+            yield f"ledger: {name} spent {spent} us, its ranks were there for {whole}"
+
+
+def _orphans(w: World) -> Iterator[str]:
+    """What nobody knows of, when nothing is on its way that could tell."""
+    if w.arriving or w.carrying:
+        return
+    for (role, node, slot), spare in w.known.spares.items():
+        actor = spare_actor(role, node, slot, spare.life)
+        if spare.phase is SparePhase.SPAWNING and w.known.verdict is None and actor not in w.watched:
+            yield f"spare: {actor} is awaited, and nobody makes it"
+    for unit, token in w.groups:
+        own = w.known.units[unit]
+        if own.token != token or own.phase not in (UnitPhase.HELD, UnitPhase.RESERVING):
+            yield f"leak: reservation {unit} {token} is held, and PrimeMaster does not know it"

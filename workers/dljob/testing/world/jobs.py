@@ -1,0 +1,79 @@
+"""Jobs to simulate: small ones, drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from dljob.testing.world.fault_schedule import chance
+
+CLASS = {"class": "pkg.Class"}
+MODULE = {"module": "train"}
+SPARED = 0.4
+"""So many jobs have spare nodes, in parts of one."""
+
+
+def small(rng: Random) -> dict[str, Any]:
+    """A job of one to four roles and at most a dozen ranks, as a manifest."""
+    names = ["a", "b", "c", "d"][: rng.randint(1, 4)]
+    roles = [_role(rng, name, names[:i]) for i, name in enumerate(names)]
+    roles[-1]["driver"] = True
+    spec: dict[str, Any] = {"roles": roles, "faultTolerance": _policy(rng)}
+    spec["nodeGroups"] = [{"name": "n", "replicas": rng.randint(2, 4), "cpu": str(rng.choice((8, 12, 24)))}]
+    return {"metadata": {"name": "small"}, "spec": spec}
+
+
+def _role(rng: Random, name: str, before: list[str]) -> dict[str, Any]:
+    size = rng.choice((1, 1, 2, 2))
+    role: dict[str, Any] = {
+        "name": name,
+        "driver": rng.random() < 0.3,
+        "replicas": size * rng.randint(1, 2),
+        "entrypoint": dict(rng.choice((CLASS, MODULE))),
+        "resources": {"cpu": "1"},
+    }
+    if size > 1:
+        role["replicasPerGroup"] = size
+    if rng.random() < 0.4:
+        role["type"] = "Elastic"
+    policy: dict[str, Any] = {"maxRestarts": rng.choice((1, 3, 10))}
+    if rng.random() < 0.3:
+        policy["level"] = rng.choice(("Process", "RoleGroup", "Role", "Job"))
+    if policy.get("level", "Process") == "Process" and policy["maxRestarts"] > 1 and _rejoins(role):
+        policy["level"] = "InProcess"
+    role["restartPolicy"] = policy
+    if before and rng.random() < 0.5:
+        role["dependsOn"] = [{"role": rng.choice(before), "condition": rng.choice(("Ready", "Ready", "Complete"))}]
+    return role
+
+
+def _rejoins(role: dict[str, Any]) -> bool:
+    """Whether its ranks can leave their group and keep their processes."""
+    return role.get("type") == "Elastic" and role["entrypoint"] == CLASS
+
+
+def _policy(rng: Random) -> dict[str, Any]:
+    policy: dict[str, Any] = {
+        "maxRestarts": rng.choice((2, 10)),
+        "backoff": {"initialSeconds": rng.choice((0, 1, 5)), "maxSeconds": 60},
+        "spares": {"processesPerNode": rng.choice((0, 0, 1, 2))},
+    }
+    if rng.random() < 0.3:
+        rule: dict[str, Any] = {"name": "three", "onExitCodes": [3]}
+        rule["action"] = rng.choice(("Ignore", "RestartRole", "RestartJob", "RestartProcess"))
+        if rng.random() < 0.5:
+            rule["maxAttempts"] = 1
+        policy["rules"] = [rule]
+    return policy
+
+
+def with_spares(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The manifest with nodes that stand by, for some seeds: of chance of its own, so that all else stays as it was."""
+    rng = chance(f"spare nodes {seed}")
+    if rng.random() > SPARED:
+        return manifest
+    spec = manifest["spec"]
+    policy = spec["faultTolerance"]
+    spares = {**policy["spares"], "nodes": rng.choice((1, 1, 2))}
+    return {**manifest, "spec": {**spec, "faultTolerance": {**policy, "spares": spares}}}

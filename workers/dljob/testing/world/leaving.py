@@ -1,0 +1,86 @@
+"""Nodes of a world that are announced to go: who announces it, what becomes of them, and that nothing goes there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dljob.master.state.actions import Reserve, SaveCopies
+from dljob.master.state.events import CauseLearned, CopiesSaved, NodesSeen
+from dljob.master.state.evolve import evolve
+from dljob.master.state.views import Clue
+from dljob.telemetry.evidence import Source
+from dljob.testing.world.fault_schedule import Timed, chance
+from dljob.testing.world.model import Arrive, Depart, FaultMove, Silence, StrikeOff
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+EVICTED = Clue(Source.POD.value, "EvictionByEvictionAPI: Eviction API: evicting")
+GONE_S = 1.0
+"""So long until the cluster knows that a machine is gone that it had drained."""
+SOON_S = 200.0
+"""Nodes are announced to go until so late."""
+OFTEN = 0.25
+"""In so many of the seeds' stories."""
+
+
+def drain(w: World, f: FaultMove) -> None:
+    """The cluster drains a node, which is gone after `value` seconds."""
+    name = _picked(w, f)
+    if name:
+        node = w.nodes[name]
+        w.nodes[name] = evolve(node, view=replace(node.view, leaving=w.now + f.value))
+        w.later(Depart(name), f.value)
+        w.look()
+
+
+def evict(w: World, f: FaultMove) -> None:
+    """A node's pod is said to be evicted, which comes true after `value` seconds; never, where that is 0."""
+    name = _picked(w, f)
+    if name:
+        w.later(Arrive(CauseLearned(f"node/{name}", (EVICTED,))))
+        if f.value:
+            w.later(Depart(name), f.value)
+
+
+def _picked(w: World, f: FaultMove) -> str:
+    there = sorted(n for n, own in w.nodes.items() if own.silence is Silence.NONE and own.view.leaving is None)
+    return there[f.pick % len(there)] if there else ""
+
+
+def depart(w: World, i: Depart) -> None:
+    """The machine goes, whatever runs there."""
+    node = w.nodes.get(i.node)
+    if node is None or node.silence is not Silence.NONE:
+        return
+    w.nodes[i.node] = evolve(node, silence=Silence.CUT, since=w.now)
+    for actor in [p.actor for p in w.processes.values() if p.node == i.node]:
+        w.die(actor)
+    w.later(StrikeOff(i.node), GONE_S)
+
+
+def save(w: World, a: SaveCopies) -> None:
+    """Copies come to disk, and PrimeMaster hears what is free."""
+    w.later(Arrive(NodesSeen(w.seen())))
+    w.later(Arrive(CopiesSaved(a.node)))
+
+
+def may_reserve(w: World, a: Reserve) -> None:
+    """A unit may be reserved: nobody said that its node is to go."""
+    own = w.known.departures.get(a.node)
+    if own is not None:
+        w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {own.why}")
+
+
+def notices(seed: int) -> tuple[Timed, ...]:
+    """Up to three nodes that are announced to go, in some stories."""
+    rng = chance(f"leaving {seed}")
+    if rng.random() > OFTEN:
+        return ()
+    made = (
+        FaultMove(rng.choice(("drain", "evict")), rng.randrange(1 << 16), rng.choice((2.0, 30.0, 30.0, 120.0)))
+        for _ in range(rng.choice((1, 1, 2, 3)))
+    )
+    gone = [replace(f, value=0.0) if f.kind == "evict" and rng.random() < 0.3 else f for f in made]
+    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in gone)

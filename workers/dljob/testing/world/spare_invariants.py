@@ -1,0 +1,95 @@
+"""What must hold of spares while a job runs and nothing is on its way that could change them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dljob.master.start.assign import of_group, spare_nodes
+from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase
+from dljob.testing.world.model import Arrive, AskIfKnown, Carry, PollNodes, Process, SpareKey, Up
+
+if TYPE_CHECKING:
+    from dljob.testing.world.world import World
+
+_MOVING = (Arrive, Carry, Up, PollNodes, AskIfKnown)
+_OVER = (RankPhase.SUCCEEDED, RankPhase.FAILED)
+
+
+def at_rest(w: World) -> list[str]:
+    """Laws of spares; none is looked at while PrimeMaster has yet to hear or to do anything."""
+    state = w.state
+    if state is None or state.phase is not Phase.RUNNING:
+        return []
+    waiting = [(p.who, p) for p in w.processes.values() if isinstance(p.who, SpareKey) and w.reachable(p.node)]
+    if not waiting and not state.job.fault_tolerance.spares.nodes:
+        return []
+    if any(isinstance(pending.item, _MOVING) for pending in w.pending.values()):
+        return []
+    ready = Counter((who.node, who.role) for who, process in waiting if process.up)
+    return [*_known(w, state, waiting), *_refilled(w, state, ready), *_few(w, state, ready)]
+
+
+def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
+    """A process that waits is a spare that PrimeMaster knows, or is about to be a host; none is on a node that went."""
+    hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
+    for who, process in waiting:
+        spare = state.spares.get((who.role, who.node, who.slot))
+        known = spare is not None and spare.life == process.life and spare.phase.alive
+        if not known and process.actor not in hosts and not process.condemned:
+            yield f"leak: {process.actor} waits on {process.node}, and PrimeMaster does not know it"
+    for role, node, slot in state.spares:
+        if node not in w.nodes:
+            yield f"leak: spare {slot} of {role} is on {node}, which is gone"
+
+
+def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
+    """As many nodes stand by as are asked for, or as are free, each with a process for every host that may come."""
+    views = [node.view for node in w.nodes.values() if node.listed]
+    lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
+    taken = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
+    for group, count in spare_nodes(state.job.plan).items():
+        mine = {view.id for view in of_group(views, group)}
+        free = mine - taken
+        silent = {node for node in free if not w.reachable(node)}
+        need = _needs(state, mine)
+        warm = [node for node in free - silent if all(ready[node, role] >= most for role, most in need.items())]
+        if len(warm) < min(count, len(free)) - len(silent):
+            yield f"spare: {len(warm)} nodes of {group} stand by, not {count}; free: {', '.join(sorted(free))}"
+
+
+def _needs(state: JobState, nodes: set[str]) -> dict[str, int]:
+    """Role -> the most of its hosts on one of these nodes; of roles that have been ready, and are not over.
+
+    Hosts with devices are none of them: only a process in their bundle is given any.
+    """
+    found: dict[str, int] = {}
+    for role, facts in state.job.roles.items():
+        if facts.plan.accelerator is not None:
+            continue
+        where = Counter(state.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
+        most = max((count for node, count in where.items() if node in nodes), default=0)
+        if most and state.roles[role].was_ready and not _over(state, role):
+            found[role] = most
+    return found
+
+
+def _over(state: JobState, role: str) -> bool:
+    return all(state.ranks[role, rank].phase in _OVER for rank in range(state.job.plan.roles[role].replicas))
+
+
+def _few(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
+    """No more processes wait than are asked for: none of a role that is over, many only where nobody works."""
+    asked = sum(spare_nodes(state.job.plan).values())
+    warm: dict[str, list[str]] = {}
+    for (node, role), count in ready.items():
+        if _over(state, role):
+            yield f"leak: {count} spares of {role} wait on {node}, and the role is over"
+        elif count > state.job.fault_tolerance.spares.processes_per_node:
+            warm.setdefault(role, []).append(node)
+            if node in w.groups.values():
+                yield f"leak: {count} spares of {role} wait on {node}, where units are"
+    for role, nodes in warm.items():
+        if len(nodes) > asked:
+            yield f"leak: {role} has spares on {', '.join(sorted(nodes))}; {asked} nodes are to stand by"
