@@ -135,11 +135,15 @@ def test_twice_in_a_row(job: Job) -> None:
 
 
 def test_while_the_job_ends(job: Job) -> None:
-    job.start(workers(job))
+    """One rank's end is in the journal, the other rank ends while no master is there: the successor knows both."""
+    job.start(job.role("worker", "prime_user.until_told_alone", replicas=2))
     job.running("worker/0", "worker/1")
-    job.go()
+    (job.folder / "go-0").touch()
     killed_at(job, lambda: '"RankEnded"' in job.segments()[-1].read_text())
-    assert job.connection.wait(60)["phase"] == "Succeeded"
+    (job.folder / "go-1").touch()
+    status = job.connection.wait(60)
+    assert (status["phase"], status["restarts"]["process"]) == ("Succeeded", 0)
+    assert status["epoch"] == 2
     job.nothing_left()
 
 

@@ -17,10 +17,19 @@ def quick() -> dict[str, int]:
 
 def until_told() -> dict[str, int]:
     """Runs until the file `go` is in the job's folder; says with a file that it runs."""
+    return _until("go")
+
+
+def until_told_alone() -> dict[str, int]:
+    """Runs until the file `go-RANK` is in the job's folder, so that a test ends one rank at a time."""
+    return _until(f"go-{current_worker().rank}")
+
+
+def _until(name: str) -> dict[str, int]:
     me = current_worker()
     folder = Path(me.job_dir)
     (folder / f"{me.role}-{me.rank}-{me.incarnation}").write_text(str(os.getpid()))
-    while not (folder / "go").exists():
+    while not (folder / name).exists():
         progress(1)
         time.sleep(0.02)
     return {"incarnation": me.incarnation}
