@@ -11,7 +11,7 @@ import pytest
 from dljob import RoleGroup, rpc
 from dljob.runtime.process.context import install
 from dljob.runtime.process.messages import CARD, Call, Reply
-from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
 from dljob.runtime.rpc.server import RpcServer
 
 
@@ -34,7 +34,7 @@ class Threads:
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
-        self.sent: list[Outgoing] = []
+        self.sent: list[RankCall] = []
         self.objects = [Sharded() for _ in range(4)]
         self.callees = [RpcServer("talker") for _ in range(4)]
         self.pool = ThreadPoolExecutor(8)
@@ -44,7 +44,7 @@ class Threads:
         for callee, instance in zip(self.callees, self.objects, strict=True):
             callee.open(instance)
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         self.sent.append(call)
         said = Call(str(next(self._ids)), call.rank, 1, call.method, 10.0, "me", quiet=call.quiet)
         return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)

@@ -19,7 +19,7 @@ from dljob.runtime.process.context import install
 from dljob.runtime.process.messages import CARD, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.worker import host_socket
 from dljob.runtime.worker.host_socket import HostSocket
 
@@ -44,7 +44,7 @@ class Line:
 
     def __init__(self) -> None:
         self.counters = StepCounters.made(2)
-        self.sent: queue.Queue[tuple[Outgoing, Future[Reply]]] = queue.Queue()
+        self.sent: queue.Queue[tuple[RankCall, Future[Reply]]] = queue.Queue()
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
         self.asked: queue.Queue[tuple] = queue.Queue()
@@ -68,7 +68,7 @@ class Line:
             future.set_result(None)
         return future
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         future: Future[Reply] = Future()
         self.sent.put((call, future))
         return future
@@ -177,7 +177,7 @@ def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):
     install(known(connect(line.socket.path)))
     with monkeypatch.context() as here:
 
-        def no_room(call: Outgoing) -> Future[Reply]:
+        def no_room(call: RankCall) -> Future[Reply]:
             raise OSError("the disk is full") if call.method == "a" else ObjectStoreFullError("the store is full")
 
         here.setattr(line, "send", no_room)

@@ -26,7 +26,7 @@ from dljob.calls.backlog import PutRefusal, Who
 from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
 from dljob.runtime.queues import session
 from dljob.runtime.queues.files import QueueFiles
 from dljob.runtime.queues.keeper import QueueKeeper, folder_of
@@ -293,14 +293,14 @@ class Loopback:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         if self.away:
             failed: Future[Reply] = Future()
             failed.set_exception(CallTimeoutError(f"{call.name}: no answer", role=call.role, rank=0))
             return failed
         return asyncio.run_coroutine_threadsafe(self._send(call), self.loop)
 
-    async def _send(self, call: Outgoing) -> Reply:
+    async def _send(self, call: RankCall) -> Reply:
         while True:
             name = call.role.removeprefix(":queue:")
             if name not in self.keepers:
@@ -644,7 +644,7 @@ class Piped:
         self.pipe = pipe
         self.sizes: dict[str, int] = {}
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         self.pipe.send((call.role, call.method, call.payload))
         answer: Future[Reply] = Future()
         answer.set_result(Reply.unpacked(self.pipe.recv()))
@@ -665,7 +665,7 @@ def in_child(line: Loopback, work: Any) -> list[Any]:
     there.close()
     while isinstance(said := here.recv(), tuple):
         role, method, payload = said
-        call = Outgoing(role, 0, method, payload, None, idempotent=True)
+        call = RankCall(role, 0, method, payload, None, idempotent=True)
         here.send(line.send(call).result(60).packed())
     os.waitpid(pid, 0)
     return said

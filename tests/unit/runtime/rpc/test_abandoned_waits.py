@@ -15,7 +15,7 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.messages import PULL, Reply
 from dljob.runtime.rpc import sending
 from dljob.runtime.rpc.arrivals import Arrivals
-from dljob.runtime.rpc.invocation import AsCompleted, Invocation
+from dljob.runtime.rpc.futures import AsCompleted, Invocation
 from dljob.runtime.rpc.streams import Stream
 
 
@@ -44,7 +44,7 @@ class Router:
         self.calls = self
         opened: Future[Invocation] = Future()
         opened.set_result(self.started)
-        monkeypatch.setattr(sending, "begin", lambda *_: opened)
+        monkeypatch.setattr(sending, "begin", lambda *_, **__: opened)
 
     def send(self, call) -> Future[Reply]:
         future: Future[Reply] = Future()

@@ -12,7 +12,7 @@ from dljob import rpc
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CARD, CLOSE, PULL, Call, Reply
-from dljob.runtime.rpc.direct import invoked
+from dljob.runtime.rpc.client import invoke
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
 
@@ -76,7 +76,7 @@ _ids = itertools.count(1)
 
 def send(handle: Handle, method: str, payload: bytes = b"") -> Future[Reply]:
     message = Call(str(next(_ids)), 0, 1, method, WAIT_S, "me", window=2).packed(payload)
-    return invoked(handle, method, message, ())
+    return invoke(handle, method, message, ())
 
 
 def items_of(handle: Handle, n: int, all_are_sent: threading.Barrier) -> list[int]:

@@ -22,10 +22,9 @@ from dljob.errors import CallTimeoutError
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CANCEL, Call, NotRun, Peer, Reply
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client
 from dljob.runtime.rpc.client import RpcClient
-from dljob.runtime.rpc.pending_call import PendingCall
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
 
@@ -101,10 +100,8 @@ class Scene:
 
     def call(self, method: str, *args: Any, timeout_s: float = WAIT_S) -> Coroutine[Any, Any, Reply]:
         payload = wire.dump((args, {}), "")
-        sending = PendingCall(
-            Outgoing("w", 0, method, payload, timeout_s, idempotent=False), f"me/0:x:{next(self.numbers)}"
-        )
-        return self.calls._run(sending, ())
+        call = RankCall("w", 0, method, payload, timeout_s, idempotent=False, id=f"me/0:x:{next(self.numbers)}")
+        return self.calls._run(call, ())
 
 
 @pytest.fixture
@@ -223,10 +220,10 @@ async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: S
 
 async def test_what_was_lost_before_may_have_run_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CANCEL_S", 5.0)
-    sending = PendingCall(Outgoing("w", 0, "one", wire.dump((("x",), {}), ""), SHORT_S, idempotent=True), "me/0:x:1000")
-    scene.calls._may_go_again(sending, Peer("w", 0, 1, "w-0", ready=True))
+    call = RankCall("w", 0, "one", wire.dump((("x",), {}), ""), SHORT_S, idempotent=True, id="me/0:x:1000")
+    scene.calls._may_go_again(call, Peer("w", 0, 1, "w-0", ready=True))
     first = await turn_taken(scene)
     with pytest.raises(CallTimeoutError, match="in the queue of w/0, not run; an earlier try may have run"):
-        await scene.calls._run(sending, ())
+        await scene.calls._run(call, ())
     scene.doer.gate.set()
     await first

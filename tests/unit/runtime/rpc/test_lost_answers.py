@@ -10,10 +10,9 @@ from ray import exceptions as rx
 
 from dljob.errors import CallError, PeerLostError
 from dljob.runtime.process.messages import CLOSE, PULL, Call, NotRun, Peer, Reply
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client
 from dljob.runtime.rpc.client import RpcClient
-from dljob.runtime.rpc.pending_call import PendingCall
 
 NODE_LOST = rx.ObjectLostError("ff", None, "")
 LOST = [NODE_LOST, rx.OutOfMemoryError("ended by the memory monitor"), rx.LocalRayletDiedError()]
@@ -59,7 +58,7 @@ async def called(
     calls._master, calls._handles["a"] = Master(), host
     if known is not None:
         calls._idempotent["t", "score"] = known
-    return await calls._run(PendingCall(Outgoing("t", 0, method, b"", 60.0, idempotent, label=label), "1"), ())
+    return await calls._run(RankCall("t", 0, method, b"", 60.0, idempotent, label=label, id="1"), ())
 
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)

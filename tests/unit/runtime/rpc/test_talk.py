@@ -15,7 +15,7 @@ from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, who
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import CARD, PULL, Call, Reply
-from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
 from dljob.runtime.rpc.server import RpcServer
 
 
@@ -133,7 +133,7 @@ class Threads:
     def __init__(self, ranks: int) -> None:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
-        self.sent: list[Outgoing] = []
+        self.sent: list[RankCall] = []
         self.objects = [Talker(rank) for rank in range(ranks)]
         self.callees = [RpcServer("talker") for _ in range(ranks)]
         self.pool = ThreadPoolExecutor(32)
@@ -144,7 +144,7 @@ class Threads:
         for callee, instance in zip(self.callees, self.objects, strict=True):
             callee.open(instance)
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         self.sent.append(call)
         said = Call(
             str(next(self._ids)), call.rank, 1, call.method, call.timeout_s, "me", False, call.quiet, call.window
@@ -460,7 +460,7 @@ class TestStreams:
     def test_stream_whose_items_are_not_there_in_time_is_closed_where_it_runs(self, group, calls, monkeypatch):
         send = calls.send
 
-        def late(call: Outgoing) -> Future[Reply]:
+        def late(call: RankCall) -> Future[Reply]:
             if call.method != PULL:
                 return send(call)
             failed: Future[Reply] = Future()

@@ -19,7 +19,7 @@ from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
 from dljob.calls.backlog import Who
 from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
 from dljob.runtime.queues.storage_client import StorageClient
 from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import buckets as weights_data
@@ -254,14 +254,14 @@ class Loopback:
         self.damage = 0
         self.away = False
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         if self.away:
             failed: Future[Reply] = Future()
             failed.set_exception(CallTimeoutError(f"{call.name}: no answer", role=call.role, rank=0))
             return failed
         return asyncio.run_coroutine_threadsafe(self._send(call), self.loop)
 
-    async def _send(self, call: Outgoing) -> Reply:
+    async def _send(self, call: RankCall) -> Reply:
         self.kept = self.kept or a_keeper()
         answer = await self.kept.invoke(Call("1", 0, 1, call.method, None, "").packed(call.payload))
         reply = answer if isinstance(answer, Reply) else Reply.unpacked(answer)

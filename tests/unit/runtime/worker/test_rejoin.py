@@ -21,9 +21,8 @@ from dljob.master.state.views import Outcome
 from dljob.runtime.node.reports import Reports
 from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
-from dljob.runtime.process.worker_context import Outgoing, ProgressCounter, Stopping, renew
+from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
 from dljob.runtime.rpc.client import RpcClient
-from dljob.runtime.rpc.pending_call import PendingCall
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import lifecycle, thread_host, torch_group
 from dljob.runtime.worker.lifecycle import Lifecycle
@@ -442,15 +441,15 @@ def test_a_call_that_is_broken_off_is_told_as_such_and_waited_for():
 )
 def test_a_call_that_was_broken_off_is_sent_again_where_that_does_no_harm(idempotent, known, goes):
     calls = RpcClient(cast("Any", SimpleNamespace(namespace="n")), "w/0")
-    sending, peer = PendingCall(Outgoing("t", 0, "once", b"", None, idempotent), "1"), Peer("t", 0, 3, "a", ready=True)
+    call, peer = RankCall("t", 0, "once", b"", None, idempotent, id="1"), Peer("t", 0, 3, "a", ready=True)
     calls._peers["t", 0] = peer
     if known is not None:
         calls._idempotent["t", "once"] = known
     if goes:
-        assert calls._judge(sending, peer, Reply(refused=NotRun.CUT_OFF)) is None
-        assert sending.again is not idempotent
+        assert calls._judge(call, peer, Reply(refused=NotRun.CUT_OFF)) is None
+        assert call.again is not idempotent
     else:
         with pytest.raises(PeerLostError):
-            calls._judge(sending, peer, Reply(refused=NotRun.CUT_OFF))
-    assert sending.after == 3
+            calls._judge(call, peer, Reply(refused=NotRun.CUT_OFF))
+    assert call.after == 3
     assert calls._peers == {}

@@ -17,7 +17,7 @@ from dljob.errors import CallError, CheckpointError, UnreachableError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import Outgoing, Stopping, WorkerContext, make_log, read_only
+from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext, make_log, read_only
 
 SAVER_S = 90.0
 """How long a saver may take to be made."""
@@ -30,7 +30,7 @@ class RankLink:
         self._path = path
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
-        self._waiting: dict[int, tuple[Outgoing, Future[Reply]]] = {}
+        self._waiting: dict[int, tuple[RankCall, Future[Reply]]] = {}
         self._places: list[Future[Mapping[str, Any]]] = []
         self._asked: dict[int, Future[Any]] = {}
         self.sizes: dict[str, int] = {}
@@ -74,7 +74,7 @@ class RankLink:
             self._lost()
         return future.result(SAVER_S)
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         """Start a call; the host carries it."""
         future: Future[Reply] = Future()
         future.set_running_or_notify_cancel()
@@ -155,7 +155,7 @@ class RankLink:
             future.set_exception(CallError(said, role=call.role, rank=call.rank))
 
 
-def _error(head: Mapping[str, Any], call: Outgoing) -> CallError:
+def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
     """The host's error in this process, of the same class."""
     kind = getattr(dljob.errors, head["kind"], CallError)
     return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])

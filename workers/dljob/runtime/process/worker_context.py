@@ -8,24 +8,33 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dljob.errors import CallTimeoutError, PeerLostError
 from dljob.runtime.process.job_control import JobControl
-from dljob.runtime.process.messages import KEEPER, JobInfo, Reply, StartOrder
+from dljob.runtime.process.messages import KEEPER, JobInfo, Peer, Reply, StartOrder
 from dljob.runtime.process.service_descriptor import Cards
 from dljob.runtime.process.step_counters import Count, StepCounter, StepCounters
 
 if TYPE_CHECKING:
     from dljob.master.state.views import Outcome
 
+FOR_ANSWER = "for its answer"
+"""What a call waits for once it was sent; a fragment of the error at its deadline."""
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One call to one rank, as the caller asked for it. `payload` is the pickled `(args, kwargs)`."""
+
+@dataclass(slots=True, eq=False)
+class RankCall:
+    """One call to one rank: what the caller asked for, then how far the call has come.
+
+    `payload` is the pickled `(args, kwargs)`. The transport that carries the call fills in the fields from `id` on;
+    `Call` is the message that it sends to one incarnation of the callee.
+    """
 
     role: str
     rank: int
@@ -34,20 +43,57 @@ class Outgoing:
     timeout_s: float | None
     idempotent: bool
     common: bytes = b""
-    """Arguments that are large and the same for several ranks, pickled apart."""
+    """Large arguments that several ranks receive, pickled apart so that they are stored once."""
     quiet: bool = False
-    """The answer is not wanted, only that there is one."""
+    """The caller discards the answer; only the end of the call matters."""
     window: int = 0
-    """Of a stream: how many items may be made ahead of the caller."""
+    """Streams only: how many items the callee may produce ahead of the caller."""
     label: str = ""
-    """What errors call it, where that is not its method."""
+    """The name of the call in errors, where that is not its method."""
     ranks: int = 0
-    """How many ranks its role has, as far as the caller knows, where that matters; else 0."""
+    """Number of ranks of the role as the caller knows it; 0: the call does not depend on it."""
+    id: str = ""
+    started: float = field(default_factory=time.monotonic)
+    after: int = 0
+    """The newest incarnation that ended with this call in it, or before it: the call goes to a later one only."""
+    again: bool = False
+    """The call was sent before and lost: the callee may run it only if its method is idempotent."""
+    waiting: str = FOR_ANSWER
+    """What the call waits for, as the error at its deadline says."""
+    stored: list[Any] = field(default_factory=list[Any])
+    """Object-store references of its large arguments; they live as long as the call."""
+    tried: bool = False
+    """An earlier send was lost, and the method may have run there."""
+    lost: str = ""
+    """Why the answer was lost, where the callee's process did not die."""
 
     @property
     def name(self) -> str:
-        """As in `rollout/1.generate`; a call to a keeper has a label that says all."""
+        """`rollout/1.generate`; of a storage actor's call its label, which says all."""
         return self.label if self.role.startswith(KEEPER) else f"{self.role}/{self.rank}.{self.label or self.method}"
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the deadline, negative after it; None without one."""
+        return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
+
+    def late(self, at: float, hint: str) -> CallTimeoutError:
+        """The caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
+        before = "; an earlier try may have run" if self.tried else ""
+        said = f"{self.name}: no answer within {self.timeout_s:g} s, waited {at - self.started:.1f} s {self.waiting}"
+        return CallTimeoutError(said + before, role=self.role, rank=self.rank, hint=hint)
+
+    def lost_with(self, peer: Peer) -> PeerLostError:
+        """The caller's error for a call that was lost with an incarnation and is not sent again."""
+        who = f"{self.role}/{self.rank} (incarnation {peer.incarnation})"
+        died = f"the process of {who} died with the call"
+        how = f"the answer of {who} was lost: {self.lost}" if self.lost else died
+        return PeerLostError(
+            f"{self.name}: {how}: it may have run, or not",
+            role=self.role,
+            rank=self.rank,
+            hint="call again if that does no harm, or declare the method @rpc(idempotent=True)",
+        )
 
 
 class CallTransport(Protocol):
@@ -58,7 +104,7 @@ class CallTransport(Protocol):
     lives: dict[str, int]
     """Which incarnation the rank 0 of roles is, where that was heard."""
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         """Start a call; the future gives the callee's reply, or raises a CallError."""
         ...
 

@@ -12,7 +12,7 @@ from dljob.errors import CallError, RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import KEEPER, Reply
-from dljob.runtime.process.worker_context import Outgoing, WorkerContext
+from dljob.runtime.process.worker_context import RankCall, WorkerContext
 
 SLICE_S = 20.0
 """How long a keeper lets a question wait; who asked asks again."""
@@ -64,7 +64,7 @@ class StorageClient:
         """
         me, label = current_worker(), f"{self.name}.{method}"
         payload = wire.dump((args, {}), label)
-        call = Outgoing(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
+        call = RankCall(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
         reply = _waited(me, call, unless)
         if reply is None:
             return None
@@ -79,7 +79,7 @@ class StorageClient:
         )
 
 
-def _waited(me: WorkerContext, call: Outgoing, unless: Callable[[], bool]) -> Reply | None:
+def _waited(me: WorkerContext, call: RankCall, unless: Callable[[], bool]) -> Reply | None:
     """The reply; this thread can be interrupted meanwhile, and gives up when it is told to."""
     future = me.calls.send(call)
     while not unless():

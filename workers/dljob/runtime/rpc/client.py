@@ -1,7 +1,7 @@
-"""The caller's side of calls between roles, in a process that has Ray.
+"""The caller's side of role calls, in a process that has Ray.
 
-All calls of a process share one event loop in a thread of its own. A call knows its callee by (rank, incarnation),
-which PrimeMaster tells once; it goes from process to process, so it flows on while PrimeMaster is away.
+A process has one event loop, in a thread of its own, for all its calls. PrimeMaster names a callee's incarnation once;
+calls then go from process to process, so that they continue while PrimeMaster restarts.
 """
 
 from __future__ import annotations
@@ -18,25 +18,46 @@ from typing import Any, TypeVar
 import ray
 from ray import exceptions as rx
 
+from dljob.calls.pending import Fate
 from dljob.errors import CallError, UnreachableError
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
 from dljob.runtime.ray_private import known_dead
 from dljob.runtime.rpc import storage_actors
-from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, invoked, unpacked
-from dljob.runtime.rpc.large_args import Parcels, Payload
-from dljob.runtime.rpc.pending_call import ANSWER, LOSSES, LateError, PendingCall, told
+from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
+from dljob.runtime.rpc.large_args import LargeArguments, Payload
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 CANCEL_S, CANCEL_LEAST_S = 1.0, 0.1
-"""A call that is late waits so long, or as long again as its timeout and the least, to hear whether it was run."""
+"""How long a call that is late waits for its cancel's answer: its timeout plus the least, but no longer than the first.
+A short deadline is not stretched tenfold to word its error better."""
+LOSSES = (
+    *(rx.RayActorError, rx.ObjectLostError, rx.WorkerCrashedError),
+    *(rx.OutOfMemoryError, rx.NodeDiedError, rx.LocalRayletDiedError),
+)
+"""Ray's errors for a process that is gone, or whose answer is."""
 
 T = TypeVar("T")
 
 
+class LateError(Exception):
+    """The deadline of a call passed; `at` is when, in seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = time.monotonic()
+
+
+def invoke(handle: Any, method: str, message: bytes, payload: Sequence[Any]) -> Any:
+    """Send a message to a host's actor, to the threads that serve this kind of call; returns Ray's reference."""
+    group = GROUPS.get(method)
+    remote = handle.invoke if group is None else handle.invoke.options(concurrency_group=group)
+    return remote.remote(message, *payload)
+
+
 class RpcClient:
-    """Calls over Ray; `caller` names the calling rank."""
+    """Carries the calls of one process over Ray; `caller` names the calling rank."""
 
     def __init__(self, job: JobInfo, caller: str) -> None:
         self._job = job
@@ -50,39 +71,39 @@ class RpcClient:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
         self._process = secrets.token_hex(4)
-        self._parcels = Parcels()
+        self._large = LargeArguments()
         self._master: Any = None
         self._unasked = UnawaitedCalls()
 
-    def send(self, call: Outgoing) -> Future[Reply]:
-        """Start a call: straight to a process that is known, else by the loop."""
-        sending = PendingCall(call, f"{self._caller}:{self._process}:{next(self._ids)}")
-        payload = self._parcels.of(sending)
+    def send(self, call: RankCall) -> Future[Reply]:
+        """Start a call. A callee that is known is called from this thread; any other is left to the loop."""
+        call.id = f"{self._caller}:{self._process}:{next(self._ids)}"
+        payload = self._large.stored_for(call)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
         if peer is None or handle is None or known_dead(handle):
-            return asyncio.run_coroutine_threadsafe(self._run(sending, payload), self._running_loop())
-        sending.waiting = ANSWER
-        answer = invoked(handle, call.method, self._message(sending, peer, payload), payload)
-        made = DirectCall(
+            return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
+        call.waiting = FOR_ANSWER
+        answer = invoke(handle, call.method, self._message(call, peer, payload), payload)
+        direct = DirectCall(
             answer,
-            sending,
-            lambda future: self._take_over(future, sending, peer, payload),
+            call,
+            lambda future: self._take_over(future, call, peer, payload),
             lambda reply: self._learn(call, reply),
         )
-        self._unasked.add(made, self._running_loop())
-        return made
+        self._unasked.add(direct, self._running_loop())
+        return direct
 
     def keeper(self, address: str) -> Any:
-        """The actor that keeps what is at an address, for what passes references."""
+        """The storage actor at an address, for code that passes it object references itself."""
         return storage_actors.made(self._job, address)[1]
 
-    def _learn(self, call: Outgoing, reply: Reply) -> None:
+    def _learn(self, call: RankCall, reply: Reply) -> None:
         self._idempotent[call.role, call.method] = reply.idempotent
 
-    def _take_over(self, future: DirectCall, sending: PendingCall, peer: Peer, payload: Payload) -> None:
-        """The loop goes on with a call that a thread sent."""
-        work = asyncio.run_coroutine_threadsafe(self._run(sending, payload, peer, future.ref), self._running_loop())
+    def _take_over(self, future: DirectCall, call: RankCall, peer: Peer, payload: Payload) -> None:
+        """Continue on the loop a call that a thread has sent."""
+        work = asyncio.run_coroutine_threadsafe(self._run(call, payload, peer, future.ref), self._running_loop())
 
         def over(done: Future[Reply]) -> None:
             error = done.exception()
@@ -94,7 +115,10 @@ class RpcClient:
         work.add_done_callback(over)
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
-        """Ask PrimeMaster; while it restarts the question waits."""
+        """Call a method of PrimeMaster; the question is repeated while PrimeMaster restarts.
+
+        The future raises UnreachableError after `timeout_s` seconds, and whatever the method raises.
+        """
         return asyncio.run_coroutine_threadsafe(self._ask(what, args, timeout_s), self._running_loop())
 
     async def _ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Any:
@@ -123,198 +147,205 @@ class RpcClient:
     # -- one call
 
     async def _run(
-        self, sending: PendingCall, payload: Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
+        self, call: RankCall, payload: Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
     ) -> Reply:
-        """Bring a call to its end; it may be on its way to a process already."""
-        call = sending.call
+        """Send a call to one incarnation after another until one answers; `answer`: it was sent to `peer` already."""
         try:
             while True:
                 if peer is None or answer is None:
-                    peer = await self._peer(sending)
-                    answer = await self._sent(sending, peer, payload)
-                reply = None if answer is None else await self._answered(sending, peer, answer)
+                    peer = await self._peer(call)
+                    answer = await self._sent(call, peer, payload)
+                reply = None if answer is None else await self._answered(call, peer, answer)
                 answer = None
+                # A stream lives in one incarnation: its later calls have no other to go to.
                 if reply is None and call.method in (PULL, CLOSE):
-                    raise sending.lost_with(peer)  # a stream ends with its incarnation: no later one has it
+                    raise call.lost_with(peer)
                 if reply is not None:
                     if reply.refused is None:
                         self._learn(call, reply)
                     return reply
         except LateError as late:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
-            raise sending.late(late, hint) from None
+            raise call.late(late.at, hint) from None
 
-    async def _sent(self, sending: PendingCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
-        """Send it to one incarnation; None when that is over."""
-        handle = await self._in_time(self._handle(peer), sending)
+    async def _sent(self, call: RankCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
+        """Send a call to one incarnation; None when that one has ended."""
+        handle = await self._in_time(self._handle(peer), call)
         if handle is None or known_dead(handle):
-            self._forget(sending, peer)
+            self._forget(call, peer)
             return None
-        sending.waiting = ANSWER
-        return invoked(handle, sending.call.method, self._message(sending, peer, payload), payload)
+        call.waiting = FOR_ANSWER
+        return invoke(handle, call.method, self._message(call, peer, payload), payload)
 
-    def _message(self, sending: PendingCall, peer: Peer, payload: Payload) -> bytes:
-        call = sending.call
+    def _message(self, call: RankCall, peer: Peer, payload: Payload) -> bytes:
         return Call(
-            sending.id,
+            call.id,
             call.rank,
             peer.incarnation,
             call.method,
-            sending.left,
+            call.left,
             self._caller,
-            again=sending.again,
+            again=call.again,
             quiet=call.quiet,
             window=call.window,
         ).packed(b"" if payload else call.payload)
 
-    async def _answered(self, sending: PendingCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
-        """The answer of one incarnation; None when it is to be sent to a later one."""
-        call = sending.call
+    async def _answered(self, call: RankCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
+        """Wait for the answer of one incarnation; None when the call must go to a later one."""
         try:
-            reply = unpacked(await self._in_time(answer, sending))
+            reply = unpacked(await self._in_time(answer, call))
         except LateError:
-            sending.waiting = await self._cancel(sending, peer)
+            call.waiting = await self._cancel(call, peer)
             raise
         except rx.RayTaskError as error:
             raise CallError(
-                f"{sending.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
+                f"{call.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
             ) from None
         except LOSSES as error:
-            await self._lost(sending, peer, error)
+            await self._lost(call, peer, error)
             return None
-        except rx.RayError as error:  # a store that is full, an answer that cannot be read: it would be so again
+        except rx.RayError as error:  # a full store, an answer that cannot be read: a second send would fail the same
             raise CallError(
-                f"{sending.name}: its answer cannot be had: {type(error).__name__}: {error}",
+                f"{call.name}: its answer cannot be had: {type(error).__name__}: {error}",
                 role=call.role,
                 rank=call.rank,
             ) from error
-        return self._judge(sending, peer, reply)
+        return self._judge(call, peer, reply)
 
-    async def _cancel(self, sending: PendingCall, peer: Peer) -> str:
-        """Tell the callee that its caller has given up; what the caller is told of it."""
-        call, handle = sending.call, self._handles.get(peer.actor)
+    async def _cancel(self, call: RankCall, peer: Peer) -> str:
+        """Tell the callee that its caller has given up; returns what the caller's error says the call waited for."""
+        handle = self._handles.get(peer.actor)
         if handle is None or call.method in GROUPS or call.role.startswith(KEEPER):
-            return sending.waiting
+            return call.waiting
         who = f"{call.role}/{call.rank}"
-        message = Call(sending.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
+        message = Call(call.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
         within_s = min(CANCEL_S, CANCEL_LEAST_S + (call.timeout_s or 0))
         try:
-            said = await asyncio.wait_for(_plain(invoked(handle, CANCEL, message, ())), within_s)
+            said = await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s)
         except (TimeoutError, ValueError, rx.RayError):
-            return f"{ANSWER}; {who} does not say whether it runs"
-        return told(who, unpacked(said).payload)
+            return f"{FOR_ANSWER}; {who} does not say whether it runs"
+        match unpacked(said).payload.decode():
+            case Fate.NOT_RUN:
+                return f"in the queue of {who}, not run"
+            case Fate.BEGUN:
+                return f"{FOR_ANSWER}; {who} runs it to its end"
+            case _:  # a later incarnation answered, which knows nothing of this call
+                return f"{FOR_ANSWER}; it may have run"
 
-    def _judge(self, sending: PendingCall, peer: Peer, reply: Reply) -> Reply | None:
+    def _judge(self, call: RankCall, peer: Peer, reply: Reply) -> Reply | None:
+        """The reply for the caller; None when the call must go to a later incarnation."""
         match reply.refused:
             case NotRun.ENDED:
-                self._forget(sending, peer)
+                self._forget(call, peer)
                 return None
             case NotRun.LATE:
-                sending.waiting = reply.message
+                call.waiting = reply.message
                 raise LateError
             case NotRun.CUT_OFF:
-                self._may_go_again(sending, peer)
-                self._forget(sending, peer)
+                self._may_go_again(call, peer)
+                self._forget(call, peer)
                 return None
             case NotRun.NOT_AGAIN:
-                raise sending.lost_with(peer)
+                raise call.lost_with(peer)
             case _:
                 return reply
 
-    async def _lost(self, sending: PendingCall, peer: Peer, error: rx.RayError) -> None:
-        """The callee's process died with the call in it, cannot be reached, or its answer is lost though it may live.
+    async def _lost(self, call: RankCall, peer: Peer, error: rx.RayError) -> None:
+        """Handle a loss: the callee died with the call, cannot be reached, or lives and its answer is lost.
 
-        Returns when it may be sent again.
+        Returns when the call may be sent again; raises PeerLostError when it may not.
         """
         died = isinstance(error, rx.RayActorError)
-        sending.lost = "" if died else f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
-        self._may_go_again(sending, peer)
+        call.lost = "" if died else f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+        self._may_go_again(call, peer)
         if died and not isinstance(error, rx.ActorUnavailableError):
-            self._forget(sending, peer)
+            self._forget(call, peer)
         else:
-            self._peers.pop((sending.call.role, sending.call.rank), None)
-            await self._pause(sending)
+            # The same incarnation may still live: PrimeMaster is asked again, and may name it again.
+            self._peers.pop((call.role, call.rank), None)
+            await self._pause(call)
 
-    def _may_go_again(self, sending: PendingCall, peer: Peer) -> None:
-        """A call that may have run is sent again where that does no harm; else PeerLostError is raised."""
-        call = sending.call
+    def _may_go_again(self, call: RankCall, peer: Peer) -> None:
+        """Mark a call that may have run as sent again; raises PeerLostError where its method is not idempotent.
+
+        A method that never answered this process is not known to be either: the callee decides (`Call.again`).
+        """
         idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
         if idempotent is False:
-            self._forget(sending, peer)
-            raise sending.lost_with(peer)
-        sending.again, sending.tried = not call.idempotent, True
+            self._forget(call, peer)
+            raise call.lost_with(peer)
+        call.again, call.tried = not call.idempotent, True
 
     # -- who is who
 
-    async def _peer(self, sending: PendingCall) -> Peer:
+    async def _peer(self, call: RankCall) -> Peer:
         """The callee's living incarnation; waits until there is one."""
-        call = sending.call
         key = (call.role, call.rank)
         known = self._peers.get(key)
-        if known is not None and known.incarnation > sending.after:
+        if known is not None and known.incarnation > call.after:
             return known
         if call.role.startswith(KEEPER):
-            return await self._keeper(sending)
-        sending.waiting = f"for {call.role}/{call.rank} to be " + ("back" if sending.after else "ready")
+            return await self._storage_actor(call)
+        call.waiting = f"for {call.role}/{call.rank} to be " + ("back" if call.after else "ready")
         while True:
             try:
-                master = await self._in_time(self._prime(), sending)
-                peer: Peer = await self._in_time(master.await_peer.remote(call.role, call.rank, sending.after), sending)
+                master = await self._in_time(self._prime(), call)
+                peer: Peer = await self._in_time(master.await_peer.remote(call.role, call.rank, call.after), call)
             except (rx.RayError, ValueError):
+                # PrimeMaster restarts, or its name is not there yet.
                 self._master = None
-                await self._pause(sending)
+                await self._pause(call)
                 continue
-            self._note_size(sending, peer)
-            if peer.gone and sending.again:
-                raise sending.lost_with(peer)
+            self._note_size(call, peer)
+            if peer.gone and call.again:
+                raise call.lost_with(peer)
             if peer.gone:
-                raise CallError(f"{sending.name}: {peer.gone}", role=call.role, rank=call.rank)
-            if peer.ready and peer.actor and peer.incarnation > sending.after:
+                raise CallError(f"{call.name}: {peer.gone}", role=call.role, rank=call.rank)
+            if peer.ready and peer.actor and peer.incarnation > call.after:
                 self._peers[key] = peer
                 if call.rank == 0:
                     self.lives[call.role] = peer.incarnation
                 return peer
-            await self._pause(sending)
+            await self._pause(call)
 
-    async def _keeper(self, sending: PendingCall) -> Peer:
-        """The keeper of an address; each one that is found after another died is the next incarnation."""
-        call = sending.call
-        sending.waiting = "for what keeps it to be there"
+    async def _storage_actor(self, call: RankCall) -> Peer:
+        """The storage actor at an address. It has no incarnation of its own: each later actor counts as the next."""
+        call.waiting = "for what keeps it to be there"
         while True:
-            if sending.after:
-                await self._pause(sending)
+            if call.after:
+                await self._pause(call)
             try:
-                name, handle = await self._in_time(
-                    asyncio.to_thread(storage_actors.made, self._job, call.role), sending
-                )
+                name, handle = await self._in_time(asyncio.to_thread(storage_actors.made, self._job, call.role), call)
             except (rx.RayError, ValueError):
-                await self._pause(sending)
+                await self._pause(call)
                 continue
-            peer = Peer(call.role, call.rank, sending.after + 1, name, ready=True)
+            peer = Peer(call.role, call.rank, call.after + 1, name, ready=True)
             self._peers[call.role, call.rank], self._handles[name] = peer, handle
             return peer
 
-    def _note_size(self, sending: PendingCall, peer: Peer) -> None:
-        """A call of a role of another size than it has would reach only some of its ranks, or none."""
-        call = sending.call
+    def _note_size(self, call: RankCall, peer: Peer) -> None:
+        """Learn the role's size; raises CallError when the call was made for another number of ranks.
+
+        Such a call would reach only some of the ranks, or ranks that are gone.
+        """
         if peer.size:
             self.sizes[call.role] = peer.size
         if call.ranks and peer.size not in (0, call.ranks):
-            said = f"{sending.name}: {call.role} has {peer.size} ranks now, and the call was made for {call.ranks}"
+            said = f"{call.name}: {call.role} has {peer.size} ranks now, and the call was made for {call.ranks}"
             hint = "make it again: the next one knows; what other ranks were sent, they may have run"
             raise CallError(said, role=call.role, rank=call.rank, hint=hint)
 
-    def _forget(self, sending: PendingCall, peer: Peer) -> None:
-        """That incarnation is over: this call, and later ones, go to the next."""
-        key = (sending.call.role, sending.call.rank)
+    def _forget(self, call: RankCall, peer: Peer) -> None:
+        """Drop an incarnation that has ended: this call and later ones go to the next."""
+        key = (call.role, call.rank)
         known = self._peers.get(key)
         if known is not None and known.incarnation <= peer.incarnation:
             del self._peers[key]
             self._handles.pop(peer.actor, None)
-        sending.after = max(sending.after, peer.incarnation)
+        call.after = max(call.after, peer.incarnation)
 
     async def _handle(self, peer: Peer) -> Any:
-        """The actor's handle; None when there is no such actor any more."""
+        """The handle of a callee's actor; None when the actor is gone."""
         if peer.actor not in self._handles:
             try:
                 handle = await asyncio.to_thread(ray.get_actor, peer.actor, self._job.namespace)
@@ -330,8 +361,8 @@ class RpcClient:
 
     # -- time
 
-    async def _in_time(self, answer: Awaitable[T], sending: PendingCall) -> T:
-        left = sending.left
+    async def _in_time(self, answer: Awaitable[T], call: RankCall) -> T:
+        left = call.left
         if left is not None and left <= 0:
             raise LateError
         try:
@@ -339,12 +370,13 @@ class RpcClient:
         except TimeoutError:
             raise LateError from None
 
-    async def _pause(self, sending: PendingCall) -> None:
-        left = sending.left
+    async def _pause(self, call: RankCall) -> None:
+        left = call.left
         if left is not None and left <= 0:
             raise LateError
         await asyncio.sleep(RETRY_S if left is None else min(RETRY_S, left))
 
 
 async def _plain(answer: Awaitable[T]) -> T:
+    """A coroutine of any awaitable: `wait_for` takes Ray's references only so."""
     return await answer

@@ -1,7 +1,7 @@
-"""A call that went straight to its callee from the thread that made it; the answer is fetched by who waits for it.
+"""The fast path of a call: the calling thread sends it, and fetches the answer itself when it asks for the result.
 
-That saves two hops between threads and a loop, half of what a call costs beside Ray. Whatever is not a plain answer
-(the callee died, it restarts, the deadline passed), and whoever wants to be called back, is for `RpcClient`.
+That saves two switches between the thread and the client's loop, half of a call's cost beside Ray's own. Everything
+else goes to the loop of `RpcClient`: a callee that died or restarts, a deadline that passed, a callback.
 """
 
 from __future__ import annotations
@@ -14,46 +14,31 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from dljob.runtime.process.messages import GROUPS, Reply
+from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.worker_context import RankCall
 
 SLICE_S = 0.5
-"""How long a thread waits inside of Ray before it comes by in Python, where it can be interrupted."""
+"""How long a thread stays inside Ray at a time: only between two waits can Python interrupt it."""
 UNASKED_S = 0.05
-"""A call is left to the loop when it took so long; then the loop's share of the cost is nothing beside it."""
+"""Age at which a call that nobody waits for goes to the loop, whose cost is small beside a call of that length."""
 TOGETHER_S = 0.02
-"""How long the answers of many ranks are waited for together; after that one by one."""
+"""How long one question to Ray waits for the answers of all ranks; the rest are then awaited one by one."""
 
 
 def unpacked(answer: bytes | Reply) -> Reply:
-    """A reply, which is packed unless it is large."""
+    """The reply in an answer: small ones arrive packed, large ones as an object that Ray reads without a copy."""
     return Reply.unpacked(answer) if isinstance(answer, bytes) else answer
 
 
-def invoked(handle: Any, method: str, message: bytes, payload: Sequence[Any]) -> Any:
-    """Send a call to its host, to the threads that answer calls of its kind."""
-    group = GROUPS.get(method)
-    invoke = handle.invoke if group is None else handle.invoke.options(concurrency_group=group)
-    return invoke.remote(message, *payload)
-
-
-class Sent(Protocol):
-    """What the router knows of a call under way."""
-
-    @property
-    def left(self) -> float | None:
-        """Seconds to its deadline."""
-        ...
-
-
 class UnawaitedCalls:
-    """Calls that nobody asks about: after a moment the loop takes them over, so that what is lost is sent again.
+    """Calls that nobody waits for yet. After `UNASKED_S` the loop takes them over, and sends again those that are lost.
 
-    A caller may do something else for minutes before it wants its answer.
+    Without it a caller that works for minutes before it asks would learn of a dead callee only then.
     """
 
     def __init__(self) -> None:
@@ -62,7 +47,7 @@ class UnawaitedCalls:
         self._looks = False
 
     def add(self, call: DirectCall, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to count its time."""
+        """Count a call's age from now on."""
         with self._lock:
             self._calls.append((time.monotonic(), weakref.ref(call)))
             if self._looks:
@@ -86,41 +71,41 @@ class UnawaitedCalls:
 
 
 class DirectCall(Future[Reply]):
-    """A future that looks for its answer when it is asked, and only then."""
+    """A call's future, which fetches the answer from Ray only when somebody asks for it."""
 
     def __init__(
-        self, ref: Any, sending: Sent, take_over: Callable[[DirectCall], None], learn: Callable[[Reply], None]
+        self, ref: Any, call: RankCall, take_over: Callable[[DirectCall], None], learn: Callable[[Reply], None]
     ) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()
         self.ref = ref
-        self._sending = sending
+        self._call = call
         self._take_over = take_over
         self._learn = learn
         self._own = threading.Lock()
         self._handed_over = False
 
     def result(self, timeout: float | None = None) -> Reply:
-        """The reply; raises CallError."""
+        """The reply; raises CallError, and TimeoutError after `timeout` seconds."""
         return super().result(self._look(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The CallError, once it is over."""
+        """The call's CallError; None when it was answered."""
         return super().exception(self._look(timeout))
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the call has ended; looks at Ray without waiting."""
         if not self._handed_over and not super().done() and ray.wait([self.ref], timeout=0)[0]:
             self.fetch()
         return super().done()
 
     def add_done_callback(self, fn: Callable[[Future[Reply]], object]) -> None:
-        """Call back at the end: the loop waits for the answer then."""
+        """Call back at the end. The loop waits for the answer then, since no thread does."""
         self.hand_over()
         super().add_done_callback(fn)
 
     def hand_over(self) -> None:
-        """Leave it to the loop."""
+        """Leave the call to the loop, once."""
         with self._own:
             if self._handed_over or super().done():
                 return
@@ -128,7 +113,7 @@ class DirectCall(Future[Reply]):
         self._take_over(self)
 
     def fetch(self) -> None:
-        """Take the answer, which is there; one that is not plain is for the loop."""
+        """Read the answer, which has arrived; a loss goes to the loop."""
         try:
             reply = unpacked(ray.get(self.ref))
         except (RayError, ValueError):
@@ -146,17 +131,17 @@ class DirectCall(Future[Reply]):
                 self.set_result(reply)
 
     def _look(self, timeout: float | None) -> float | None:
-        """Wait in Ray until the answer is there, or it is for the loop; what is left of the timeout."""
+        """Wait in Ray until the call has ended or belongs to the loop; returns what is left of the timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._handed_over and not super().done():
             bounds = [
                 SLICE_S,
-                *(x for x in (self._sending.left, None if end is None else end - time.monotonic()) if x is not None),
+                *(x for x in (self._call.left, None if end is None else end - time.monotonic()) if x is not None),
             ]
             try:
                 reply = unpacked(ray.get(self.ref, timeout=max(0.0, min(bounds))))
             except GetTimeoutError:
-                left = self._sending.left
+                left = self._call.left
                 if left is not None and left <= 0:
                     self.hand_over()
                 elif end is not None and end <= time.monotonic():
@@ -168,7 +153,7 @@ class DirectCall(Future[Reply]):
         return None if end is None else max(0.0, end - time.monotonic())
 
     def __del__(self) -> None:
-        """Nobody looks any more; a call that is idempotent is still sent again when its callee dies with it."""
+        """Hand a future that was dropped to the loop: an idempotent call is sent again when its callee dies."""
         with contextlib.suppress(Exception):  # at the end of the process nothing may be there any more
             self.hand_over()
 
@@ -176,14 +161,14 @@ class DirectCall(Future[Reply]):
     def fetch_together(
         calls: Sequence[DirectCall], left: Callable[[], float | None], check: Callable[[], None]
     ) -> None:
-        """Wait until all are over, or the loop's; `check`, called as they come, raises the first error.
+        """Wait until each call has ended or belongs to the loop; `check`, run as answers come, raises the first error.
 
         Raises:
-            TimeoutError: in time they were not.
+            TimeoutError: `left()`, in seconds, came to 0 before.
         """
         if not DirectCall._all_at_once(calls, left()):
             while waiting := [call for call in calls if not call._handed_over and not Future.done(call)]:
-                bounds = [SLICE_S, *(x for x in (left(), *(call._sending.left for call in waiting)) if x is not None)]
+                bounds = [SLICE_S, *(x for x in (left(), *(call._call.left for call in waiting)) if x is not None)]
                 refs = [call.ref for call in waiting]
                 found, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, min(bounds)))
                 if not found and left() == 0:
@@ -193,7 +178,7 @@ class DirectCall(Future[Reply]):
 
     @staticmethod
     def _all_at_once(calls: Sequence[DirectCall], left: float | None) -> bool:
-        """Whether all answered soon, which is the rule: one question to Ray, not one for each."""
+        """Whether all answered within `TOGETHER_S`, the usual case, which costs one question to Ray for all ranks."""
         try:
             answers = ray.get(
                 [call.ref for call in calls], timeout=TOGETHER_S if left is None else min(TOGETHER_S, left)
@@ -214,5 +199,5 @@ class DirectCall(Future[Reply]):
             for ref in found:
                 by_ref[ref].fetch()
         for call in waiting:
-            if (left := call._sending.left) is not None and left <= 0:
+            if (left := call._call.left) is not None and left <= 0:
                 call.hand_over()

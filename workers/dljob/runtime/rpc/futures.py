@@ -1,4 +1,7 @@
-"""What a caller holds: `CallFuture`, to be awaited or asked for its result, and `FutureSequence`, item by item."""
+"""Results of role calls: `CallFuture` for a value, `FutureSequence` for a batch item by item, `AsCompleted`.
+
+`Invocation` is what they share: the requests that were sent, and how their answers become the value.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,172 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from dljob.calls.mark import seconds
-from dljob.errors import UsageError
+from dljob.calls import collect
+from dljob.calls.dispatch import Dispatched
+from dljob.calls.mark import RpcMark, seconds
+from dljob.errors import RemoteError, UsageError
+from dljob.runtime.process import wire
+from dljob.runtime.process.messages import Reply
 from dljob.runtime.rpc.arrivals import Arrivals
-from dljob.runtime.rpc.invocation import Invocation
 from dljob.telemetry.wording import counted
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A call of a role after its requests were sent: one future for each request, in the plan's order."""
+
+    role: str
+    method: str
+    mark: RpcMark
+    sent: Dispatched
+    futures: tuple[Future[Reply], ...]
+    left: Future[None] | None = None
+    """Streams under `least_loaded` only: completed when the stream ends, as it loads its rank until then."""
+
+    @property
+    def name(self) -> str:
+        """`rollout.generate`, for errors."""
+        return f"{self.role}.{self.method}"
+
+    @property
+    def wanted(self) -> list[int]:
+        """Indices of the requests whose answers the caller receives."""
+        return [number for number, send in enumerate(self.sent.sends) if not send.quiet]
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Number of rows that each wanted request was given."""
+        return self.sent.shares.each if self.sent.shares else ()
+
+    @property
+    def comes_at_once(self) -> bool:
+        """Whether the value is there without any answer: there is none, or it yields the answers as they come."""
+        return self.mark.collect in ("none", "as_completed")
+
+    def value(self) -> Any:
+        """The call's value by its `collect`; waits for answers that have not arrived."""
+        match self.mark.collect:
+            case "none":
+                return None
+            case "as_completed":
+                return AsCompleted(self)
+            case how:
+                return collect.merge(how, self.sent, [self.answer(number) for number in self.wanted], self.name)
+
+    def answer(self, number: int) -> Any:
+        """Wait for the answer to one request; raises RemoteError with the callee's exception."""
+        return self.read(number, self.futures[number].result())
+
+    def read(self, number: int, reply: Reply) -> Any:
+        """Unpickle the value of a reply; raises RemoteError with the callee's exception."""
+        self._check(number, reply)
+        return wire.load(reply.payload)
+
+    def ended(self, number: int) -> None:
+        """Wait for the end of a request without reading its value; raises RemoteError with the callee's exception."""
+        self._check(number, self.futures[number].result())
+
+    def check(self) -> None:
+        """Raise the first error among the answers that have arrived, in the order of the requests."""
+        for number, future in enumerate(self.futures):
+            if future.done():
+                self._check(number, future.result())
+
+    def over(self) -> bool:
+        """Whether `value` would return, or raise, at once."""
+        if self.comes_at_once:
+            return True
+        ended = [future.done() for future in self.futures]
+        if all(ended):
+            return True
+        try:
+            self.check()
+        except Exception:  # noqa: BLE001 - whatever it is, it is the end of the wait
+            return True
+        return False
+
+    def _check(self, number: int, reply: Reply) -> None:
+        if not reply.error_type:
+            return
+        rank = self.sent.sends[number].rank
+        what = f"{self.role}/{rank}.{self.method} raised {reply.error_type}: "
+        whole = reply.refused or reply.error_type == wire.WireError.__name__
+        said = reply.message if whole else what + reply.message
+        raise RemoteError(said, role=self.role, rank=rank, remote_traceback=reply.traceback)
+
+
+class AsCompleted:
+    """Iterator over the answers of a call as they arrive: `(rank, answer)`, with `for` or `async for`.
+
+    A rank's error is raised in its turn, even where its answer is discarded; iteration can go on after it.
+    """
+
+    def __init__(self, started: Invocation) -> None:
+        self._started = started
+        self._left = len(started.futures)
+        self._coming = Arrivals(started.futures)
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        while True:
+            self._begin(StopIteration())
+            try:
+                number = self._coming.wait()
+            except BaseException:
+                self._left += 1
+                raise
+            if pair := self._pair(number):
+                return pair
+
+    def __aiter__(self) -> AsCompleted:
+        return self
+
+    async def __anext__(self) -> tuple[int, Any]:
+        while True:
+            self._begin(StopAsyncIteration())
+            try:
+                number = await self._coming.coming()
+            except BaseException:
+                self._left += 1
+                raise
+            if pair := self._pair(number):
+                return pair
+
+    def _begin(self, end: Exception) -> None:
+        """Claim one answer before waiting for it, so that two iterating threads do not wait for the same last one."""
+        if not self._left:
+            raise end
+        self._left -= 1
+
+    def _pair(self, number: int) -> tuple[int, Any] | None:
+        """The rank and its answer; None for a request whose answer is discarded."""
+        send = self._started.sent.sends[number]
+        if send.quiet:
+            self._started.ended(number)
+            return None
+        return send.rank, self._started.answer(number)
+
+
 class CallFuture(Generic[T]):
-    """A call that is under way: `await` it in a coroutine, or `.result()` it in a thread."""
+    """The future of a role call: `await` it in a coroutine, or call `.result()` in a thread."""
 
     def __init__(self, started: Future[Invocation], what: str) -> None:
         self._started = started
         self._what = what
 
     def result(self, timeout: float | None = None) -> T:
-        """The answer; raises what the call raised, TimeoutError when there is none after `timeout` seconds."""
+        """Wait for the value; raises what the call raised, TimeoutError after `timeout` seconds (the call goes on)."""
         return self.answered(timeout).value()
 
     def answered(self, timeout: float | None = None) -> Invocation:
-        """The call once its answers are there, not read yet; raises as `result` does."""
+        """Wait as `result` does, and return the call with its answers unread."""
         left = _Left(timeout)
         try:
             started = self._started.result(left())
@@ -43,7 +188,7 @@ class CallFuture(Generic[T]):
         return started
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, good or bad; False when it did not come within `timeout` seconds."""
+        """Wait for the call's end, good or bad; False when `timeout` seconds passed before."""
         left = _Left(timeout)
         try:
             started = self._started.result(left())
@@ -69,7 +214,7 @@ class CallFuture(Generic[T]):
 
 
 class FutureSequence(Sequence[T]):
-    """The items of a batch that several ranks work on. An item is there as soon as the rank that has it answered."""
+    """The results of a batch that several ranks share; an item is available once its rank has answered."""
 
     def __init__(self, started: Future[Invocation], size: int, what: str) -> None:
         self._call: CallFuture[Any] = CallFuture(started, what)
@@ -77,7 +222,7 @@ class FutureSequence(Sequence[T]):
         self._size = size
         self._what = what
         self._chunks: dict[int, Sequence[T]] = {}
-        """What was read of the answers: number of the send -> its items."""
+        """Index of a request -> its items, of the answers that were read."""
 
     def __len__(self) -> int:
         return self._size
@@ -100,7 +245,7 @@ class FutureSequence(Sequence[T]):
         raise AssertionError("shares do not add up")
 
     def __iter__(self) -> Iterator[T]:
-        """The items, those of a rank once it has answered; the first error of any rank as soon as it is there."""
+        """Yield the items in order, each rank's once it has answered; raises the first error of any rank at once."""
         started = self._started.result()
         coming = Arrivals(started.futures)
         for number, chunk in zip(started.wanted, started.shares, strict=True):
@@ -111,7 +256,7 @@ class FutureSequence(Sequence[T]):
         self._call.answered()
 
     def result(self, timeout: float | None = None) -> list[T]:
-        """All items, once all are there; raises what a rank raised, TimeoutError after `timeout` seconds."""
+        """Wait for all items; raises what a rank raised, TimeoutError after `timeout` seconds."""
         started = self._call.answered(timeout)
         pairs = zip(started.wanted, started.shares, strict=True)
         return [item for number, chunk in pairs for item in self._chunk(started, number, chunk)]
@@ -130,7 +275,7 @@ class FutureSequence(Sequence[T]):
         return self.result()
 
     def _chunk(self, started: Invocation, number: int, size: int) -> Sequence[T]:
-        """What one rank answered: as many items as it was given."""
+        """The items of one rank; raises UsageError when it answered another number than it was given rows."""
         if number in self._chunks:
             return self._chunks[number]
         answer = started.answer(number)
@@ -144,7 +289,7 @@ class FutureSequence(Sequence[T]):
 
 
 class _Left:
-    """Seconds of a timeout that are left."""
+    """Countdown of a timeout: calling it gives the seconds that are left, None without a timeout."""
 
     def __init__(self, timeout: float | None) -> None:
         left = seconds(timeout)
@@ -155,8 +300,9 @@ class _Left:
 
 
 def fetch(started: Invocation, left: _Left) -> None:
-    """Wait until all answers are there, or one that is an error, which is raised; FutureTimeout when time is over."""
+    """Wait for all answers; raises the first error as soon as it arrives, FutureTimeout when the time is over."""
     futures = started.futures
+    # Answers of direct calls are asked of Ray together: one question for each would dominate a call of many ranks.
     together = getattr(futures[0], "fetch_together", None)
     if len(futures) == 1:
         futures[0].result(left())
@@ -178,14 +324,14 @@ async def _all(started: Invocation) -> None:
 
 
 def ready(value: Any) -> Future[Any]:
-    """A future that has its value."""
+    """A future that is completed with a value."""
     made: Future[Any] = Future()
     made.set_result(value)
     return made
 
 
 def then(first: Future[Any], make: Any) -> Future[Any]:
-    """A future of what is made of another one's value; an error of either is its own."""
+    """The future of `make(value of first)`; it raises what `first` or `make` raises."""
     made: Future[Any] = Future()
     made.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""Large arguments of calls: they are in the object store for as long as a call is under way that has them."""
+"""Large arguments of calls, kept in Ray's object store while a call that has them is under way."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from typing import Any
 import ray
 
 from dljob.runtime.process.wire import LARGE
-from dljob.runtime.rpc.pending_call import PendingCall
+from dljob.runtime.process.worker_context import RankCall
 
 Payload = tuple[Any, ...]
-"""What goes beside a call: its arguments, and those that are the same for several ranks; none where they are in it."""
+"""Large arguments beside a call's message: its own, then those that several ranks share; empty where all are small."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Stored:
-    """Bytes that are in the store. It has them itself, so that no others can be taken for them."""
+    """Bytes in the store. It holds them too: the key is their `id`, which Python reuses once they are freed."""
 
     data: bytes
     ref: Any
 
 
-class Parcels:
-    """What calls that are under way have in the store."""
+class LargeArguments:
+    """The large arguments of this process's calls, each stored once for all ranks that receive it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stored: weakref.WeakValueDictionary[int, _Stored] = weakref.WeakValueDictionary()
 
-    def of(self, sending: PendingCall) -> Payload:
-        """The large arguments of a call: the same bytes are put once, however many ranks they go to."""
-        call = sending.call
+    def stored_for(self, call: RankCall) -> Payload:
+        """Store a call's large arguments and keep them in the call; the same bytes object is stored once."""
         if len(call.payload) < LARGE and not call.common:
             return ()
-        return self._part(sending, call.payload), self._part(sending, call.common)
+        return self._part(call, call.payload), self._part(call, call.common)
 
-    def _part(self, sending: PendingCall, data: bytes) -> Any:
+    def _part(self, call: RankCall, data: bytes) -> Any:
         if len(data) < LARGE:
             return data
         with self._lock:
             stored = self._stored.get(id(data))
         if stored is None:
-            stored = _Stored(data, ray.put(data))  # not under the lock: other threads would wait for the copy
+            stored = _Stored(data, ray.put(data))  # outside the lock: other threads would wait for the copy
             with self._lock:
                 self._stored[id(data)] = stored
-        sending.stored.append(stored)
+        call.stored.append(stored)
         return stored.ref

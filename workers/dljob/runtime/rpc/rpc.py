@@ -18,7 +18,7 @@ from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.worker_context import WorkerContext
 from dljob.runtime.rpc.futures import CallFuture, FutureSequence
-from dljob.runtime.rpc.sending import CallTarget, Request, begin
+from dljob.runtime.rpc.sending import CallTarget, begin
 from dljob.runtime.rpc.streams import Stream
 
 _MARK = "__dljob_rpc__"
@@ -110,7 +110,7 @@ class _Handle:
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """Call an @rpc method, as it says and the options of this handle do; the future gives its answer."""
-        return CallFuture(begin(self._target, Request(method, args, kwargs)), f"{self._target.name}.{method}")
+        return CallFuture(begin(self._target, method, args, kwargs), f"{self._target.name}.{method}")
 
     def stream(self, method: str, *args: Any, **kwargs: Any) -> Stream:
         """The items of an @rpc(stream=...) method, as they are made: `for` or `async for`."""
@@ -212,7 +212,7 @@ class RoleGroup(_Handle):
             raise UsageError(f"call_batch({method!r}, size={size!r}): wanted a whole number from 0")
         size = operator.index(size)
         target = self.options(dispatch="shard", collect="list", pad="uneven")._target
-        started = begin(target, Request(method, args, kwargs, rows=size))
+        started = begin(target, method, args, kwargs, rows=size)
         return FutureSequence(started, size, f"{self.role}.{method}")
 
     def options(self, **changes: Any) -> RoleGroup:

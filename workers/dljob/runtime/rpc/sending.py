@@ -1,4 +1,4 @@
-"""From a call of a role to the calls of its ranks: the card, the plan, the pickling, the way out."""
+"""One role call becomes calls of its ranks: read the role's descriptor, plan, pickle, send."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import arrays, wire
 from dljob.runtime.process.messages import CARD, Reply
 from dljob.runtime.process.service_descriptor import Heard
-from dljob.runtime.process.worker_context import Outgoing, WorkerContext
-from dljob.runtime.rpc.futures import then
-from dljob.runtime.rpc.invocation import Invocation
+from dljob.runtime.process.worker_context import RankCall, WorkerContext
+from dljob.runtime.rpc.futures import Invocation, then
 
 AHEAD = 8
-"""How many items a stream's rank makes ahead of its caller, where the method does not say."""
+"""How many items a rank produces ahead of a stream's caller, where the method does not say."""
 arrays.register()
 TAKES_TURNS = ("round_robin", "least_loaded")
+"""Dispatches that count the caller's calls; `least_loaded` breaks ties by them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """Whom a call is for: a role, or one rank of it; with the options of the handle laid over those of the method."""
+    """The callee of a call: a role, or one rank of it. The handle's options take precedence over the method's."""
 
     context: WorkerContext
     role: str
@@ -37,29 +37,30 @@ class CallTarget:
 
     @property
     def name(self) -> str:
-        """As in `rollout` or `rollout/1`."""
+        """`rollout`, or `rollout/1`."""
         return self.role if self.rank is None else f"{self.role}/{self.rank}"
 
     @property
     def ranks(self) -> int:
-        """How many ranks the role has, as far as this process has heard."""
+        """Number of ranks of the role, by the newest answer that this process got."""
         return self.context.calls.sizes.get(self.role, self.context.peers[self.role])
 
     @property
     def card(self) -> ServiceDescriptor | None:
-        """What the role says of itself; None while it has not been asked, as it is now."""
+        """The role's descriptor; None until the role was asked, and again after its ranks or their lives changed."""
         return self.context.cards.known(self.role, self.heard)
 
     @property
     def heard(self) -> Heard:
-        """What tells a role from what it was: another mesh comes with other ranks, or a restart of them all."""
+        """The version of a descriptor: a new mesh comes with another number of ranks, or with a restart of rank 0."""
         return self.ranks, self.context.calls.lives.get(self.role, 0)
 
     def ask(self, method: str) -> Future[ServiceDescriptor]:
-        """Ask the role, which may have to come up first; `method` is what it is asked for."""
+        """Ask the role for its descriptor, once it is up; `method` names the call in errors."""
         rank, timeout = self.rank or 0, self.options.get("timeout", DEFAULT_TIMEOUT_S)
-        asking = Outgoing(self.role, rank, CARD, b"", timeout, idempotent=True, label=method)
-        before = self.heard if self.role in self.context.calls.lives else None  # it may be another while it answers
+        asking = RankCall(self.role, rank, CARD, b"", timeout, idempotent=True, label=method)
+        # The role may restart while it answers: the descriptor belongs to the version that was asked.
+        before = self.heard if self.role in self.context.calls.lives else None
 
         def read(reply: Reply) -> ServiceDescriptor:
             if reply.error_type:
@@ -68,62 +69,81 @@ class CallTarget:
 
         return then(self.context.calls.send(asking), read)
 
-    def mark(self, card: ServiceDescriptor, method: str) -> RpcMark:
-        """What counts for a call of a method. One that the role has not is called as it comes: it refuses it."""
-        said = card.methods.get(method, RpcMark())
-        return changed(said, self.options, dispatch.registered(), collect.registered()) if self.options else said
+    def mark(self, card: ServiceDescriptor, method: str, spent_s: float = 0.0) -> RpcMark:
+        """The options of one call: the method's, with the handle's over them, and `spent_s` off an explicit timeout.
+
+        An unknown method gets the defaults: the callee refuses the call, and names the methods that it has.
+        """
+        mark = card.methods.get(method, RpcMark())
+        if self.options:
+            mark = changed(mark, self.options, dispatch.registered(), collect.registered())
+        if spent_s and "timeout" in self.options and mark.timeout_s is not None:
+            return replace(mark, timeout_s=max(0.001, mark.timeout_s - spent_s))
+        return mark
 
     def is_stream(self, method: str) -> bool:
-        """Whether a method is a stream; asks the role when it was not asked yet."""
+        """Whether a method is a stream; asks the role if its descriptor is not known."""
         mark = (self.card or self.ask(method).result()).methods.get(method)
         return mark is not None and bool(mark.stream)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a caller wants: a method, its arguments, and in what form."""
+def begin(
+    target: CallTarget,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    rows: int | None = None,
+    stream: bool = False,
+    card: ServiceDescriptor | None = None,
+    spent_s: float = 0.0,
+) -> Future[Invocation]:
+    """Plan a call, pickle its arguments and send a request to each rank that it goes to.
 
-    method: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    rows: int | None = None
-    """How many rows the arguments must have."""
-    stream: bool = False
-    """The items of a generator are wanted."""
+    Args:
+        target: the role or rank, with the caller's options.
+        method: the callee's @rpc method.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        rows: number of rows that the arguments must have; None: not checked.
+        stream: the caller wants the items of a generator.
+        card: the role's descriptor; None: the one that is known, or the role is asked for it first.
+        spent_s: seconds of the timeout that went into asking for the descriptor.
 
-
-def begin(target: CallTarget, request: Request) -> Future[Invocation]:
-    """Send a call to the ranks that it is for; the future is done once it is on its way.
+    The future completes when all requests are sent; it raises UsageError for arguments or options that do not fit.
 
     Raises:
         WireError: an argument cannot be pickled.
     """
-    card = target.card
-    if card is not None:
-        return _now(target, card, request)
-    # The first call of a role asks for its card, and keeps the arguments as they are now.
-    kept = _pickled(f"{target.name}.{request.method}", request.args, request.kwargs)
-    begun = time.monotonic()
+    if (card := card or target.card) is None:
+        return _after_card(target, method, args, kwargs, rows=rows, stream=stream)
+    begun: Future[Invocation] = Future()
+    try:
+        mark = target.mark(card, method, spent_s)
+        _check_kind(mark, method, known=method in card.methods, stream=stream)
+        sent = plan(target, card, mark, args, kwargs, expected=rows)
+        calls = target.context.calls
+        futures = tuple(calls.send(call) for call in _rank_calls(target, method, mark, sent))
+        begun.set_result(
+            Invocation(target.role, method, mark, sent, futures, _count(target, method, mark, futures, sent))
+        )
+    except UsageError as error:
+        begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
+    return begun
+
+
+def _after_card(
+    target: CallTarget, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any
+) -> Future[Invocation]:
+    """Ask the role for its descriptor, then begin the call. Arguments are copied now: the caller may change them."""
+    kept = _pickled(f"{target.name}.{method}", args, kwargs)
+    asked = time.monotonic()
 
     def later(card: ServiceDescriptor) -> Invocation:
         args, kwargs = wire.load(kept)
-        return _now(target, card, replace(request, args=args, kwargs=kwargs), time.monotonic() - begun).result()
+        return begin(target, method, args, kwargs, card=card, spent_s=time.monotonic() - asked, **how).result()
 
-    return then(target.ask(request.method), later)
-
-
-def _now(target: CallTarget, card: ServiceDescriptor, request: Request, spent_s: float = 0.0) -> Future[Invocation]:
-    made: Future[Invocation] = Future()
-    method = request.method
-    try:
-        mark = target.mark(card, method)
-        if "timeout" in target.options and mark.timeout_s is not None and spent_s:
-            mark = replace(mark, timeout_s=max(0.001, mark.timeout_s - spent_s))
-        _check_kind(mark, method, known=method in card.methods, stream=request.stream)
-        made.set_result(send(target, method, mark, plan(target, card, mark, request)))
-    except UsageError as error:
-        made.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
-    return made
+    return then(target.ask(method), later)
 
 
 def _check_kind(mark: RpcMark, method: str, *, known: bool, stream: bool) -> None:
@@ -133,13 +153,20 @@ def _check_kind(mark: RpcMark, method: str, *, known: bool, stream: bool) -> Non
         raise UsageError("it is no stream", hint=f"use .call({method!r}, ...), or declare it @rpc(stream=True)")
 
 
-def plan(target: CallTarget, card: ServiceDescriptor, mark: RpcMark, request: Request) -> Dispatched:
-    """Who gets what."""
-    args, kwargs = request.args, request.kwargs
+def plan(
+    target: CallTarget,
+    card: ServiceDescriptor,
+    mark: RpcMark,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    expected: int | None = None,
+) -> Dispatched:
+    """Decide which ranks get which arguments; raises UsageError when the rows are not as many as `expected`."""
     if target.rank is not None:
         return Dispatched((Send(target.rank, 0),), (rows.bare(args, kwargs),), single=True)
-    if request.rows is not None and (found := batch.count_rows(args, kwargs, mark.parameters)) != request.rows:
-        raise UsageError(f"call_batch says size={request.rows}, but the arguments have {found} rows")
+    if expected is not None and (found := batch.count_rows(args, kwargs, mark.parameters)) != expected:
+        raise UsageError(f"call_batch says size={expected}, but the arguments have {found} rows")
     context, role = target.context, target.role
     view = RoleSnapshot(
         role,
@@ -152,41 +179,45 @@ def plan(target: CallTarget, card: ServiceDescriptor, mark: RpcMark, request: Re
     return dispatch.plan_call(view, mark, args, kwargs)
 
 
-def send(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched) -> Invocation:
-    """Send what was planned. Arguments are pickled once, however many ranks they go to."""
-    role, calls = target.role, target.context.calls
-    what = f"{target.name}.{method}"
-    common, payloads = pickled(what, sent.arguments)
-    window = AHEAD if mark.stream is True else int(mark.stream)
-    futures = tuple(
-        calls.send(
-            Outgoing(
-                role,
-                one.rank,
-                method,
-                payloads[one.arguments],
-                mark.timeout_s,
-                mark.idempotent,
-                common,
-                quiet=one.quiet,
-                window=window,
-                ranks=0 if target.rank is not None else target.ranks,
-            )
+def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched) -> list[RankCall]:
+    """The calls of a plan, one for each rank; arguments are pickled once, however many ranks receive them."""
+    common, payloads = pickled(f"{target.name}.{method}", sent.arguments)
+    return [
+        RankCall(
+            target.role,
+            one.rank,
+            method,
+            payloads[one.arguments],
+            mark.timeout_s,
+            mark.idempotent,
+            common,
+            quiet=one.quiet,
+            window=AHEAD if mark.stream is True else int(mark.stream),
+            ranks=0 if target.rank is not None else target.ranks,
         )
         for one in sent.sends
-    )
+    ]
+
+
+def _count(
+    target: CallTarget, method: str, mark: RpcMark, futures: Sequence[Future[Reply]], sent: Dispatched
+) -> Future[None] | None:
+    """Watch the sent requests: the load that `least_loaded` compares, and errors of a call without an answer.
+
+    Returns a future to complete when a stream ends, where its rank counts as loaded until then.
+    """
     left: Future[None] | None = None
     if mark.dispatch == "least_loaded":
         left = Future() if mark.stream else None
-        target.context.cards.count(role, sent.sends[0].rank, left or futures[0])
+        target.context.cards.count(target.role, sent.sends[0].rank, left or futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
-            future.add_done_callback(lambda done: _forgotten(target, what, done))
-    return Invocation(role, method, mark, sent, futures, left)
+            future.add_done_callback(lambda done: _forgotten(target, f"{target.name}.{method}", done))
+    return left
 
 
 def _forgotten(target: CallTarget, what: str, done: Future[Reply]) -> None:
-    """Nobody waits for the answer: an error goes to the log."""
+    """Log the error of a call whose answer nobody waits for."""
     error = done.exception()
     said = str(error) if error else done.result().message if done.result().error_type else ""
     if said:
@@ -194,7 +225,10 @@ def _forgotten(target: CallTarget, what: str, done: Future[Reply]) -> None:
 
 
 def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, list[bytes]]:
-    """The arguments of each call, and what is large in all of them, which goes apart: it is stored once."""
+    """Pickle the arguments of each request; returns (large arguments that all share, payload of each request).
+
+    Shared arguments are told by identity: comparing tensors by value would cost more than sending them twice.
+    """
     if len(arguments) == 1:
         return b"", [_pickled(what, *arguments[0])]
     first, rest = arguments[0], arguments[1:]

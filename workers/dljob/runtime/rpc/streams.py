@@ -15,10 +15,10 @@ from typing import Any
 from dljob.errors import RemoteError
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CLOSE, PULL, Reply
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import sending
 from dljob.runtime.rpc.arrivals import Arrivals
-from dljob.runtime.rpc.invocation import Invocation
+from dljob.runtime.rpc.futures import Invocation
 
 
 class Stream:
@@ -40,7 +40,7 @@ class Stream:
         """The send whose items are at hand, to be asked for more when they are used up."""
         self._closed = False
         self._forgotten = _forgotten()
-        self._opened = sending.begin(target, sending.Request(method, args, kwargs, stream=True))
+        self._opened = sending.begin(target, method, args, kwargs, stream=True)
         self._started: Invocation | None = None
 
     def __iter__(self) -> Stream:
@@ -142,7 +142,7 @@ class Stream:
 
     def _send(self, number: int, what: str, key: str) -> Future[Reply]:
         rank, timeout = self._of.sent.sends[number].rank, self._of.mark.timeout_s
-        out = Outgoing(self._of.role, rank, what, key.encode(), timeout, idempotent=False, label=self._method)
+        out = RankCall(self._of.role, rank, what, key.encode(), timeout, idempotent=False, label=self._method)
         return self._target.context.calls.send(out)
 
     @property

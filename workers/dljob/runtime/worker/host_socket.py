@@ -18,7 +18,7 @@ from typing import Any
 from dljob.errors import CallError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import Reply
-from dljob.runtime.process.worker_context import CallTransport, Outgoing
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 
 
 class HostSocket:
@@ -110,7 +110,7 @@ class HostSocket:
             return
         names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
         cut = len(body) - head["apart"]
-        call = Outgoing(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
+        call = RankCall(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
         calls = self._calls(rank)
         future = _sent(calls, call)
         future.add_done_callback(
@@ -132,7 +132,7 @@ def _peer(connection: socket.socket) -> int:
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
-def _sent(calls: CallTransport, call: Outgoing) -> Future[Reply]:
+def _sent(calls: CallTransport, call: RankCall) -> Future[Reply]:
     """Start a call; one that cannot be sent, as Ray's store has no room for its arguments, is one that failed."""
     try:
         return calls.send(call)

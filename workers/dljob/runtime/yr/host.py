@@ -21,7 +21,7 @@ from dljob.runtime.process import environment, evidence, preload
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import CallTransport, Outgoing
+from dljob.runtime.process.worker_context import CallTransport, RankCall
 from dljob.runtime.worker import numa
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
 from dljob.runtime.worker.helper import Helper
@@ -144,7 +144,7 @@ class _NoCalls:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
 
-    def send(self, call: Outgoing) -> Future[Reply]:
+    def send(self, call: RankCall) -> Future[Reply]:
         """A future with the refusal."""
         said = f"{self._who} calls {call.name}: the backend yr carries no calls between roles"
         return _failed(CallError(said, role=call.role, rank=call.rank, hint="run the job on Ray"))

@@ -12,7 +12,7 @@ import ray
 
 from dljob.runtime.process.messages import Peer, Reply
 from dljob.runtime.process.wire import LARGE
-from dljob.runtime.process.worker_context import Outgoing
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.client import RpcClient
 
 
@@ -31,8 +31,8 @@ class Store:
         self.await_peer = SimpleNamespace(remote=self._await_peer)
 
     def put(self, data: bytes) -> Ref:
-        assert self.calls._parcels._lock.acquire(blocking=False), "other threads make calls meanwhile"
-        self.calls._parcels._lock.release()
+        assert self.calls._large._lock.acquire(blocking=False), "other threads make calls meanwhile"
+        self.calls._large._lock.release()
         assert len(data) >= LARGE
         ref = Ref()
         self.put_in.append(weakref.ref(ref))
@@ -67,8 +67,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return made
 
 
-def outgoing(rank: int, payload: bytes, common: bytes = b"") -> Outgoing:
-    return Outgoing("t", rank, "f", payload, None, idempotent=False, common=common)
+def outgoing(rank: int, payload: bytes, common: bytes = b"") -> RankCall:
+    return RankCall("t", rank, "f", payload, None, idempotent=False, common=common)
 
 
 async def test_what_is_the_same_for_several_ranks_is_stored_once_and_gone_with_the_last_call(store: Store) -> None:
