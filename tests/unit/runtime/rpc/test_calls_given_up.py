@@ -215,7 +215,7 @@ async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: S
     assert scene.callee._running == 1, "it waits a window ahead of its caller"
     assert scene.callee.answer(Call("me/0:x:1", 0, 1, CANCEL, 1.0, "me/0"), b"").payload == b"unknown"
     await asyncio.to_thread(scene.callee.wait_idle)
-    assert not scene.callee._feeds
+    assert not scene.callee._streams
 
 
 async def test_what_was_lost_before_may_have_run_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CARD, CLOSE, PULL, Call, NotRun
 from dljob.runtime.rpc import server
-from dljob.runtime.rpc.server import RpcServer, card_of
+from dljob.runtime.rpc.server import RpcServer, describe
 from dljob.runtime.rpc.stream_producer import CutOffError, StreamProducer
 
 
@@ -221,12 +221,12 @@ def opened(callee: RpcServer, n: int) -> bytes:
 class TestCallee:
     def test_card_says_what_there_is(self, callee):
         card = wire.load(call(callee, CARD).payload)
-        assert card == card_of(Talker())
+        assert card == describe(Talker())
         assert set(card.methods) == {"count", "not_one", "keyed"}
         assert card.methods["keyed"] == RpcMark(dispatch="hash:key", parameters=("value", "key"))
         assert card.mesh == {"dp": 2}
 
-    def test_card_of_a_class_runs_nothing_of_it_and_methods_of_one_name_are_apart(self):
+    def test_describe_a_class_runs_nothing_of_it_and_methods_of_one_name_are_apart(self):
         class Other(Talker):
             @property
             def model(self):
@@ -236,12 +236,12 @@ class TestCallee:
             def keyed(self, value):
                 return value
 
-        card = card_of(Other())
+        card = describe(Other())
         assert set(card.methods) == {"count", "not_one", "keyed"}
         assert card.methods["keyed"] == RpcMark(parameters=("value",))
-        assert card_of(Talker()).methods["keyed"].dispatch == "hash:key"
+        assert describe(Talker()).methods["keyed"].dispatch == "hash:key"
 
-    def test_card_of_a_device_mesh(self):
+    def test_describe_a_device_mesh(self):
         class DeviceMesh:
             mesh_dim_names = ("dp", "tp")
             shape = (2, 4)
@@ -249,8 +249,8 @@ class TestCallee:
         class Other:
             mesh = DeviceMesh()
 
-        assert card_of(Other()) == ServiceDescriptor({}, {"dp": 2, "tp": 4})
-        assert card_of(object()) == ServiceDescriptor()
+        assert describe(Other()) == ServiceDescriptor({}, {"dp": 2, "tp": 4})
+        assert describe(object()) == ServiceDescriptor()
 
     def test_function_has_no_card(self):
         made = RpcServer("w")
@@ -282,9 +282,9 @@ class TestCallee:
             callee.answer(hasty, wire.dump(((3,), {}), ""))
             keys.append(str(number).encode())
             end = time.monotonic() + 10
-            while callee._feeds and time.monotonic() < end:
+            while callee._streams and time.monotonic() < end:
                 time.sleep(0.01)
-        assert callee._feeds == {}
+        assert callee._streams == {}
         assert call(callee, PULL, keys[0]).refused is NotRun.NOT_AGAIN
         for key in keys[1:]:
             reply = call(callee, PULL, key)

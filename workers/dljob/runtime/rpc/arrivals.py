@@ -1,4 +1,4 @@
-"""Futures in the order in which they end, for one who waits in a thread or in a coroutine."""
+"""The order in which futures complete, for a thread or a coroutine that waits for the next one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Arrivals:
-    """Gives the numbers of futures as they end."""
+    """Yields the indices of futures as they complete. Each index goes to one waiter."""
 
     def __init__(self, futures: Sequence[Future[Any]] = ()) -> None:
         self._lock = threading.Lock()
@@ -20,11 +20,11 @@ class Arrivals:
             self.add(number, future)
 
     def add(self, number: int, future: Future[Any]) -> None:
-        """One more to come."""
+        """Watch one more future under an index."""
         future.add_done_callback(lambda _: self._arrived(number))
 
     def take(self) -> Future[int]:
-        """The number of the next one that ends, or has ended and was not taken."""
+        """The index of the next future that completes, or has completed and was not taken, as a future itself."""
         taken: Future[int] = Future()
         taken.set_running_or_notify_cancel()
         with self._lock:
@@ -36,7 +36,7 @@ class Arrivals:
         return taken
 
     def wait(self) -> int:
-        """`take`, and wait for it; a thread that is called back from there has taken nothing."""
+        """Block until the next index; a thread that is interrupted here has taken none."""
         taken = self.take()
         try:
             return taken.result()
@@ -45,8 +45,8 @@ class Arrivals:
             raise
 
     async def coming(self) -> int:
-        """`take`, in a coroutine; one that is cancelled has taken nothing."""
-        import asyncio
+        """Await the next index; a coroutine that is cancelled here has taken none."""
+        import asyncio  # only coroutines need it, and a forked script rank has none
 
         taken = self.take()
         try:
@@ -56,7 +56,7 @@ class Arrivals:
             raise
 
     def _give_back(self, taken: Future[int]) -> None:
-        """Nobody waits for it any more. It may have its number all the same, or be about to: then the next has it."""
+        """Return what an interrupted waiter took. Its index may have come at the same time: the next waiter gets it."""
         with self._lock:
             if taken in self._waiting:
                 self._waiting.remove(taken)

@@ -1,6 +1,7 @@
 """Calls between roles: `@rpc` on the callee's methods, `RoleGroup(...)` in the caller.
 
-A call is sent at most once, unless it is declared idempotent; it waits while the callee restarts, within its deadline.
+A call runs at most once unless its method is declared idempotent. While the callee restarts the call waits, within its
+deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dljob.runtime.rpc.streams import Stream
 
 _MARK = "__dljob_rpc__"
 _ANY = RpcMark(collect="concat")
-"""Stands for a method that is not known yet: it takes each value of each option."""
+"""A mark that accepts every value of every option: stands for a method whose mark is not known yet."""
 _OPTIONS = ("timeout", "idempotent", "dispatch", "collect", "mesh", "pad")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,17 +49,17 @@ def rpc(method: Any = None, **options: Any) -> Any:
 
     Args:
         method: the method, when used without parentheses.
-        **options: `dispatch`: which ranks a call of the role goes to, and with what: all, rank0, each, shard,
+        **options: `dispatch`: which ranks receive a call of the role, and which arguments: all, rank0, each, shard,
             round_robin, least_loaded, owner, hash:<parameter>, or a registered one.
-            `collect`: what their answers become: list, first, concat, sum, mean, max, as_completed, none, or a
+            `collect`: how the answers become one value: list, first, concat, sum, mean, max, as_completed, none, or a
             registered one. `mesh`: the axes over which to shard, as in "dp"; one rank answers for each shard.
-            `pad`: what to do with rows that do not divide: uneven, auto, error.
-            `timeout`: the deadline in seconds; None: there is none.
-            `idempotent`: a call that was lost with its process may be run again in the next one.
-            `stream`: it is a generator, whose items go to the caller as they are made; a number: how many a rank makes
-            ahead of its caller (True: 8).
-            `concurrency`: how many calls of it may run at once in a rank, streams as long as they are open; None: as
-            many as come. Of all methods of a rank together 64 calls run or wait for their turn; more are begun later.
+            `pad`: what to do with rows that do not divide evenly: uneven, auto, error.
+            `timeout`: the deadline in seconds; None: no deadline.
+            `idempotent`: a call that was lost with its process may run again in the next one.
+            `stream`: the method is a generator whose items go to the caller as they are produced; a number: how many
+            items a rank produces ahead of its caller (True: 8).
+            `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
+            limit of its own. A rank holds 64 running or queued calls of all methods; later ones wait for a place.
     """
     mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "concurrency"))
 
@@ -72,7 +73,7 @@ def rpc(method: Any = None, **options: Any) -> Any:
 
 
 def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:
-    """A mark with options of users laid over it."""
+    """A mark with the user's options over it; raises UsageError for unknown ones, naming `what`."""
     for name in options:
         if name not in known:
             raise UsageError(f"{what}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
@@ -83,7 +84,7 @@ def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[
 
 
 def mark_of(cls: type, name: str) -> RpcMark | None:
-    """What `@rpc` says of a class's method, also when a subclass overrides it without the decorator; else None."""
+    """The `@rpc` mark of a method, also where a subclass overrides it without the decorator; None without a mark."""
     for base in cls.__mro__:
         mark = getattr(base.__dict__.get(name), _MARK, None)
         if mark is not None:
@@ -92,7 +93,7 @@ def mark_of(cls: type, name: str) -> RpcMark | None:
 
 
 def parameters_of(cls: type, name: str) -> tuple[str, ...]:
-    """The names of a method's parameters that may be given by position, after `self`."""
+    """Names of a method's positional parameters, without `self`; empty where Python knows no signature."""
     try:
         found = inspect.signature(getattr(cls, name)).parameters.values()
     except (TypeError, ValueError):
@@ -101,7 +102,7 @@ def parameters_of(cls: type, name: str) -> tuple[str, ...]:
 
 
 class _Handle:
-    """What a rank and a role have in common as callees."""
+    """A callee: the common part of `Rank` and `RoleGroup`."""
 
     def __init__(self, context: WorkerContext, role: str, rank: int | None, options: Mapping[str, Any]) -> None:
         self._context = context
@@ -109,11 +110,11 @@ class _Handle:
         self.role = role
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
-        """Call an @rpc method, as it says and the options of this handle do; the future gives its answer."""
+        """Call an @rpc method with its options and this handle's over them; returns the future of its value."""
         return CallFuture(begin(self._target, method, args, kwargs), f"{self._target.name}.{method}")
 
     def stream(self, method: str, *args: Any, **kwargs: Any) -> Stream:
-        """The items of an @rpc(stream=...) method, as they are made: `for` or `async for`."""
+        """Call an @rpc(stream=...) method; returns the iterator over its items."""
         return Stream(self._target, method, args, kwargs)
 
     if not TYPE_CHECKING:  # where `dljob.runtime.worker.typed` says which roles take any name
@@ -132,7 +133,7 @@ class Method:
         self._name = name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it and wait for its answer; of a stream, its items."""
+        """Call the method and wait for its value; a stream returns its iterator at once."""
         if self._handle._target.is_stream(self._name):
             return self._handle.stream(self._name, *args, **kwargs)
         return self._handle.call(self._name, *args, **kwargs).result()
@@ -161,7 +162,7 @@ class Rank(_Handle):
 class RoleGroup(_Handle):
     """A role as a callee: `RoleGroup("rollout").call("generate", prompts)`; `len`, index, slice and `for`: its ranks.
 
-    It holds no processes: a rank that restarts is the same rank, and calls to it wait until it is back.
+    It refers to ranks, not to processes: calls to a rank that restarts wait until it is back.
     """
 
     def __class_getitem__(cls, _role_class: object) -> type[RoleGroup]:
@@ -185,7 +186,7 @@ class RoleGroup(_Handle):
     def __getitem__(self, index: int | slice) -> Rank | Sequence[Rank]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        index = operator.index(index)  # a number of NumPy would go on the wire as something else
+        index = operator.index(index)  # the wire format has no NumPy integers
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
         own = {name: value for name, value in self._target.options.items() if name in _OPTIONS[:2]}
@@ -199,14 +200,17 @@ class RoleGroup(_Handle):
         return self[0].call(method, *args, **kwargs)
 
     def call_batch(self, method: str, size: int, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
-        """Share a batch among the ranks: each is given a part of the rows, and answers a list of as many items.
+        """Split a batch among the ranks; each receives some of the rows and must return one item per row.
 
         Args:
-            method: an @rpc method; its own dispatch and collect do not count here.
-            size: how many rows the batch has.
-            *args: what has rows (lists, arrays, tensors, dicts of them) has as many, and is split, also by name; the
-                rest, texts among it, goes whole to every rank, and so does a list in `whole(...)`.
-            **kwargs: the same.
+            method: an @rpc method; its own dispatch and collect are ignored here.
+            size: number of rows of the batch.
+            *args: lists, arrays, tensors and dicts of them must have `size` rows, and are split. Everything else,
+                strings included, goes whole to every rank; so does a list in `whole(...)`.
+            **kwargs: as `args`.
+
+        Raises:
+            UsageError: `size` is no whole number from 0. The future raises it where the rows are not as many.
         """
         if isinstance(size, bool) or not hasattr(size, "__index__") or size < 0:
             raise UsageError(f"call_batch({method!r}, size={size!r}): wanted a whole number from 0")
@@ -216,12 +220,12 @@ class RoleGroup(_Handle):
         return FutureSequence(started, size, f"{self.role}.{method}")
 
     def options(self, **changes: Any) -> RoleGroup:
-        """The same role with other options than its methods say, of those of `@rpc`; timeout=None: no deadline."""
+        """The same role with options of `@rpc` over those of its methods; timeout=None: no deadline."""
         return RoleGroup(self.role, _options=_laid_over(self._target.options, changes, _OPTIONS))
 
 
 def _laid_over(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Checked by themselves: what goes with what a method says is known when it is called."""
+    """Merge options after checking each by itself; whether they fit a method is checked at its call."""
     made = {**options, **changes}
     mark = _read("options", _ANY, made, known)
     return {**made, "timeout": mark.timeout_s} if "timeout" in made else made

@@ -1,4 +1,4 @@
-"""The callee's side of calls between roles: waits for `setup`, finds the method, runs it, answers in bytes."""
+"""The callee's side of role calls: wait for `setup`, find the method, run it, pickle the answer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, StreamProd
 
 _ASKED = (CARD, PULL, CLOSE)
 LAPSED = 1000
-"""Of how many streams that nobody took it is known why they are over."""
+"""Number of dropped streams whose error is kept for a caller that still comes."""
 
 
 class RpcServer:
-    """The object whose methods other roles may call."""
+    """Serves the @rpc methods of a rank's object; thread-safe, since each call has a thread of its own."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -38,36 +38,36 @@ class RpcServer:
         self._running = 0
         self._pending = PendingCalls()
         self._slots: dict[str, threading.Semaphore] = {}
-        self._feeds: dict[str, StreamProducer] = {}
+        self._streams: dict[str, StreamProducer] = {}
         self._lapsed: dict[str, Reply] = {}
-        """Key -> what to say, of streams that were closed because nobody took their items."""
+        """Stream key -> the error to answer with, of streams that were closed because nobody took their items."""
 
     def open(self, instance: Any) -> None:
-        """`setup` is done: calls that wait go on."""
+        """Begin to serve an object whose `setup` is done; waiting calls continue."""
         with self._changed:
             self._object, self._open = instance, True
             self._changed.notify_all()
 
     def close(self, outcome: Outcome, *, cut: bool = False) -> None:
-        """The rank ended: calls that wait, and later ones, are refused. Calls that run go on to their end.
+        """Refuse waiting and later calls, since the rank has ended; running calls go on to their end.
 
-        `cut`: what they need is broken off; a call that fails from now on is told to its caller as lost.
+        `cut`: the rank is being broken off, and a call that fails from now on is answered as lost, not as failed.
         """
         with self._changed:
             self._closed = "ended well" if outcome.ok else f"ended: {outcome.message}"
             self._cut = self._cut or cut
             self._changed.notify_all()
-            feeds = list(self._feeds.values())
-        for feed in feeds:
-            feed.close(cut=True)
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.close(cut=True)
 
     def wait_idle(self) -> None:
-        """Wait until no call runs."""
+        """Block until no call runs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
 
     def _begin(self, call: Call, name: str) -> Reply | None:
-        """One more call runs, unless the rank ended or the caller gave up while it was read or waited for its turn."""
+        """Count a call as running; returns a refusal when the rank ended, or the caller gave up, while it waited."""
         with self._changed:
             if self._closed:
                 return _refuse(NotRun.ENDED, f"{name} {self._closed}")
@@ -77,7 +77,7 @@ class RpcServer:
             return None
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
-        """Run a call; always a Reply, whatever the method does. All that it waits for here counts on its timeout."""
+        """Run a call; returns a Reply whatever the method does. Its timeout includes waiting for `setup` and a turn."""
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")
@@ -98,7 +98,7 @@ class RpcServer:
                 self._pending.end(call.id)
 
     def _not_up(self, call: Call, name: str) -> Reply | None:
-        """Wait for `setup`; a refusal when it is not done in time, or the rank ended."""
+        """Wait for `setup`; returns a refusal when it is not done in time, or the rank ended."""
         with self._changed:
             in_time = self._changed.wait_for(lambda: self._open or self._closed, call.timeout_s)
         if self._closed:
@@ -106,37 +106,37 @@ class RpcServer:
         return None if in_time else _refuse(NotRun.LATE, f"for {name} to be set up, not run")
 
     def _cancel(self, call: str) -> Reply:
-        """The caller of a call has given up: it does not begin any more; a stream that nobody will take is closed."""
+        """Withdraw a call whose caller gave up: it never starts, or its stream is closed. Answers with its `Fate`."""
         with self._changed:
             fate = self._pending.cancel(call)
-            feed = self._feeds.pop(call, None)
-        if feed is not None:
-            feed.close()
+            stream = self._streams.pop(call, None)
+        if stream is not None:
+            stream.close()
         return Reply(payload=fate.encode())
 
     def _asked(self, call: Call, key: str, name: str) -> Reply:
-        """What is asked of the host itself: the card, the next items of a stream, no more of them."""
+        """Answer a call to the host itself: describe the service, pull items of a stream, close it."""
         if call.method == CARD:
-            return self._card(name)
-        goes_on = call.method == PULL and not call.again  # else items went with an answer that was lost
+            return self._describe(name)
+        goes_on = call.method == PULL and not call.again  # a repeated pull: the items of the lost answer are gone
         with self._changed:
-            feed = self._feeds.get(key) if goes_on else self._feeds.pop(key, None)
-        if feed is not None and not goes_on:
-            feed.close()
+            stream = self._streams.get(key) if goes_on else self._streams.pop(key, None)
+        if stream is not None and not goes_on:
+            stream.close()
         if call.method == CLOSE:
             return Reply(payload=wire.dump(None, name))
-        if feed is None and key in self._lapsed:
+        if stream is None and key in self._lapsed:
             return self._lapsed[key]
-        if feed is None or not goes_on:
+        if stream is None or not goes_on:
             return _refuse(NotRun.NOT_AGAIN, f"{name}: there is no such stream, or not all of it any more")
-        return self._next(feed, key, call, name)
+        return self._next(stream, key, call, name)
 
-    def _next(self, feed: StreamProducer, key: str, call: Call, name: str) -> Reply:
+    def _next(self, stream: StreamProducer, key: str, call: Call, name: str) -> Reply:
         try:
-            taken = feed.take(call.timeout_s)
+            taken = stream.take(call.timeout_s)
         except CutOffError:
             return _refuse(NotRun.NOT_AGAIN, f"{name} {self._closed}, and the stream with it")
-        except BaseException as error:  # noqa: BLE001 - the caller hears of it
+        except BaseException as error:  # noqa: BLE001 - the caller receives it
             self._drop(key)
             return self._failed(error, name, idempotent=False)
         if taken is None:
@@ -147,22 +147,22 @@ class RpcServer:
 
     def _drop(self, key: str) -> None:
         with self._changed:
-            self._feeds.pop(key, None)
+            self._streams.pop(key, None)
 
     def _lapse(self, key: str, said: Reply) -> None:
-        """A stream's items were dropped: the caller, which may have died, is told why if it comes after all."""
+        """Keep the error of a dropped stream for its caller, which may have died or may still come."""
         with self._changed:
-            self._feeds.pop(key, None)
+            self._streams.pop(key, None)
             self._lapsed[key] = said
             if len(self._lapsed) > LAPSED:
                 del self._lapsed[next(iter(self._lapsed))]
 
-    def _card(self, name: str) -> Reply:
+    def _describe(self, name: str) -> Reply:
         if self._object is None:
             return _refuse(NotRun.NO_METHOD, f"{name} runs a function: only classes have methods to call")
         try:
-            return Reply(payload=wire.dump(card_of(self._object), f"the card of {name}"), idempotent=True)
-        except Exception as error:  # noqa: BLE001 - a mesh of users' making may raise
+            return Reply(payload=wire.dump(describe(self._object), f"the card of {name}"), idempotent=True)
+        except Exception as error:  # noqa: BLE001 - `mesh` is user code
             return _refuse(NotRun.NO_METHOD, f"{name}: its mesh cannot be read: {type(error).__name__}: {error}")
 
     def _find(self, method: str, name: str) -> Reply | RpcMark:
@@ -199,12 +199,12 @@ class RpcServer:
             return refused
         ended = functools.partial(self._ended, slot)
         if mark.stream:
-            return self._open_feed(call, args, kwargs, name, ended)
+            return self._open_stream(call, args, kwargs, name, ended)
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             payload = b"" if call.quiet else wire.dump(value, f"the result of {name}.{call.method}")
             return Reply(payload=payload, idempotent=mark.idempotent)
-        except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+        except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             return self._failed(error, name, idempotent=mark.idempotent)
         finally:
             ended()
@@ -222,16 +222,16 @@ class RpcServer:
             return _refuse(NotRun.CUT_OFF, f"{name} starts again; {said}", trace)
         return Reply(error_type=type(error).__name__, message=said, traceback=trace, idempotent=idempotent)
 
-    def _open_feed(
+    def _open_stream(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, ended: Callable[[], None]
     ) -> Reply:
-        """Start a stream; the answer is the key by which its items are taken."""
+        """Start a stream; the answer is the key by which its items are pulled."""
         what = f"an item of {name}.{call.method}"
         try:
             items = getattr(self._object, call.method)(*args, **kwargs)
             if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
                 raise TypeError(f"{call.method} is a stream and gave {type(items).__name__}: wanted a generator")
-        except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+        except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             ended()
             return self._failed(error, name, idempotent=False)
         patience = UNHEARD_S if call.timeout_s is None else max(UNHEARD_S, call.timeout_s)
@@ -240,13 +240,13 @@ class RpcServer:
             self._lapse(call.id, self._failed(error, name, idempotent=False))
 
         with self._changed:
-            feed = StreamProducer(
+            stream = StreamProducer(
                 items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience, lapsed=lapsed
             )
-            self._feeds[call.id] = feed
+            self._streams[call.id] = stream
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
         if closed or unwanted:
-            feed.close(cut=closed)
+            stream.close(cut=closed)
         return Reply(payload=wire.dump(call.id, what))
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
@@ -261,7 +261,7 @@ def _refuse(why: NotRun, message: str, traceback: str = "") -> Reply:
 
 
 def _cancelled(name: str) -> Reply:
-    """What becomes of a call that nobody waits for any more; its caller may still hear it."""
+    """The refusal of a call that was withdrawn or late; its caller may still be there to read it."""
     return _refuse(NotRun.LATE, f"in the queue of {name}, not run")
 
 
@@ -272,8 +272,8 @@ def _text(error: BaseException) -> str:
         return "(its message cannot be shown)"
 
 
-def card_of(instance: Any) -> ServiceDescriptor:
-    """What callers are to know of a rank's class: its @rpc methods, and its mesh, as a mapping or a DeviceMesh."""
+def describe(instance: Any) -> ServiceDescriptor:
+    """The descriptor of a rank's class: its @rpc methods, and its `mesh`, given as a mapping or a DeviceMesh."""
     cls = type(instance)
     marks = {name: mark_of(cls, name) for name in dir(cls)}
     methods = {n: replace(mark, parameters=parameters_of(cls, n)) for n, mark in marks.items() if mark is not None}

@@ -1,4 +1,4 @@
-"""What all keepers share: they answer calls as a rank's host does, and end when their job has no master any more."""
+"""The base of actors that keep data for ranks: queues and weight channels. They end when their job's master is gone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 class ChangeSignal:
-    """Wakes who waits for a change, all of them."""
+    """Wakes all coroutines that wait for a change."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def happened(self) -> None:
-        """Something is other than it was."""
+        """Wake every waiter. A new event takes the place of the old, so that none needs to be cleared."""
         self._event.set()
         self._event = asyncio.Event()
 
     async def until(self, look: Callable[[], T | None], wait_s: float) -> T | None:
-        """What `look` finds, as soon as it finds something; None after `wait_s` seconds."""
+        """Call `look` after each change until it returns something, and return that; None after `wait_s` seconds."""
         end = time.monotonic() + wait_s
         while (found := look()) is None and (left := end - time.monotonic()) > 0:
             try:
@@ -39,7 +39,7 @@ class ChangeSignal:
 
 
 class StorageActor:
-    """The base of keepers. A method `on_NAME` is what ranks call as NAME; all may be sent again."""
+    """An actor that answers calls as a rank's host does: NAME calls the method `on_NAME`, which must be idempotent."""
 
     def __init__(self, job: JobInfo, name: str) -> None:
         self.job, self.name = job, name
@@ -49,16 +49,16 @@ class StorageActor:
         storage_actors.follow_master(job, lease)
 
     async def invoke(self, packed: bytes, payload: bytes = b"", common: bytes = b"") -> bytes | Reply:
-        """Answer a call. Its arguments are in the packed call, or beside it where they are large."""
+        """Answer a packed call, whose arguments are inside it, or beside it where they are large."""
         call, small = Call.unpacked(packed)
         try:
             args, kwargs = wire.arguments(payload or small, common)
             value = await getattr(self, f"on_{call.method}")(*args, **kwargs)
             reply = Reply(payload=wire.dump(value, call.method), idempotent=True)
-        except Exception as error:  # noqa: BLE001 - who asked hears of it
+        except Exception as error:  # noqa: BLE001 - the caller receives it
             reply = Reply(error_type=type(error).__name__, message=str(error), idempotent=True)
         return reply.packed() if len(reply.payload) < wire.LARGE else reply
 
     async def pid(self) -> int:
-        """Its process."""
+        """The actor's process id."""
         return os.getpid()

@@ -1,4 +1,4 @@
-"""Actors of a job that keep what ranks share: named, made by whoever first asks for one, gone with the job."""
+"""Storage actors of a job by address: the first process that asks for one creates it; they end with the job."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from dljob.runtime.process.guard import Lease, boottime
 from dljob.runtime.process.messages import KEEPER, JobInfo
 
 LOOKS = 6
-"""So often in a lease's time it is asked whether PrimeMaster is still there."""
+"""Checks of PrimeMaster's name within one lease, so that one failed check costs no lease."""
 NODE_ID = "ray.io/node-id"
 _HEAD = "node:__internal_head__"
 _KINDS: dict[str, tuple[str, str, dict[str, float]]] = {
     "queue": ("dljob.runtime.queues.keeper", "QueueKeeper", {_HEAD: 0.001}),
     "weights": ("dljob.runtime.weights.keeper", "WeightsKeeper", {}),
 }
-"""Kind -> its class, and where it must be: a queue on the head, where its files are; else beside who first asks."""
+"""Kind -> module, class, resources. A queue runs on the head, where its files are; a weight channel on the node of the
+rank that first asks, which holds the weights."""
 
 
 def made(job: JobInfo, address: str) -> tuple[str, Any]:
-    """The name and the handle of a keeper, which is made when there is none; `address` as in `:queue:samples`."""
+    """Name and handle of the storage actor at an address (`:queue:samples`); creates it if there is none."""
     kind, _, name = address.removeprefix(KEEPER).partition(":")
     module, cls, resources = _KINDS[kind]
     actor = f"{job.uid[:8]}/{kind}/{name}"
@@ -49,11 +50,11 @@ def made(job: JobInfo, address: str) -> tuple[str, Any]:
 
 
 def follow_master(job: JobInfo, lease: Lease) -> None:
-    """The lease runs while the job has a master, dead or alive; one that is gone for good has no name any more."""
+    """Renew a lease while PrimeMaster's name is registered, which Ray drops only when no restart of it is left."""
 
     def follow() -> None:
         while True:
-            with contextlib.suppress(Exception):  # no answer renews no lease, which is how it is told
+            with contextlib.suppress(Exception):  # silent: a lease without an answer is not renewed, and ends the actor
                 ray.get_actor(job.master, job.namespace)
                 lease.renew(boottime())
             time.sleep(job.lease_s / LOOKS)

@@ -1,4 +1,4 @@
-"""The callee's side of streams: a generator runs in a thread of its own, at most a window ahead of its caller."""
+"""The callee's side of a stream: a thread runs the generator, at most a window of items ahead of the caller."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from dljob.runtime.process.loop import settle
 
 UNHEARD_S = 600.0
-"""After so long without a caller who takes anything, or its deadline where that is longer, a stream is over, by an
-error."""
+"""How long a stream waits for its caller to take an item before it ends with an error, unless the caller's timeout is
+longer."""
 
 
 class CutOffError(Exception):
@@ -20,9 +20,9 @@ class CutOffError(Exception):
 
 
 class StreamProducer:
-    """One stream. `pack` makes bytes of an item; `ended` is called once when the generator is over.
+    """One stream. `pack` pickles an item; `ended` is called once when the generator has ended.
 
-    Items that nobody takes for `patience_s` are dropped: `lapsed` is called with the error that is in their place.
+    Items that nobody takes for `patience_s` seconds are dropped; `lapsed` receives the error that replaces them.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class StreamProducer:
         self._closed = False
         self._cut = False
         self._told = False
-        """The end, or the error that it was, has been taken."""
+        """The caller has received the end, or the error in its place."""
         self._moved = time.monotonic()
-        """When an item was made or taken, or asked for, last."""
+        """When an item was last produced, taken or asked for (monotonic seconds)."""
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="dljob-stream", daemon=True).start()
 
     def take(self, timeout_s: float | None) -> tuple[list[bytes], bool] | None:
-        """The items that are made, one at least, and whether that was all; None when none came in time.
+        """Take the items that are ready, at least one: `(items, whether the stream is over)`; None after the timeout.
 
-        Who takes has used up what was handed before: so much more may be made. It is handed half a window at most, so
-        that the rest is made meanwhile. Raises what the generator raised, once its items were taken, and CutOffError
-        when the rank ended under it.
+        A caller that takes has used the items of its last take, so that room for as many is free. It receives half a
+        window at most: the generator fills the other half meanwhile. Raises the generator's exception once its items
+        were taken, and CutOffError when the rank ended before.
         """
         with self._changed:
             self._handed = 0
@@ -82,9 +82,9 @@ class StreamProducer:
             return taken, over and not fails
 
     def close(self, *, cut: bool = False) -> None:
-        """Nobody takes any more: the generator is closed at its next item.
+        """Drop all items and close the generator at its next one.
 
-        `cut`: its rank ends, and a caller who takes after all must not take this for the end of the stream.
+        `cut`: the rank ends; a caller that still takes gets CutOffError, not the end of a complete stream.
         """
         with self._changed:
             self._cut = self._cut or (cut and not self._closed and not (self._over and not self._made))
@@ -104,7 +104,7 @@ class StreamProducer:
                     patient = self._await(self._room)
                 if not patient or self._closed:
                     break
-        except BaseException as error:  # noqa: BLE001 - the caller hears of it; this process goes on
+        except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             self._error = error
         finally:
             self._shut()
@@ -113,7 +113,7 @@ class StreamProducer:
                 self._await(lambda: self._told or self._closed)
 
     def _await(self, there: Callable[[], bool]) -> bool:
-        """Wait for what the caller does; False, and no items any more, when it has not been heard of for too long."""
+        """Wait for the caller; False, with all items dropped, when it took nothing for `patience_s` seconds."""
         while not there():
             left = self._moved + self._patience_s - time.monotonic()
             if left <= 0:
@@ -123,7 +123,7 @@ class StreamProducer:
         return True
 
     def _lapse(self) -> None:
-        """The caller died, or does something else for very long: it must not take this for the end of the stream."""
+        """Replace the items by an error: a caller that returns must not take this for the end of a complete stream."""
         said = f"nobody took an item of the stream for {self._patience_s:g} s: it was closed, and what was left dropped"
         self._error = self._error or TimeoutError(said)
         self._made.clear()
@@ -147,7 +147,7 @@ class StreamProducer:
 
 
 def _iterate(items: Any) -> Iterator[Any]:
-    """The items of a generator, an asynchronous one among them, or of anything that can be iterated."""
+    """Iterate over a generator, an asynchronous one or any iterable."""
     if not hasattr(items, "__anext__"):
         yield from items
         return

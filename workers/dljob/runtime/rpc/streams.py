@@ -1,4 +1,4 @@
-"""The caller's side of streams: items as they are made, of one rank or of several in the order in which they come."""
+"""The caller's side of a stream: items of one rank, or of several ranks in the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dljob.runtime.rpc.futures import Invocation
 
 
 class Stream:
-    """The items of a stream: `for item in stream`, or `async for`. A rank waits once it is a window ahead.
+    """Iterator over the items of a stream, with `for` or `async for`. A rank pauses when it is a window ahead.
 
-    An error of a rank is raised after its items, and ends the stream. So does `close`; a `with` closes it.
+    A rank's error is raised after its items and ends the stream. `close`, or a `with` block, ends it early.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Stream:
         self._pulls: dict[int, Future[Reply]] = {}
         self._ids: dict[int, str] = {}
         self._turn: deque[int] = deque()
-        """The send whose items are at hand, to be asked for more when they are used up."""
+        """Requests whose items are all with this process: each is asked for more when these are used up."""
         self._closed = False
         self._forgotten = _forgotten()
         self._opened = sending.begin(target, method, args, kwargs, stream=True)
@@ -74,7 +74,7 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Want no more items: the generators are closed where they run. Closing twice is fine."""
+        """End the stream: its generators are closed in the callees. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
@@ -89,8 +89,8 @@ class Stream:
         _leave(self._started)
 
     def __del__(self) -> None:
-        """Not closed here: the collector may have interrupted a thread that holds a lock which a send takes."""
-        with contextlib.suppress(AttributeError):  # it never began
+        """Leave closing to a thread: the collector may have interrupted one that holds a lock which a send needs."""
+        with contextlib.suppress(AttributeError):  # `__init__` raised before it was set
             self._forgotten.put(self)
 
     def _begin(self, started: Invocation) -> None:
@@ -100,7 +100,7 @@ class Stream:
             self._arrivals.add(number, opening)
 
     def _ready(self) -> bool:
-        """Whether there is an item, or the end; asks those whose items are used up for more."""
+        """Whether an item or the end is at hand; asks ranks whose items are used up for more."""
         if self._items:
             return True
         while self._turn:
@@ -115,14 +115,14 @@ class Stream:
         return wire.load(self._items.popleft())
 
     def _arrived(self, number: int) -> None:
-        """A rank answered: that its generator is there, or with items."""
+        """Handle a rank's answer: the key of its new generator, or items."""
         started, answer = self._started, self._pulls.pop(number, None)
         if started is None or answer is None:
             return
         try:
             said = started.read(number, answer.result())
         except BaseException as error:
-            if isinstance(error, RemoteError):  # else its generator may be there still, and is to be closed
+            if isinstance(error, RemoteError):  # other errors leave the generator open: `close` sends CLOSE by its id
                 self._ids.pop(number, None)
             self.close()
             raise
@@ -131,7 +131,9 @@ class Stream:
             self._turn.append(number)
             return
         items, over = said
-        if not started.sent.sends[number].quiet:  # they make theirs too, step by step with those that answer
+        if not started.sent.sends[
+            number
+        ].quiet:  # a quiet rank works in step with the others, and its items are discarded
             self._items.extend(items)
         if over:
             del self._ids[number]
@@ -147,18 +149,18 @@ class Stream:
 
     @property
     def _of(self) -> Invocation:
-        """The call, once it is on its way."""
+        """The invocation, once its requests are sent."""
         return self._started or self._opened.result()
 
 
 @functools.cache
 def _forgotten() -> SimpleQueue[Stream]:
-    """Streams that nobody has any more, to a thread that closes them; a collector may put into such a queue."""
+    """Dropped streams, which a thread closes. SimpleQueue.put is reentrant: a collector may call it anywhere."""
     streams: SimpleQueue[Stream] = SimpleQueue()
 
     def close() -> None:
         while True:
-            with contextlib.suppress(Exception):  # its ranks are gone, and nobody waits for it
+            with contextlib.suppress(Exception):  # its ranks may be gone, and nobody waits for the result
                 streams.get().close()
 
     threading.Thread(target=close, name="dljob-streams", daemon=True).start()
@@ -169,14 +171,14 @@ _Send = Callable[[int, str, str], object]
 
 
 def _leave(started: Invocation | None) -> None:
-    """Its rank has no more to do for this stream."""
+    """Mark the stream as ended for `least_loaded`."""
     if started is not None and started.left is not None:
-        with contextlib.suppress(InvalidStateError):  # it is left already
+        with contextlib.suppress(InvalidStateError):  # it has ended already
             started.left.set_result(None)
 
 
 def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
-    """Closes a stream that was left before it was on its way."""
+    """The callback that closes a stream which was dropped before its requests were sent."""
 
     def opened(done: Future[Invocation]) -> None:
         if done.exception() is None:
@@ -188,7 +190,7 @@ def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
 
 
 def _close_one(send: _Send, number: int) -> Callable[[Future[Reply]], None]:
-    """Closes the generator of one rank, once it is known that there is one."""
+    """The callback that closes one rank's generator, once its key is known."""
 
     def there(done: Future[Reply]) -> None:
         if done.exception() is None and not done.result().error_type:
