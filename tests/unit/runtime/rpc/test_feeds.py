@@ -226,7 +226,7 @@ class TestCallee:
         assert card.methods["keyed"] == RpcMark(dispatch="hash:key", parameters=("value", "key"))
         assert card.mesh == {"dp": 2}
 
-    def test_describe_a_class_runs_nothing_of_it_and_methods_of_one_name_are_apart(self):
+    def test_a_descriptor_of_a_class_runs_nothing_of_it_and_methods_of_one_name_are_apart(self):
         class Other(Talker):
             @property
             def model(self):
@@ -241,7 +241,7 @@ class TestCallee:
         assert card.methods["keyed"] == RpcMark(parameters=("value",))
         assert describe(Talker()).methods["keyed"].dispatch == "hash:key"
 
-    def test_describe_a_device_mesh(self):
+    def test_a_descriptor_reads_a_device_mesh(self):
         class DeviceMesh:
             mesh_dim_names = ("dp", "tp")
             shape = (2, 4)
