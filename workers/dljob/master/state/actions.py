@@ -1,4 +1,9 @@
-"""What PrimeMaster orders its shell to do. Each is idempotent: a master that re-attaches may order it again."""
+"""Actions: the orders that a transition gives to PrimeMaster's shell, which answers with events.
+
+Every action is idempotent, because a new epoch repeats the orders that were never answered (`placement.reissue`).
+`life`, `incarnation` and `token` name the exact process or reservation that an action is about, so that a late order
+cannot touch its successor.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +13,26 @@ from typing import TYPE_CHECKING
 from dljob.master.state.views import HostId
 
 if TYPE_CHECKING:
-    from dljob.master.state.memory_overrides import Given  # it reads the spec's models, which no rank is to load
+    # Importing it at run time would load the spec's pydantic models into every rank.
+    from dljob.master.state.memory_overrides import Given
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Hold a unit on a node by a placement group of its own; answer UnitReserved or UnitRefused."""
+    """Reserve a unit on a node with a placement group of its own. Answers: UnitReserved or UnitRefused."""
 
     unit: str
     token: int
     node: str
     deadline_s: float
+    """Seconds after which the shell gives up and answers UnitRefused."""
     given: Given = ()
-    """Memory beyond what the plan says."""
+    """Memory per rank and role where it exceeds the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreserve:
-    """Give a unit's placement group back."""
+    """Remove a unit's placement group. No answer is awaited."""
 
     unit: str
     token: int
@@ -33,18 +40,19 @@ class Unreserve:
 
 @dataclass(frozen=True, slots=True)
 class SpawnHost:
-    """Make a host actor in its unit's placement group; answer HostReady or HostLost."""
+    """Create a host actor in its unit's placement group. Answers: HostReady or HostLost."""
 
     host: HostId
     life: int
     unit: str
     token: int
+    """The reservation that the actor must live in; an older one may still be on its way out."""
     deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnSpare:
-    """Make a process spare of a role on a node, outside every placement group; answer SpareReady or SpareLost."""
+    """Create a process spare of a role on a node, outside every placement group. Answers: SpareReady or SpareLost."""
 
     role: str
     node: str
@@ -54,7 +62,7 @@ class SpawnSpare:
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """One rank to start: numbers as torchrun defines them, `local_rank` on the host."""
+    """One rank to start. The numbers are torchrun's: `local_rank` counts the role's ranks on one machine."""
 
     rank: int
     incarnation: int
@@ -62,18 +70,18 @@ class RankStart:
     local_world_size: int
     node_rank: int
     restart_reason: str = ""
-    """Empty at the first start."""
+    """Cause of the restart, as user code sees it; empty at the first start."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(Ray resource, ids) of the devices that it may see."""
+    """(Ray resource, device ids) that the rank may see."""
     device_index: int = 0
-    """Which of them is its own, or the first of its own."""
+    """Index, among the visible devices of the role's kind, of the rank's own (first) device."""
     nodes: int = 1
-    """On how many nodes its role is: with groups of two on three nodes, two may share one."""
+    """Number of nodes that the role spans. It cannot be computed from group counts: groups may share a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start ranks on a ready host (which may just have been a spare); answers RankReady, then RankEnded."""
+    """Start ranks on a ready host, which may have been a spare until now. Answers per rank: RankReady, RankEnded."""
 
     host: HostId
     life: int
@@ -82,12 +90,12 @@ class StartRanks:
     world_size: int
     generation: int
     store: str
-    """host:port, empty when the role has no store."""
+    """host:port of the role's torch store; empty when the role has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRanks:
-    """Ask ranks to shut down and end them after `grace_s`; answers RankEnded."""
+    """Ask ranks to shut down, and end them after `grace_s` seconds. Answer per rank: RankEnded."""
 
     host: HostId
     life: int
@@ -95,49 +103,50 @@ class StopRanks:
     grace_s: float
     reason: str
     incarnations: tuple[int, ...] = ()
-    """Of these ranks, in the same order: of a later one nothing is asked. Empty: it is meant whichever it is."""
+    """Incarnation of each rank, in the order of `ranks`; a newer process ignores the order. Empty: any incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlace:
-    """A node to be checked for a role: a reservation of it there, and what of the node is the role's."""
+    """A node to check for a role: one of the role's reservations there, and the role's share of the node."""
 
     node: str
     unit: str
     token: int
     memory: int
-    """Bytes that must be free."""
+    """Bytes of memory that must be free."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckNodes:
-    """Check nodes in processes that are thrown away, then let these teams do an all-reduce; answer NodesChecked."""
+    """Check nodes in short-lived processes, then run an all-reduce in each team. Answer: NodesChecked."""
 
     role: str
     number: int
+    """Number of the round, which the answer repeats."""
     places: tuple[CheckPlace, ...]
     teams: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Take a rank out of its torch group and of its user code, and keep its process; answers RankEnded."""
+    """Take a rank out of its torch group and its user code, but keep its process. Answer: RankEnded."""
 
     host: HostId
     life: int
     actor: str
     rank: int
     incarnation: int
-    """Of a later one nothing is asked."""
+    """A newer process of the rank ignores the order."""
     reason: str
     parts: bool = False
-    """Its role is to have it no more: it is shut down as at the end of the job, and its process ended after."""
+    """Whether the shrinking role drops this rank: it shuts down as at the job's end, then its process ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillHost:
-    """End a host's process at once, by every means; no answer is awaited."""
+    """Kill a host's process at once, by every means. No answer is awaited."""
 
     host: HostId
     life: int
@@ -146,7 +155,7 @@ class KillHost:
 
 @dataclass(frozen=True, slots=True)
 class KillSpare:
-    """End a spare."""
+    """Kill a process spare. No answer is awaited."""
 
     role: str
     node: str
@@ -157,43 +166,47 @@ class KillSpare:
 
 @dataclass(frozen=True, slots=True)
 class SaveCopies:
-    """Bring to disk what ranks of the job have copied, since a node is to be taken away; answer CopiesSaved."""
+    """Flush all in-memory checkpoint copies to disk, before a node or a world's size goes. Answer: CopiesSaved."""
 
     node: str
+    """Node that leaves; empty when a role is about to grow or shrink."""
     within_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RelaunchNode:
-    """Have a node replaced that was left, or is gone, by whoever the spec names; answer RelaunchTold."""
+    """Ask the spec's relauncher to replace a node that is excluded or lost. Answer: RelaunchTold."""
 
     node: str
     reason: str
+    """Machine-readable reason, such as NodeLost."""
     why: str
+    """The same in a sentence."""
     labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line of the job's timeline: what `dljob events` shows. Not executed, only written down."""
+    """A line of the job's timeline, as `dljob events` shows it. It is recorded, not executed."""
 
     reason: str
     """A name of `telemetry.reasons`."""
     target: str
     message: str
     level: str = ""
-    """The restart level, for a restart."""
+    """Restart level, for a restart."""
     seconds: float | None = None
+    """Duration of what ended, where the line is about one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """End every actor, then every placement group of the job; answer Released."""
+    """End every actor of the job, then remove every placement group. Answer: Released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over: write the result, close the journal, leave."""
+    """Write the result, close the journal, and end PrimeMaster: the job is over."""
 
     ok: bool
     reason: str

@@ -1,7 +1,8 @@
-"""What PrimeMaster is told. Each is journaled before it is acted upon; late and doubled ones are harmless.
+"""Events: everything that can change PrimeMaster's state. Each is journaled before it is acted upon.
 
-`life` counts the actors that have been a host, `incarnation` the processes that have been a rank: an event whose count
-is not the current one is of the past and changes nothing.
+Hosts, spares, nodes, checkpoints, users (`Commanded`: restart, scale, stop, suspend) and the clock (`Tick`) send them.
+`life` counts the actors of a host, `incarnation` the processes of a rank, `token` the reservations of a unit: an event
+whose count is not the current one is stale and changes nothing, so a late or repeated event is harmless.
 """
 
 from __future__ import annotations
@@ -17,52 +18,53 @@ from dljob.plan.model import Amount
 
 @dataclass(frozen=True, slots=True)
 class MasterStarted:
-    """A master took the job in hand; epoch 1 is the first, later ones re-attach."""
+    """A PrimeMaster took over the job: epoch 1 starts it, each later epoch re-attaches to its running processes."""
 
     epoch: int
     cause: str = ""
+    """Why the previous PrimeMaster went, if known."""
     journal: str = ""
-    """What is to be said of a journal that another version of dljob wrote; empty: this one wrote it."""
+    """Message about a journal that another version of dljob wrote; empty: this version wrote it."""
     anew: bool = False
-    """Whether the state in it could not be taken over, so that all ranks start again."""
+    """Whether the journal's state could not be taken over, so that all ranks start again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What the last attempt of the job handed on (`carry.carried` reads it); only the first one counts."""
+    """State handed on by the previous attempt (`placement.previous_attempt.carried` reads it). The first one counts."""
 
     attempt: int
-    """The attempt that told it."""
+    """Number of the attempt that wrote it."""
     restarts: tuple[tuple[str, int], ...] = ()
-    """By level."""
+    """(level, count of restarts)."""
     roles: tuple[tuple[str, int], ...] = ()
-    """Restarts by role."""
+    """(role, count of restarts)."""
     marks: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    """What budgets count, by key: unix seconds, oldest first."""
+    """(budget key, times of failures or restarts in unix seconds, oldest first)."""
     step: int | None = None
-    """The last step that it came to, as far as anybody heard."""
+    """Highest step that the attempt was known to reach."""
     why: str = ""
-    """Why it cannot be used; empty: it can."""
+    """Why the state cannot be used; empty: it can."""
     saves: tuple[tuple[str, Committed], ...] = ()
-    """The last checkpoint by world."""
+    """(world, last committed checkpoint)."""
     feeds: tuple[tuple[str, ShardTable], ...] = ()
-    """Data sets, by name."""
+    """(data set, what is done of it)."""
     memory: tuple[tuple[str, Amount], ...] = ()
-    """Of a rank, by role: more than the spec says."""
+    """(role, memory per rank) where an earlier attempt raised it above the spec's."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """The live nodes, sent when they differ from what was sent last."""
+    """The list of live nodes changed since the last NodesSeen."""
 
     nodes: tuple[NodeView, ...]
     silent: tuple[tuple[str, float], ...] = ()
-    """(node, when something of the job there was last heard, unix seconds), of nodes that are gone."""
+    """(node, time of its last heartbeat in unix seconds), for nodes that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFrozen:
-    """A node answers no more; its processes may still live."""
+    """A node stopped answering for `silent_s` seconds; its processes may still live."""
 
     node: str
     silent_s: float
@@ -77,25 +79,25 @@ class NodeThawed:
 
 @dataclass(frozen=True, slots=True)
 class CopiesSaved:
-    """What ranks had copied is on disk, for the sake of a node that is to be taken away."""
+    """The in-memory checkpoint copies are on disk, as SaveCopies asked."""
 
     node: str
     why: str = ""
-    """Why not all of it is; empty: it is."""
+    """Why some copies are not on disk; empty: all are."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelaunchTold:
-    """Whoever replaces nodes was told of one."""
+    """The relauncher accepted or refused a request to replace a node."""
 
     node: str
     trouble: str = ""
-    """Why it was not; empty: it was."""
+    """Why the request failed; empty: it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitReserved:
-    """A unit's placement group is held on a node; `token` counts the reservations of that unit."""
+    """A unit's placement group is reserved on a node. `token` counts the reservations of that unit."""
 
     unit: str
     token: int
@@ -104,7 +106,7 @@ class UnitReserved:
 
 @dataclass(frozen=True, slots=True)
 class UnitRefused:
-    """A unit could not be had on the node chosen for it."""
+    """A unit could not be reserved on the node chosen for it."""
 
     unit: str
     token: int
@@ -113,20 +115,20 @@ class UnitRefused:
 
 @dataclass(frozen=True, slots=True)
 class GroupAsked:
-    """A placement group of a role's own Ray driver waits, or waits no longer."""
+    """A placement group that a role's own Ray driver created is pending, or is pending no longer."""
 
     group: str
-    """Ray's id of it."""
+    """Ray's id of the placement group."""
     owner: str
-    """"<role>/<rank>", whose driver made it."""
+    """"<role>/<rank>" whose driver created it."""
     why: str
-    """What it needs and what nodes have, in words; once it waits no longer, what became of it."""
+    """What it needs and what nodes have; once it waits no longer, what became of it."""
     waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class JournalReported:
-    """The journal has something to tell: writes waited for room, or superseded parts were dropped."""
+    """The journal's writes were stalled by a full volume, or superseded parts of it were dropped."""
 
     reason: str
     """JOURNAL_STALLED or JOURNAL_TRIMMED."""
@@ -135,37 +137,38 @@ class JournalReported:
 
 @dataclass(frozen=True, slots=True)
 class HostReady:
-    """A host actor answered: it can start its ranks (a store host: it serves at `address`)."""
+    """A host actor answered: it can start its ranks. A store host serves its torch store at `address`."""
 
     host: HostId
     life: int
     node: str
     pid: int
     actor: str
-    """The actor's name."""
+    """Name of the Ray actor."""
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(Ray resource, device ids), of all its bundles, as Ray assigned them."""
+    """(Ray resource, device ids) of all its bundles, as Ray assigned them."""
     log: str = ""
+    """Path of its log file."""
     address: str = ""
     """host:port of the store, for a store host."""
     slots: tuple[tuple[str, ...], ...] = ()
-    """Of the role's kind of device, the ids in the bundle of each of its ranks, in order; empty for a role without."""
+    """Device ids in the bundle of each rank, in rank order, of the role's device kind; empty for a role without."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLost:
-    """A host's process is gone, or could not be made."""
+    """A host's process ended, or could not be created."""
 
     host: HostId
     life: int
     outcome: Outcome
     seen: float | None = None
-    """When it was last heard (unix seconds); None: nobody knows."""
+    """Time of its last heartbeat (unix seconds); None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpareReady:
-    """A process spare of a role waits on a node."""
+    """A process spare of a role is ready on a node."""
 
     role: str
     node: str
@@ -178,7 +181,7 @@ class SpareReady:
 
 @dataclass(frozen=True, slots=True)
 class SpareLost:
-    """A spare died or could not be made."""
+    """A process spare died, or could not be created."""
 
     role: str
     node: str
@@ -188,7 +191,7 @@ class SpareLost:
 
 @dataclass(frozen=True, slots=True)
 class NodesChecked:
-    """A round of checks before the start of a role came to its end; `number` counts the rounds of that role."""
+    """A round of node checks before the start of a role finished. `number` counts the rounds of that role."""
 
     role: str
     number: int
@@ -198,19 +201,22 @@ class NodesChecked:
 
 @dataclass(frozen=True, slots=True)
 class RankReady:
-    """A rank's `setup()` returned (a script: it was started)."""
+    """A rank is ready: its `setup()` returned, or its script was started."""
 
     role: str
     rank: int
     incarnation: int
     pid: int
     goal: int | None = None
-    """The highest step that earlier processes of the rank told; None: they told none."""
+    """Highest step that earlier processes of the rank reported; None: they reported none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A restarted rank told its first step, or one that no earlier process of it had passed."""
+    """A restarted rank reported its first step, or the first step beyond what its earlier processes reached.
+
+    Other steps are no events: progress is not journaled per step (docs/adr/0002).
+    """
 
     role: str
     rank: int
@@ -220,7 +226,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """A rank's user code ended, and how."""
+    """A rank's user code ended, well or not."""
 
     role: str
     rank: int
@@ -230,7 +236,7 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class HangFound:
-    """A rank stands still, or is slow (`kind`: Hang | Straggler), as far as its steps and its node tell."""
+    """A rank was found to hang or to be slow (`kind`: Hang | Straggler), by its steps and by what its node saw."""
 
     role: str
     rank: int
@@ -238,16 +244,16 @@ class HangFound:
     kind: str
     why: str
     stacks: str = ""
-    """The file with the stacks of all ranks of the role; empty: there is none."""
+    """File with the stacks of all ranks of the role; empty: none were taken."""
     whole: bool = False
-    """The role stands still as a whole; the rank only stands for it."""
+    """Whether the whole role hangs and no single rank can be blamed; `rank` then is a representative."""
     silent_s: float = 0.0
-    """How long ago it told its last step."""
+    """Seconds since its last reported step."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """All parts of a checkpoint of a world (an Elastic role, `trainer`, or an Actor rank, `w/3`) are on disk."""
+    """All parts of a world's checkpoint are on disk. A world: an Elastic role (`trainer`) or an Actor rank (`w/3`)."""
 
     world: str
     mark: CheckpointId
@@ -255,20 +261,20 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDecided:
-    """A life of a world goes on from a checkpoint; None: from nothing."""
+    """A life of a world restores the checkpoint `chosen`; None: it begins without one."""
 
     world: str
     life: RunId
     chosen: CheckpointId | None
     reached: int | None = None
-    """The highest step that earlier processes told; None: they told none."""
+    """Highest step that earlier processes reported; None: they reported none."""
     damaged: tuple[str, ...] = ()
-    """Checkpoints and decisions on disk that were passed over because they cannot be trusted, each with its reason."""
+    """Checkpoints and decisions on disk that were skipped as untrustworthy, each with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsTold:
-    """A rank's process says what it has done of a data set, and of how many shards it wants to hold the leases."""
+    """A rank's process reports the shards of a data set that it finished, and how many leases it wants to hold."""
 
     name: str
     size: int
@@ -280,43 +286,48 @@ class ShardsTold:
     incarnation: int
     life: RunId
     saves: bool = False
-    """Whether it saves or loads checkpoints."""
+    """Whether the process saves or loads checkpoints."""
     done: tuple[tuple[int, int, int | None], ...] = ()
-    """(start, end, the last step that it had saved when it had done it; -1: none; None: it saves nothing)."""
+    """(start, end, last saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
     want: int = 0
+    """Number of shards that the process wants to hold, those it holds already included."""
 
 
 @dataclass(frozen=True, slots=True)
 class CauseLearned:
-    """Evidence that came by another way than the end itself. `target`: "<role>/<rank>" or "node/<Ray's node id>"."""
+    """Evidence about a failure that arrived apart from it, for instance from the kernel, a pod or Kubernetes.
+
+    `target` is "<role>/<rank>" or "node/<Ray's node id>".
+    """
 
     target: str
     clues: tuple[Clue, ...]
     incarnation: int = 0
-    """Of the rank's process that it is about; 0: its last."""
+    """Incarnation of the rank that the evidence is about; 0: its latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """Somebody outside ordered something; `id` makes it happen once. `target` follows the grammar of targets."""
+    """A user or the operator gave a command. A command with a known `id` is ignored, so it may be sent again."""
 
     id: str
     kind: str
-    """restart | stop | scale."""
+    """restart | scale | stop | suspend."""
     target: str = "job"
+    """"job", a role, or a rank as "<role>/<rank>"."""
     by: str = ""
     count: int = 0
-    """Of scale: how many ranks."""
+    """For scale: the wanted number of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; nothing else happened."""
+    """A timer may be due; nothing else happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nothing of the job is left: no actor, no placement group."""
+    """The release finished: no actor and no placement group of the job is left."""
 
 
 Event = (

@@ -1,4 +1,7 @@
-"""What never changes while a job runs: its plan, its spec, and arithmetic on them. No part of it is journaled."""
+"""A job's constants: its plan, its spec, and arithmetic on them. They are planned again, never journaled.
+
+Only the number of ranks of elastic roles varies (`Job.sized`); the journal keeps those sizes in `JobState.sizes`.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,34 @@ from dljob.plan.role import HostKind, RolePlan
 from dljob.spec.model import DLJobSpec, FaultTolerance
 
 STORE = -1
-"""The index of the host that serves a role's torch store."""
+"""Index of the host that serves a role's torch store. Negative, since hosts that run ranks count from 0."""
 
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """A role's shape, ready for arithmetic."""
+    """A role's shape, and the mapping between its ranks, hosts, groups and units."""
 
     plan: RolePlan
     series: str
-    """Its units are "<series>/<group>"."""
+    """Name prefix of its units: "<series>/<group>"."""
     dependents: tuple[str, ...]
-    """Roles that wait for it."""
+    """Roles whose `dependsOn` names this role."""
     first_wave: bool
-    """It waits for no role to complete, however indirectly: the job is not running before it is ready."""
+    """Whether it waits for no role to complete, even indirectly. The job runs once all such roles are ready."""
 
     @cached_property
     def world(self) -> bool:
-        """Whether its ranks meet through a store, so that they can only start together."""
+        """Whether its ranks form a torch world through a store, so that they can only start together."""
         return self.plan.uses_store
 
     @cached_property
     def ranks_per_host(self) -> int:
-        """1 in a thread host, a whole group in a fork host."""
+        """Number of ranks in one host: 1 in a thread host, a whole group in a fork host."""
         return self.plan.group_size if self.plan.host is HostKind.FORK else 1
 
     @cached_property
     def host_count(self) -> int:
-        """How many hosts run its ranks."""
+        """Number of hosts that run its ranks, the store host not counted."""
         return self.plan.replicas // self.ranks_per_host
 
     def host_of(self, rank: int) -> HostId:
@@ -55,11 +58,12 @@ class RoleFacts:
         return range(group * self.plan.group_size, (group + 1) * self.plan.group_size)
 
     def unit_of(self, host: HostId) -> str:
-        """The unit that a host lives in; the store lives with rank 0."""
+        """The unit that a host lives in."""
+        # The store host (index -1) lives with rank 0.
         return f"{self.series}/{max(host.index, 0) * self.ranks_per_host // self.plan.group_size}"
 
     def hosts(self) -> Iterator[HostId]:
-        """All its hosts, the store first."""
+        """All hosts of the role, the store first: a torch world cannot start without it."""
         if self.world:
             yield HostId(self.plan.name, STORE)
         for index in range(self.host_count):
@@ -74,16 +78,16 @@ class Job:
     spec: DLJobSpec
     uid: str
     own_nodes: bool = False
-    """Whether somebody makes the nodes of the plan for this job: then they come, however late."""
+    """Whether the nodes of the plan are created for this job, so that missing ones can be waited for."""
 
     @property
     def fault_tolerance(self) -> FaultTolerance:
-        """Budgets and rules."""
+        """The spec's budgets and rules."""
         return self.spec.fault_tolerance
 
     @cached_property
     def roles(self) -> Mapping[str, RoleFacts]:
-        """Facts of each role, in the order of the spec."""
+        """The facts of each role, in the order of the spec."""
         plans = self.plan.roles
         late = _late(plans)
         return {
@@ -97,23 +101,23 @@ class Job:
         }
 
     def sized(self, sizes: Mapping[str, int]) -> Job:
-        """The same with these numbers of ranks."""
+        """The same job with these numbers of ranks, by role."""
         plan = self.plan.sized(sizes)
         return self if plan is self.plan else replace(self, plan=plan)
 
     @cached_property
     def drivers(self) -> tuple[str, ...]:
-        """The roles that the job ends with; the first one's rank 0 gives the result."""
+        """The roles whose completion ends the job; rank 0 of the first one gives the job's result."""
         return tuple(name for name, role in self.plan.roles.items() if role.driver)
 
     @cached_property
     def unit_count(self) -> int:
-        """How many units the job has."""
+        """Number of units of the job."""
         return len(self.plan.units)
 
 
 def _late(plans: Mapping[str, RolePlan]) -> frozenset[str]:
-    """Roles that wait for another to complete, themselves or through a role that they wait for."""
+    """The roles that wait for another one to complete, directly or through a role that they wait for."""
     late: set[str] = set()
     while True:
         more = {

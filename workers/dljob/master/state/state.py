@@ -1,7 +1,7 @@
-"""The whole state of a job, as frozen data: what PrimeMaster knows, and all that its journal rebuilds.
+"""The whole state of a job as frozen data: all that PrimeMaster knows, and all that its journal rebuilds.
 
-Per-rank tables are persistent maps, and what would need a walk over all ranks (counts per role and phase) is kept as it
-changes, so an event costs the same at 16 ranks and at 10,000.
+Per-rank tables are persistent maps, and counts per role and phase are updated with each change instead of being counted
+when asked for, so an event costs the same at 16 ranks and at 10,000.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dljob.master.state.views import HostId, Level, NodeView
 from dljob.telemetry import reasons
 
 DERIVED = {"derived": True}
-"""Metadata of a field that follows from others: it is computed where a state is read, and written nowhere."""
+"""Metadata of a field that follows from other fields: it is recomputed when a state is read, and never written."""
 
 RankKey: TypeAlias = tuple[str, int]
 """(role, rank)."""
@@ -34,130 +34,146 @@ SpareKey: TypeAlias = tuple[str, str, int]
 
 
 class Phase(StrEnum):
-    """Where the job stands; the last four are final."""
+    """Phase of the job; the last four are final."""
 
     PENDING = "Pending"
-    """Nothing is reserved yet."""
+    """No unit is reserved yet; the job waits for room."""
     SCHEDULING = "Scheduling"
-    """Units are being reserved, or the first processes started."""
+    """Units are being reserved, or the first processes are starting."""
     RUNNING = "Running"
+    """All roles of the first wave were ready, and no restart is under way."""
     RECOVERING = "Recovering"
-    """At least one rank is being restarted."""
+    """The job was running, and at least one rank is being restarted."""
     STOPPING = "Stopping"
-    """The verdict is known; processes and reservations go."""
+    """The verdict is known; processes and reservations are being released."""
     SUCCEEDED = "Succeeded"
+    """All driver roles completed."""
     FAILED = "Failed"
+    """A failure ended the job: a budget, a rule, a deadline, or an error that would repeat."""
     STOPPED = "Stopped"
-    """A person or a program ended the job: no failure."""
+    """A user or a program stopped the job, which is no failure."""
     SUSPENDED = "Suspended"
-    """Nothing of this attempt is left; whoever suspended the job makes the next one."""
+    """This attempt is released; the job goes on in its next attempt when it is resumed."""
 
     @property
     def final(self) -> bool:
-        """Whether the job is over, here at least."""
+        """Whether the job is over; for a suspended job, whether this attempt is."""
         return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.SUSPENDED)
 
     @property
     def active(self) -> bool:
-        """Whether ranks are started and restarted."""
+        """Whether ranks may be started and restarted."""
         return self in (Phase.SCHEDULING, Phase.RUNNING, Phase.RECOVERING)
 
 
 class RankPhase(StrEnum):
-    """Where a rank stands."""
+    """Phase of a rank."""
 
     WAITING = "Waiting"
-    """It has no process and shall have one."""
+    """The rank has no process and is to get one."""
     STARTING = "Starting"
-    """Its start is ordered; `setup()` has not returned."""
+    """Its start is ordered, but `setup()` has not returned."""
     READY = "Ready"
+    """Its `setup()` returned, or its script was started; user code runs."""
     STOPPING = "Stopping"
-    """Its end is ordered, to be started again."""
+    """Its process was asked to end, or to leave its torch group, in order to start again."""
     SUCCEEDED = "Succeeded"
+    """Its user code returned; the rank is done unless its role or the job restarts."""
     FAILED = "Failed"
-    """It ended badly and a rule says to leave it so."""
+    """It failed, and a rule with the action Ignore leaves it so."""
     STOPPED = "Stopped"
     """It was ended because the job ends."""
-    ABSENT = "Absent"  # its role has fewer ranks now
+    ABSENT = "Absent"
+    """Its role shrank: the rank number exists no more until the role grows again."""
 
     @property
     def live(self) -> bool:
-        """Whether it has a process."""
+        """Whether the rank has a process."""
         return self in (RankPhase.STARTING, RankPhase.READY, RankPhase.STOPPING)
 
 
 class HostPhase(StrEnum):
-    """Where a worker host stands."""
+    """Phase of a worker host."""
 
     DOWN = "Down"
+    """The host has no process, or its process was ordered to be killed."""
     SPAWNING = "Spawning"
+    """Its actor is ordered and has not answered yet."""
     READY = "Ready"
+    """Its actor answered, or a spare took its place: ranks can start in it."""
 
 
 class UnitPhase(StrEnum):
-    """Where the reservation of a unit stands."""
+    """Phase of a unit's reservation."""
 
     UNPLACED = "Unplaced"
+    """The unit never had a node, or the first reservations of the job were given back."""
     RESERVING = "Reserving"
+    """A placement group for it is ordered on a node."""
     HELD = "Held"
+    """Its placement group exists."""
     LOST = "Lost"
-    """Its node is gone; it moves when a node can take it."""
-    ABSENT = "Absent"  # its role has fewer ranks now, none of them in it
+    """It lost its node, or was given back, after the job was admitted; it moves when a node can take it."""
+    ABSENT = "Absent"
+    """Its role shrank, and none of the remaining ranks lives in it."""
 
     @property
     def settled(self) -> bool:
-        """Whether no place is looked for or awaited."""
+        """Whether the unit needs no place: it has one, or has no ranks."""
         return self in (UnitPhase.HELD, UnitPhase.ABSENT)
 
 
 class SparePhase(StrEnum):
-    """Where a process spare stands."""
+    """Phase of a process spare."""
 
     SPAWNING = "Spawning"
+    """Its process is ordered and has not answered yet."""
     READY = "Ready"
+    """Its process has imported the role's modules and waits."""
     TAKEN = "Taken"
-    """It is a host now, or was dismissed."""
+    """It became a host, or was dismissed; the slot is free for another spare."""
     LOST = "Lost"
-    """It could not be made, several times in a row: given up."""
+    """It failed to come up several times in a row; no other is ordered for this slot."""
 
     @property
     def alive(self) -> bool:
-        """Whether it is a process that waits, or will be one."""
+        """Whether the spare is, or is about to be, a waiting process."""
         return self in (SparePhase.SPAWNING, SparePhase.READY)
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank. `since` is when its present process was ordered (unix seconds)."""
+    """State of one rank. `since` is when its present process was ordered (unix seconds)."""
 
     phase: RankPhase = RankPhase.WAITING
     incarnation: int = 0
     pid: int = 0
     since: float = 0.0
     restart_reason: str = ""
-    """Why it is started again; empty before the first start."""
+    """Why the rank was restarted; empty before the first restart."""
     incident: int = 0
-    """The incident that restarts it; 0: none."""
+    """Number of the incident that restarts the rank; 0: none."""
     goal: int | None = None
-    """The step that an earlier process of it reached and this one has yet to reach; None: nothing is repeated."""
+    """Step that an earlier process reached and this one has yet to reach; None: no work is being repeated."""
     stepped: bool = False
-    """Whether it has told a step on its way there."""
+    """Whether the present process reported a step below `goal`."""
     ready_at: float = 0.0
-    """When its present process became ready (unix seconds); 0: it was not yet."""
+    """When the present process became ready (unix seconds); 0: it is not ready yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A worker host. `actor` names the process that is it now; `past`, for a late kill, the last one that answered.
+    """State of one worker host.
 
-    `unconfirmed` are the processes it replaced, as (life, actor), whose kills nothing has yet proved to be carried out:
-    the next master orders each of them again.
+    `actor` names its present process; `past` names the previous one that answered, in case it must be killed late.
+    `unconfirmed` lists replaced processes, as (life, actor), whose kills are not yet proven to be carried out: the next
+    epoch orders each of them again.
     """
 
     phase: HostPhase = HostPhase.DOWN
     life: int = 0
     since: float = 0.0
-    """When its present process was ordered (unix seconds)."""
+    """When the present process was ordered (unix seconds)."""
     node: str = ""
     pid: int = 0
     actor: str = ""
@@ -165,32 +181,35 @@ class HostState:
     devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     log: str = ""
     address: str = ""
-    slots: tuple[tuple[str, ...], ...] = ()  # by rank, as in HostReady
+    slots: tuple[tuple[str, ...], ...] = ()
+    """Device ids of each rank, as in HostReady."""
     unconfirmed: tuple[tuple[int, str], ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, str], ...]:
-        """What `unconfirmed` becomes when another process takes the place of this one."""
+        """The value of `unconfirmed` once another process replaces the present one."""
         return (*self.unconfirmed, (self.life, self.actor)) if self.life else ()
 
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """A unit: where it is held, and how often it was asked for."""
+    """State of one unit's reservation."""
 
     phase: UnitPhase = UnitPhase.UNPLACED
     token: int = 0
+    """Count of reservations ordered for the unit; it tells a late answer from a current one."""
     node: str = ""
+    """Node that holds it or is asked to."""
 
 
 def homeless_units(units: Map[str, UnitState]) -> Map[str, bool]:
-    """The names of units without a place: those neither held nor absent. An index, so that no event scans all units."""
+    """The names of units that need a place: neither held nor absent. An index, so that no event scans all units."""
     return Map({name: True for name, unit in units.items() if not unit.phase.settled})
 
 
 @dataclass(frozen=True, slots=True)
 class SpareState:
-    """A process spare. `failures` counts the times in a row that it could not be made."""
+    """State of one process spare. `failures` counts the consecutive attempts to create it that failed."""
 
     phase: SparePhase
     life: int
@@ -202,7 +221,7 @@ class SpareState:
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """A role: counts of its ranks by phase, and how far its start has come."""
+    """State of one role: the number of its ranks in each phase, and the progress of its start."""
 
     waiting: int
     starting: int = 0
@@ -213,47 +232,52 @@ class RoleState:
     stopped: int = 0
     absent: int = 0
     hosts_ready: int = 0
-    """Hosts that can start ranks; the store is not one of them."""
+    """Number of hosts that can start ranks; the store host is not counted."""
     spawned: bool = False
-    """Its hosts were ordered."""
+    """Whether its hosts were ordered."""
     was_ready: bool = False
-    """All its ranks were ready at once, or it completed: what `dependsOn: Ready` waits for."""
+    """Whether all its ranks were ready at once, or it completed: the condition of `dependsOn: Ready`."""
     hold: int = 0
-    """Incidents that wait out their backoff; a torch world does not start while there is one."""
+    """Number of incidents that wait out their backoff; a torch world does not start while there is one."""
     generation: int = 0
-    """Counts the starts of its torch world."""
+    """Count of the starts of the role as a whole: of its torch world, or of an Elastic role without one."""
     restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A restart under way. It ends when all its members are ready again, or something larger takes it over."""
+    """A restart under way. It ends when all members are ready again, or when a later incident takes them over.
+
+    Times are unix seconds.
+    """
 
     level: Level
     role: str
-    """Empty at job level."""
+    """Role that restarts; empty at job level."""
     target: str
+    """What restarts, as messages name it: "job", a role, or "<role>/<rank>"."""
     reason: str
     members: tuple[RankKey, ...]
     pending: int
-    """Members that are not ready again and belong to no later incident."""
+    """Number of members that are not ready again and belong to no later incident."""
     detected: float
     due: float
-    """When the restart may begin (backoff)."""
+    """End of the backoff, when the restart is launched."""
     deadline: float
-    """When the next higher level is tried."""
+    """When the restart counts as failed and the next larger level is tried."""
     fresh: bool
     """Whether hosts whose process lives are replaced as well."""
     launched: bool = False
+    """Whether the backoff is over and the members may start."""
     stop_by: float | None = None
-    """When hosts whose ranks were asked to end, and did not, are killed."""
+    """When hosts are killed whose ranks were asked to end and did not."""
     faults: tuple[int, ...] = ()
-    """The faults that are recovered with it."""
+    """Numbers of the faults that count as recovered when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetMark:
-    """A failure or restart in a window: when, and on which node."""
+    """A failure or restart that a budget counts: its time (unix seconds) and its node."""
 
     at: float
     node: str = ""
@@ -261,22 +285,22 @@ class BudgetMark:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why a node gets no units, from when, and until when (unix seconds)."""
+    """A node that gets no units. Times are unix seconds."""
 
     reason: str
     since: float
     until: float
     fence: float | None
-    """Until when (unix seconds) old processes of the job may live there: no unit goes there before. None: it passed."""
+    """Until when old processes of the job may live on the node: no unit goes there before. None: that time passed."""
     silent: bool = False
-    """It does not answer; while that is so nothing ends the exclusion."""
+    """Whether the node still does not answer; as long as it does not, the exclusion does not end."""
     check: str = ""
-    """What it failed in a check; empty: it failed none."""
+    """Failed part of the node check; empty: the exclusion has another reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMemory:
-    """The last end of a rank or world that nobody else is to blame for."""
+    """The last failure of a rank or world that was its own, kept to recognize a repetition (`failure.repeats`)."""
 
     error_type: str
     frame: str
@@ -284,25 +308,25 @@ class ErrorMemory:
     code: int | None = None
     at: float = 0.0
     ready: bool = False
-    """Whether that life was ready before it ended."""
+    """Whether the process was ready before it ended."""
     short_lives: int = 0
-    """How many lives in a row ended soon after their start, this one included."""
+    """Number of consecutive lives that ended soon after their start, this one included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ends, and its first cause."""
+    """The outcome of the job, with its first cause. Times are unix seconds."""
 
     ok: bool
     reason: str
     message: str
     at: float
     suspends: bool = False
-    """Whether only the attempt ends: the job is to go on in the next one."""
+    """Whether only this attempt ends and the job goes on in the next one."""
     kill_at: float | None = None
-    """When ranks that were asked to leave are ended."""
+    """When ranks that were asked to leave and have not are killed; None: nobody is waited for."""
     release_at: float | None = None
-    """When everything was ordered to be released, last."""
+    """When the release was last ordered; None: not yet."""
 
     @property
     def phase(self) -> Phase:
@@ -316,31 +340,41 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Looking for room: how often it was tried, when next, why not, and until when (unix seconds)."""
+    """The search for nodes with room. Times are unix seconds."""
 
     attempt: int = 0
+    """Number of refused reservations, for the backoff."""
     retry_at: float | None = None
+    """When the next attempt may be made; None: there is no backoff."""
     why: str = ""
+    """Why there is no room; empty: there is, or nobody looks."""
     deadline: float | None = None
+    """When the job fails because lost units found no room."""
     since: float | None = None
-    """When there was no room, first."""
+    """When room was first found lacking."""
     final_at: float | None = None
-    """When a job that these nodes could never hold fails, unless more have joined."""
+    """When a job that the present nodes could never hold fails, unless more nodes join before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a role group sits: its node's rank, the local rank of its first rank, and the role's ranks on that node."""
+    """Position of a role group among the role's nodes, in torchrun's terms."""
 
     node_rank: int
     local_base: int
+    """Local rank of the group's first rank."""
     local_world_size: int
-    nodes: int = 0  # that the role is on; 0: of a snapshot from before it was kept
+    """Number of the role's ranks on the group's node."""
+    nodes: int = 0
+    """Number of nodes that the role spans; 0: the seat comes from a snapshot of before this field."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Everything. `version` counts the events that changed something."""
+    """The state of the job. `version` counts the events that changed anything but a timer.
+
+    A comment beside a table names its key or says what it counts.
+    """
 
     job: Job = field(compare=False, repr=False)
     phase: Phase
@@ -361,14 +395,15 @@ class JobState:
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])
     marks: Map[str, tuple[BudgetMark, ...]] = field(
         default_factory=Map[str, tuple[BudgetMark, ...]]
-    )  # for budgets, by key
+    )  # failures and restarts that budgets count, by budget key
     errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
-    commands: Map[str, str] = field(default_factory=Map[str, str])  # those seen: id -> kind and target
+    # Every command seen, so that one that is sent again does nothing: id -> kind and target.
+    commands: Map[str, str] = field(default_factory=Map[str, str])
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
     notices: Map[str, Notice] = field(default_factory=Map[str, Notice])  # by node id, or by rank as role/rank
     faults: tuple[FaultRecord, ...] = ()  # the last few, oldest first
     serial: int = 0  # numbers incidents and faults
-    carried: bool = False  # whether it was told what the last attempt handed on
+    carried: bool = False  # whether the state of the previous attempt was taken over
     verdict: Verdict | None = None
     running_at: float | None = None
     ended_at: float | None = None
@@ -376,20 +411,20 @@ class JobState:
     epoch: int = 0
     version: int = 0
     wake: float | None = None  # no timer is due before this; None: there is no timer
-    ledger: Ledger = field(default_factory=Ledger)  # where the time of all ranks went
-    checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # of nodes, by role
+    ledger: Ledger = field(default_factory=Ledger)  # account of the time of all ranks
+    checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # node checks, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     feeds: Map[str, ShardTable] = field(default_factory=Map[str, ShardTable])  # data sets, by name
-    grants: Grants = field(default_factory=Grants)  # more memory
-    sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # of roles that may have another number of ranks
-    groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # waiting: owner, why
-    homeless: Map[str, bool] = field(default_factory=Map[str, bool], metadata=DERIVED)  # as homeless_units tells
+    grants: Grants = field(default_factory=Grants)  # memory raised above the spec's
+    sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role
+    groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # by pending group: owner, why
+    homeless: Map[str, bool] = field(default_factory=Map[str, bool], metadata=DERIVED)  # index, see homeless_units
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a transition gives: the new state, what to do about it, and why in words."""
+    """Result of a transition: the new state, the actions to perform, and the reason in words, for the log."""
 
     state: JobState
     actions: tuple[Action, ...] = ()

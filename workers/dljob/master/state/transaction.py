@@ -1,4 +1,4 @@
-"""A state being changed: the one place where counts are kept in step with what they count."""
+"""A mutable copy of the state for one transition: the one place where counts are kept in step with what they count."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ _COUNTER = {
     RankPhase.STOPPED: "stopped",
     RankPhase.ABSENT: "absent",
 }
+# The status shows these; older faults are in the timeline only.
 _RECENT_FAULTS = 10
+# Tables compare by identity and scalars by value (`_changed`); a field that is in neither does not make a new version.
 _TABLES = (
     "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
     "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
@@ -66,7 +68,7 @@ _SCALARS = (
 
 @dataclass(frozen=True, slots=True)
 class NodeDeparture:
-    """Why a node is left by a rule, and whether the restarts that come of it use up budgets."""
+    """A rule's order to leave a node; `counts`: whether the restarts that follow from it use up budgets."""
 
     reason: str
     cause: str
@@ -75,7 +77,10 @@ class NodeDeparture:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What the ledger looks at after a transition: whose account may be another one now."""
+    """The ranks, roles and spares whose ledger account may have changed in this transition.
+
+    It bounds the ledger's work by what an event touched, not by the size of the job.
+    """
 
     ranks: set[RankKey] = field(default_factory=set[RankKey])
     roles: set[str] = field(default_factory=set[str])
@@ -93,7 +98,7 @@ class StateTransaction:
         self.actions: list[Action] = []
         self.reasons: list[str] = []
         self.leaving: dict[str, NodeDeparture] = {}
-        """Nodes that a rule says to leave, at the end of this transition."""
+        """Nodes that a rule says to leave. They are left once, after the event's handler (`nodes.leave_by_rule`)."""
         self.phase: Phase = state.phase
         self.search: Search = state.search
         self.roles: Map[str, RoleState] = state.roles
@@ -136,7 +141,7 @@ class StateTransaction:
         self._mutated = False
 
     def freeze(self) -> JobState:
-        """The new state; the old object itself when nothing changed. A timer alone is no new version."""
+        """The new state, or the old object itself when nothing changed. A changed timer alone is no new version."""
         changed = self._changed()
         if not changed and self.wake == self.base.wake:
             return self.base
@@ -185,7 +190,7 @@ class StateTransaction:
         )
 
     def _changed(self) -> bool:
-        """Whether anything but a timer changed; a changed table is another object, so identity tells."""
+        """Whether anything but a timer changed. Tables are persistent: a changed one is another object."""
         for name in _TABLES:
             if getattr(self, name) is not getattr(self.base, name):
                 return True
@@ -193,7 +198,7 @@ class StateTransaction:
 
     @property
     def ending(self) -> bool:
-        """Whether the verdict is known."""
+        """Whether the verdict is known, so that nothing is to be started any more."""
         return self.verdict is not None
 
     def facts(self, role: str) -> RoleFacts:
@@ -201,31 +206,34 @@ class StateTransaction:
         return self.job.roles[role]
 
     def do(self, *actions: Action) -> None:
-        """Order actions, in this order."""
+        """Append actions to the orders of this transition."""
         self.actions.extend(actions)
 
     def note(self, reason: str, target: str, message: str, *, level: str = "", seconds: float | None = None) -> None:
-        """Write a line of the timeline."""
+        """Add a line to the timeline, and to PrimeMaster's log."""
         self.actions.append(Note(reason, target, message, level, seconds))
         self.reasons.append(f"{reason} {target}: {message}")
 
     def because(self, why: str) -> None:
-        """Say why something was decided: in PrimeMaster's log alone, where the timeline has no need of it."""
+        """Record why something was decided in PrimeMaster's log only, not in the timeline."""
         self.reasons.append(why)
 
     def wake_at(self, when: float) -> None:
-        """Ask for a Tick at this time, or before."""
+        """Ask for a Tick at this time (unix seconds) at the latest."""
         if self.wake is None or when < self.wake:
             self.wake = when
 
     @contextmanager
     def many(self) -> Generator[None]:
-        """Set many ranks and hosts in one mutation of each map, a third of the cost; nobody can walk them meanwhile."""
-        if self._mutated:
+        """Batch changes of ranks and hosts into one mutation of each map: a third of the cost of single changes.
+
+        Inside, the maps can be read by key and set, but not iterated.
+        """
+        if self._mutated:  # the outermost block finishes the mutation
             yield
             return
         self._mutated = True
-        # Only what a map and its mutation have in common is asked of them until the end.
+        # A mutation is no Map, hence the casts: inside the block only the methods that both have are called.
         ranks, hosts = self.ranks.mutate(), self.hosts.mutate()
         self.ranks = cast("Map[RankKey, RankState]", ranks)
         self.hosts = cast("Map[HostId, HostState]", hosts)
@@ -233,7 +241,7 @@ class StateTransaction:
         self.ranks, self.hosts, self._mutated = ranks.finish(), hosts.finish(), False
 
     def set_rank(self, key: RankKey, new: RankState) -> None:
-        """Replace a rank, keeping its role's counts and the count of live ranks."""
+        """Replace a rank, and update its role's counts and the count of live ranks."""
         old = self.ranks[key]
         if old.phase is not new.phase:
             role = self.roles[key[0]]
@@ -241,11 +249,11 @@ class StateTransaction:
             counts = {gone: getattr(role, gone) - 1, come: getattr(role, come) + 1}
             self.roles = self.roles.set(key[0], evolve(role, **counts))
             self.live += new.phase.live - old.phase.live
-        self.ranks = self.ranks.set(key, new) or self.ranks  # a mutation gives nothing, and stays
+        self.ranks = self.ranks.set(key, new) or self.ranks  # `MapMutation.set` returns None and changes in place
         self.touched.ranks.add(key)
 
     def set_host(self, host: HostId, new: HostState) -> None:
-        """Replace a host, keeping its role's count of ready hosts."""
+        """Replace a host, and update its role's count of ready hosts."""
         if host.index >= 0:
             for rank in self.job.roles[host.role].ranks_of(host.index):
                 self.touched.ranks.add((host.role, rank))
@@ -256,15 +264,16 @@ class StateTransaction:
         self.hosts = self.hosts.set(host, new) or self.hosts
 
     def set_unit(self, name: str, new: UnitState) -> None:
-        """Replace a unit, keeping the count of held ones and the index of those without a place."""
+        """Replace a unit, and update the count of held units and the index of those without a place."""
         self.held += (new.phase is UnitPhase.HELD) - (self.units[name].phase is UnitPhase.HELD)
         self.put_unit(name, new)
+        # Before admission (no seats) the account of a rank does not depend on its own unit.
         if self.seats:
             for role, group in self.job.plan.units[name].members:
                 self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 
     def put_unit(self, name: str, new: UnitState) -> None:
-        """Replace a unit, or add one that is not held, keeping the index of those without a place."""
+        """Replace a unit, or add one that is not held, and update the index of those without a place."""
         self.units = self.units.set(name, new)
         if new.phase.settled == (name in self.homeless):
             self.homeless = self.homeless.delete(name) if new.phase.settled else self.homeless.set(name, True)
@@ -275,32 +284,32 @@ class StateTransaction:
         self.roles = self.roles.set(role, new)
 
     def set_spare(self, key: SpareKey, new: SpareState | None) -> None:
-        """Replace a spare, or forget it."""
+        """Replace a spare; None: forget it."""
         self.spares = self.spares.delete(key) if new is None else self.spares.set(key, new)
         self.touched.spares.add(key)
 
     def next_serial(self) -> int:
-        """A number no incident and no fault had before."""
+        """A number that no incident and no fault had before."""
         self.serial += 1
         return self.serial
 
     def add_fault(self, level: Level, reason: str, target: str, cause: str) -> int:
-        """Remember a fault; gives its number."""
+        """Record a fault and return its number."""
         number = self.next_serial()
         self.append_fault(FaultRecord(number, level.value, reason, target, cause, self.now))
         return number
 
     def append_fault(self, fault: FaultRecord) -> None:
-        """Remember a fault, and forget the oldest."""
+        """Record a fault, and forget the oldest one beyond the limit."""
         self.faults = (*self.faults, fault)[-_RECENT_FAULTS:]
 
     def recover_faults(self, numbers: Iterable[int]) -> None:
-        """Mark faults as made good now."""
+        """Mark faults as recovered now."""
         wanted = frozenset(numbers)
         self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
 
     def count_restart(self, level: Level, role: str = "") -> None:
-        """Count a restart by level, and for its role."""
+        """Count a restart of a level, and of its role where one is named."""
         self.restarts = self.restarts.set(level.value, self.restarts.get(level.value, 0) + 1)
         if role:
             state = self.roles[role]
