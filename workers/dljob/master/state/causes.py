@@ -1,4 +1,8 @@
-"""What a process ended of: evidence -> cause, by the rules of a spec and then those of `telemetry.causes`."""
+"""Classification of a failure: evidence -> cause, by the spec's own rules and then those of `telemetry.causes`.
+
+The first rule that matches decides. Rules are texts with `*`, not regular expressions: users' rules run inside
+PrimeMaster's transition, where a pattern that backtracks would stop the job's control (docs/adr/0019).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ from dljob.telemetry.causes import RULES
 from dljob.telemetry.evidence import CauseRule, EvidenceScope, Source
 
 LINE = 1000
-"""So many characters of a line of evidence are looked at."""
+"""Characters of a line of evidence that are searched, so that the time of a match is bounded."""
 LINES = 40
-"""So many of the last lines of a log."""
+"""Last lines of a log that are searched, for the same reason."""
 KEPT = 400
-"""So many characters of a line of evidence are kept, to the end of a sentence or a word."""
+"""Characters of a line of evidence that are shown, cut at the end of a sentence or a word."""
 SIGKILLED, SIGTERMED = 137, 143
+# SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: signals by which a process crashes of itself.
 _CRASHED = frozenset({132, 134, 135, 136, 139})
+# Words by which an exception is recognized as one of an accelerator's runtime.
 _RUNTIMES = ("cuda", "cublas", "cudnn", "nccl", "npu", "hccl", "acl")
 
 Lines = dict[str, tuple[str, ...]]
@@ -27,24 +33,25 @@ Lines = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What was found. `rule` empty: no rule fits, and it is as the host said.
+    """A classified failure. `rule` is empty when no rule matched, and the reason then is the host's.
 
-    `ordered`: PrimeMaster itself had it ended. `secondary`: it only tells that somebody else is gone.
+    `ordered`: PrimeMaster itself ended the process. `secondary`: the failure only reports that a peer is gone.
     """
 
     reason: Reason
     rule: str = ""
     line: str = ""
-    """The evidence that decided."""
+    """The line of evidence that matched."""
     secondary: bool = False
     ordered: bool = False
 
 
 def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
-    """The cause of an end that was not well."""
+    """The cause of a failed outcome. `users` are the spec's `faultTolerance.causes`."""
     lines = _lines(outcome)
     given = outcome.reason or Reason.UNKNOWN
     own = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))
+    # The first rule recognizes ends that PrimeMaster ordered: no rule of a user may take one for a failure.
     first = RULES[0]
     told = _found(first.patterns, lines.get(first.source, ()))
     if told:
@@ -57,12 +64,13 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
         line = _found(rule.patterns, lines.get(rule.source, ())) if _may_explain(rule, outcome) else ""
         if line:
             return Cause(Reason(rule.reason) if rule.reason else given, rule.name, line, rule.secondary)
+    # The exit code alone proves the signal, but not its sender.
     by_sigkill = given is Reason.UNKNOWN and outcome.code == SIGKILLED and not outcome.error_type
     return Cause(Reason.KILLED if by_sigkill else given)
 
 
 def judged(outcome: Outcome, cause: Cause) -> Outcome:
-    """The outcome with its cause's reason, and with the words of the evidence where it had none of its own."""
+    """The outcome with the reason of its cause, and with the line of evidence where it has no error of its own."""
     said = outcome.message
     if cause.line and not outcome.error_type and cause.line not in said:
         said = f"{said}; {cause.line}" if said else cause.line
@@ -72,13 +80,13 @@ def judged(outcome: Outcome, cause: Cause) -> Outcome:
 
 
 def told(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
-    """The outcome with more evidence; what it had is not added again."""
+    """The outcome with more evidence; known clues are not added again."""
     new = tuple(clue for clue in clues if clue not in outcome.clues)
     return evolve(outcome, clues=(*outcome.clues, *new)) if new else outcome
 
 
 def evidence(outcome: Outcome) -> tuple[str, ...]:
-    """What is kept to be shown: exit code, clues, and the last line of the log or traceback."""
+    """The evidence that users see: exit code, clues, and the last line of the log or traceback."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)
     clues = tuple(f"{clue.source}: {_shortened(clue.text)}" for clue in outcome.clues)
     last = [line for line in outcome.detail.splitlines() if line.strip()][-1:]
@@ -86,7 +94,7 @@ def evidence(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _shortened(text: str) -> str:
-    """A text of at most KEPT characters: its first whole sentences, else its first whole words, and a mark."""
+    """A text cut to at most KEPT characters at the end of a sentence or of a word, with an ellipsis."""
     if len(text) <= KEPT:
         return text
     head = text[: KEPT - 4]
@@ -95,7 +103,7 @@ def _shortened(text: str) -> str:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text holds the parts of a pattern, in order, in any case."""
+    """Whether a text contains the parts of a pattern between its `*`, in order, without regard to case."""
     at, low = 0, text.lower()
     for part in pattern.lower().split("*"):
         at = low.find(part, at)
@@ -106,12 +114,12 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def killed(outcome: Outcome) -> bool:
-    """Whether a process was ended from outside, at once, without a word."""
+    """Whether a process ended by SIGKILL, or vanished without an exit code or an exception."""
     return not outcome.error_type and outcome.code in (SIGKILLED, None)
 
 
 def _lines(outcome: Outcome) -> Lines:
-    """The evidence of an outcome, by source."""
+    """The lines of evidence of an outcome, by source."""
     found: dict[str, list[str]] = {}
     for clue in outcome.clues:
         found.setdefault(clue.source, []).append(clue.text[:LINE])
@@ -120,6 +128,8 @@ def _lines(outcome: Outcome) -> Lines:
     else:
         found[Source.END] = [outcome.message[:LINE]]
         tail = [line.strip()[:LINE] for line in outcome.detail.splitlines()[-LINES:]]
+        # Without an exit code `detail` is Ray's own text. After SIGKILL or SIGTERM the log explains nothing: its last
+        # lines were written by a process that knew of no failure.
         if outcome.code is None:
             found[Source.BACKEND] = tail
         elif outcome.code not in (SIGKILLED, SIGTERMED):
@@ -128,6 +138,7 @@ def _lines(outcome: Outcome) -> Lines:
 
 
 def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
+    """Whether a rule applies to this kind of end: trouble of the machine explains no exception of user code."""
     if rule.errors and outcome.error_type not in rule.errors:
         return False
     if rule.of is EvidenceScope.ANY or killed(outcome):
@@ -141,6 +152,6 @@ def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
 
 
 def _found(patterns: Iterable[str], lines: Iterable[str]) -> str:
-    """The first line that a pattern is in; empty: none."""
+    """The first line that matches any of the patterns; empty: none does."""
     patterns = tuple(patterns)
     return next((line for line in lines if any(matches(pattern, line) for pattern in patterns)), "")

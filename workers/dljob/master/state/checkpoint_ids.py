@@ -1,8 +1,9 @@
-"""What checkpoints are called, and which of them count. Values without a file in sight.
+"""Identifiers of checkpoints, and the rule which of them count. Pure values, without files.
 
-A *world* is all that save together: an Elastic role, or one Actor rank. A *life* is one run of a world: the role's
-generation, the rank's incarnation. Before a life loads it is decided once, for all its ranks, from where; that also
-fences: what an earlier life saves beyond it never counts, however late it comes.
+A *world* is the set of ranks that save together: an Elastic role, or one Actor rank. A *life* is one run of a world,
+numbered by the role's generation or the rank's incarnation. Before a life loads, PrimeMaster decides once, for all its
+ranks, which checkpoint it restores. That decision is also a fence: a checkpoint that an earlier life saved beyond it
+never counts, however late it arrives.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
-    """Counts lives, the job's attempts first."""
+    """Number of a life. The job's attempt comes first, so that lives of a later attempt are newer."""
 
     attempt: int
     number: int
@@ -25,31 +26,31 @@ class RunId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointId:
-    """A saved step of a life; a later life's is newer, whatever the steps are."""
+    """A saved step of a life. The order is by life first: a later life's checkpoint is newer, even at a lower step."""
 
     life: RunId
     step: int
     revision: int = 0
-    """0 for the first save of a step; a life that saves the same step again makes a newer checkpoint of its own."""
+    """0 for the first save of a step; each further save of the same step in the same life is a newer checkpoint."""
 
     def __str__(self) -> str:
         again = f", revision {self.revision}" if self.revision else ""
         return f"step {self.step}{again} of life {self.life}"
 
     def json(self) -> dict[str, int]:
-        """The mark as JSON, for a question to PrimeMaster and for files."""
+        """The identifier as JSON, for requests to PrimeMaster and for files on disk."""
         own = {"attempt": self.life.attempt, "number": self.life.number, "step": self.step}
         return own | ({"revision": self.revision} if self.revision else {})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CheckpointId:
-        """The mark that `json` wrote."""
+        """The identifier that `json` wrote."""
         return cls(RunId(data["attempt"], data["number"]), data["step"], data.get("revision", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreDecision:
-    """What a life restored; None: it began anew."""
+    """The checkpoint that a life restores; `chosen` None: it begins without one."""
 
     life: RunId
     chosen: CheckpointId | None
@@ -57,7 +58,7 @@ class RestoreDecision:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A checkpoint whose parts are all on disk, and when that was journaled (unix seconds)."""
+    """A checkpoint whose parts are all on disk; `at` is when that was journaled (unix seconds)."""
 
     mark: CheckpointId
     at: float
@@ -65,33 +66,33 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What is known of a world's checkpoints: the newest that count, and the last decisions, oldest first."""
+    """The newest checkpoints of a world that count, and its last restore decisions; both oldest first."""
 
     committed: tuple[Committed, ...] = ()
     decisions: tuple[RestoreDecision, ...] = ()
 
     @property
     def last(self) -> Committed | None:
-        """The newest that counts."""
+        """The newest checkpoint that counts."""
         return self.committed[-1] if self.committed else None
 
     def superseded(self, life: RunId) -> str:
-        """The later life that has begun; empty: none has."""
+        """The newest later life that made a decision; empty: there is none."""
         later = [made.life for made in self.decisions if made.life > life]
         return str(max(later)) if later else ""
 
     def decision(self, life: RunId) -> RestoreDecision | None:
-        """What a life restored, once that is decided."""
+        """The decision of a life; None before it is made."""
         return next((made for made in self.decisions if made.life == life), None)
 
 
 def role_of(world: str) -> str:
-    """`trainer` of the world `trainer` (an Elastic role) or `trainer/3` (an Actor rank)."""
+    """The role of a world: `trainer` for both `trainer` (an Elastic role) and `trainer/3` (an Actor rank)."""
     return world.partition("/")[0]
 
 
 def fence(mark: CheckpointId, decisions: Iterable[RestoreDecision]) -> str:
-    """Why a mark does not count: a later life went on from before it. Empty when it counts."""
+    """Why a checkpoint does not count: a later life restored an earlier one. Empty when it counts."""
     for decision in decisions:
         if mark.life < decision.life and (decision.chosen is None or mark > decision.chosen):
             since = f"from {decision.chosen}" if decision.chosen else "anew"

@@ -1,4 +1,7 @@
-"""A changed copy of a frozen value: `dataclasses.replace`, at a fifth of its cost, on the core's hottest path."""
+"""`evolve`: a changed copy of a frozen dataclass, like `dataclasses.replace` at a fifth of its cost.
+
+It is on the hottest path of the core: every event copies rows of the state.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ T = TypeVar("T")
 
 @cache
 def _copier(kind: type) -> Callable[[object, dict[str, object]], Any]:
-    """What copies a dataclass with slots field by field, the changes taken out of the dict.
+    """A function that copies instances of a slotted dataclass field by field, taking changed values out of a dict.
 
-    It is written for the class, as dataclasses write `__init__`: half of an event's time went into a loop over fields.
+    Its source is generated per class, as dataclasses generate `__init__`: a generic loop over the fields took half of
+    the time of an event.
     """
     names = [field.name for field in fields(kind)]
+    # A frozen class refuses `setattr`, but the slot descriptors of its fields can still be set.
     scope: dict[str, Any] = {f"put_{name}": getattr(kind, name).__set__ for name in names}
     scope |= {"make": object.__new__, "kind": kind}
     lines = (f"    put_{name}(new, pop({name!r}, value.{name}))" for name in names)
@@ -26,8 +31,12 @@ def _copier(kind: type) -> Callable[[object, dict[str, object]], Any]:
 
 
 def evolve(value: T, **changes: object) -> T:
-    """A copy of a dataclass instance with some of its fields changed; it must have slots, and no `__post_init__`."""
+    """A copy of a dataclass instance with some fields changed. The class must have slots and no `__post_init__`.
+
+    Raises:
+        TypeError: The class has no field of a given name.
+    """
     new = _copier(type(value))(value, changes)
-    if changes:
+    if changes:  # the copier takes out all that it knows
         raise TypeError(f"{type(value).__name__} has no {', '.join(changes)}")
     return new

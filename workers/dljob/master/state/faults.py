@@ -1,4 +1,4 @@
-"""Failures as they are remembered: who was heard of, the evidence, and what follows from what."""
+"""Records of failures: the rank, the evidence, and which failure follows from which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dljob.master.state.views import Clue, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """A failure that is listed under its first cause."""
+    """A failure that is listed under the fault that caused it."""
 
     rank: str
     incarnation: int
@@ -18,7 +18,7 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure of a rank as it was judged."""
+    """A classified failure of a rank."""
 
     role: str
     rank: int
@@ -26,18 +26,19 @@ class Failure:
     node: str
     outcome: Outcome
     secondary: bool
+    """Whether it only reports that a peer is gone."""
     ordered: bool
-    """PrimeMaster had it ended."""
+    """Whether PrimeMaster itself ended the process."""
 
     @property
     def name(self) -> str:
-        """The rank, as people write it."""
+        """The rank as users write it, "<role>/<rank>"."""
         return f"{self.role}/{self.rank}"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What was announced of a node, or of a rank's process, and when (unix seconds)."""
+    """Evidence that arrived before the failure of a node or process, with the time of the last piece (unix seconds)."""
 
     at: float
     clues: tuple[Clue, ...]
@@ -45,25 +46,25 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A node that is to be taken away, while it is still there; times in unix seconds."""
+    """A node that is announced to go and is still there. Times are unix seconds."""
 
     why: str
-    """Who said so, in their words."""
+    """The announcement, in the words of its source."""
     since: float
-    """When that was heard."""
+    """When the announcement arrived."""
     by: float
-    """Until when the node is there, as far as anybody said."""
+    """When the node will be gone: the announced deadline, or a default."""
     save_by: float
-    """So long its ranks wait for their copies to come to disk."""
+    """Deadline for the copies of its ranks to come to disk."""
     saved: bool = False
-    """They wait no more."""
+    """Whether the copies are on disk or the deadline passed: the ranks may leave."""
     stays: str = ""
-    """Why they stay to the end all the same; empty: nothing keeps them."""
+    """Why its ranks stay until the node goes; empty: they leave as soon as they can."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """Something that went wrong, and when it was made good."""
+    """A fault: what failed, why, and when it was recovered. Times are unix seconds."""
 
     id: int
     level: str
@@ -73,16 +74,16 @@ class FaultRecord:
     detected: float
     recovered: float | None = None
     rank: str = ""
-    """Whose end it was heard of, "<role>/<rank>"; empty where nobody failed."""
+    """The rank that failed, "<role>/<rank>"; empty where none did, as in an ordered restart."""
     incarnation: int = 0
     node: str = ""
     outcome: Outcome | None = None
-    """How that rank ended: the evidence."""
+    """Outcome of that rank, with the evidence."""
     secondary: bool = False
-    """It only told that somebody else was gone."""
+    """Whether it only reports that a peer was gone."""
     root: int = 0
-    """The fault that it follows from; 0: none is known."""
+    """Number of the fault that it follows from; 0: none is known."""
     followed: tuple[Consequence, ...] = ()
-    """What follows from it, in the order in which it was heard."""
+    """Failures that follow from it, in the order of their arrival."""
     lost: int | None = None
-    """How many steps further than the checkpoint that it went on from the role had come; None: nobody knows."""
+    """Steps that were lost: the last reached step minus that of the restored checkpoint; None: unknown."""

@@ -1,61 +1,73 @@
-"""Every constant of PrimeMaster's decisions, in seconds unless it says otherwise."""
+"""The constants of PrimeMaster's decisions, in seconds unless the text says otherwise.
+
+They are kept in one module, because several depend on each other, and tests and simulators read them by name.
+"""
 
 from __future__ import annotations
 
 RESERVE_S = 30.0
-"""How long one unit's reservation may take."""
+"""Time limit of one unit's reservation."""
 SPAWN_S = 120.0
-"""How long a host's process may take to answer first."""
+"""Time limit for the first answer of a host's process."""
 NODES_S = 10.0
-"""How long nodes that nobody makes for the job may take to join, before a job that they could never hold fails."""
+"""Wait for further nodes to join before a job that the present ones could never hold fails.
+
+It applies to clusters that are not created for the job: nobody can say how many nodes will join.
+"""
 RESTART_S = 600.0
-"""How long a restart level may take, from its backoff's end to all ranks ready, before the next one is tried."""
+"""Time limit of a restart, from the end of its backoff to all ranks ready; after it the next larger level is tried."""
 GRACE_S = 5.0
-"""What healthy ranks get to leave at the end of a job."""
+"""Grace period of healthy ranks at the end of a job."""
 SCRIPT_GRACE_S = 30.0
-"""What a script gets after SIGTERM when a peer failed and it is to start again, as torchrun gives it: it may save."""
+"""Grace period of a script after SIGTERM when it restarts because a peer failed, as with torchrun: it may save."""
 STOP_S = 10.0
-"""How long a host may take beyond the grace to end ranks, before it is killed."""
+"""Time that a host may take beyond the grace period to end its ranks; after it the host is killed."""
 LEAVE_S = 10.0
-"""How long a rank may take to leave its torch group and keep its process, before the process is replaced."""
+"""Time that a rank may take to leave its torch group and keep its process; after it the process is replaced."""
 RELEASE_S = 30.0
-"""After so long without an answer everything is ordered to be released again."""
+"""Time without an answer after which the release of the job is ordered again."""
 JOIN_S = 5.0
-"""Failures of one role on one node within this time, of processes older than the first, are one failure."""
+"""Window in which failures of one role on one node, of processes older than the first failure, count as one."""
 NOTICE_S = 150.0
-"""So long after something was announced of a node, or was to happen, the ends of processes there are put down to it."""
+"""Window after a node's announced departure, or its deadline, in which ends of its processes are attributed to it."""
 DEPART_S = 30.0
-"""So long a node that is to be taken away is still there, where nobody says how long: Kubernetes' and Ray's default."""
+"""Assumed time until an announced node is gone, where nobody says how long: the default of Kubernetes and of Ray."""
 PARTING_S = 5.0
-"""How much of that time is left to its ranks to go, once what they copied is on disk."""
+"""Part of the time before a departure that is kept for ranks to leave once their copies are on disk."""
 SHRINK_S = 30.0
-"""So long, unless the spec says how long, a lost unit of an elastic role looks for a place before the role goes on
-without it, where somebody makes nodes for the job: about twice what KubeRay takes to replace a pod."""
+"""Default time that a lost unit of an elastic role looks for a node before the role goes on without it.
+
+It applies where nodes are created for the job, and is about twice what KubeRay takes to replace a pod.
+"""
 SHRINK_BARE_S = 3.0
-"""The same where nobody does."""
+"""The same default where no nodes are created for the job, so that a replacement is unlikely."""
 SETTLE_S = 5.0
-"""So long after the last change nodes that join are waited for before a role grows."""
+"""Time without further new nodes before an elastic role grows, so that it restarts once for all of them."""
 VAIN_S = 600.0
 """A growth that is lost again within this time was in vain: the role waits twice as long before the next one."""
 GROW_DOUBLINGS = 6
+"""Largest number of such doublings (64 times), so that a role does not give up growing for good."""
 LEARN_S = 60.0
-"""So long after a failure what becomes known of its node is put down as its cause."""
+"""Window after a failure in which news about its node is recorded as its cause."""
 ADMIT_BACKOFF_S = 1.0
-"""The first wait after a refused reservation; doubles up to the next."""
+"""First wait after a refused reservation; it doubles up to ADMIT_BACKOFF_MAX_S."""
 ADMIT_BACKOFF_MAX_S = 30.0
 SPARE_FAILURES = 3
-"""Times in a row that a spare may fail to come up."""
+"""Consecutive failures to come up after which a process spare is given up."""
+# Node checks: speeds are compared with nodes of the same kind, since no absolute figure holds for all hardware.
 CHECK_FACTOR = 4.0
-"""How many times slower than is usual of its like a node is bad."""
+"""A node is bad if its matrix product is this many times slower than the median of its kind."""
 CHECK_PACE_FACTOR = 8.0
-"""The same of a team's all-reduce, which two processes and a network take part in."""
+"""The same for an all-reduce; larger, because two processes and a network take part in it."""
 CHECK_TAKEN_BYTES = 2**30
-"""How much of its memory a rank may have taken before it starts: its process is there, and has imported torch."""
+"""Memory that a rank may have taken before the check: its process exists and has imported torch."""
 CHECK_DISK_BYTES = 64 * 2**20
+"""Least free space (bytes) of a file system that the job writes to."""
 CHECK_DISK_FILES = 1000
+"""Least number of free inodes of such a file system."""
 CHECK_CLOCK_S = 5.0
-"""How far a node's clock may be from PrimeMaster's."""
+"""Largest difference between a node's clock and PrimeMaster's."""
 BAD_NODE_S = 86400.0
-"""So long, at least, a node that failed its check is not used."""
+"""Least time for which a node that failed its check is excluded: a bad machine would fail again."""
 CHECK_PACES = 64
-"""How many bandwidths are remembered of a role."""
+"""Number of all-reduce bandwidths remembered for a role."""

@@ -1,4 +1,4 @@
-"""What units hold beyond what the spec says: the memory that was added where ranks had been ended for want of it."""
+"""Memory overrides: units whose ranks get more memory than the spec says, because ranks were killed for want of it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from dljob.plan.model import Amount, Bundle, JobPlan, Unit, add_up
 from dljob.spec.model import OutOfMemory
 
 Given: TypeAlias = tuple[tuple[str, Amount], ...]
-"""(role, memory of each of its ranks) of a unit; a role that is not there has what the plan says."""
+"""(role, memory of each of its ranks) in a unit; a role that is not listed has the plan's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """More memory: who has it, and what the next attempt shall begin with."""
+    """All memory overrides of a job."""
 
     given: Map[str, Given] = field(default_factory=Map[str, Given])
-    """By unit; of a unit that is not there, by its series: "rollout" is all of rollout/0, rollout/1, ..."""
+    """Overrides by unit ("rollout/3") or by series: "rollout" holds for each unit that has no entry of its own."""
     wanted: Map[str, Amount] = field(default_factory=Map[str, Amount])
-    """By role: the most that a rank was to have, whether there was room for it or not."""
+    """Largest memory ever wanted for a rank, by role, whether there was room or not: the next attempt's start value."""
 
 
 def given(grants: Grants, unit: str) -> Given:
-    """What a unit is given."""
+    """The overrides of a unit: its own entry, else that of its series."""
     own = grants.given.get(unit)
     return grants.given.get(unit.rpartition("/")[0], ()) if own is None else own
 
 
 def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
-    """A unit of the plan with so much memory."""
+    """A unit of the plan with these overrides."""
     unit = plan.units[name]
     if not given:
         return unit
@@ -47,35 +47,38 @@ def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
 
 
 def units_of(plan: JobPlan, grants: Grants, names: Iterable[str]) -> list[Unit]:
-    """Units with what they are given."""
+    """Units of the plan, each with its overrides."""
     return [unit_of(plan, name, given(grants, name)) for name in names]
 
 
 def memory_of(plan: JobPlan, role: str) -> Amount:
-    """The memory of a rank as the plan has it; 0: it is not counted."""
+    """The memory of a rank by the plan; 0: the role's memory is not reserved."""
     return dict(plan.roles[role].per_rank).get("memory", 0)
 
 
 def policy_of(job: Job, role: str) -> OutOfMemory | None:
-    """What the spec says of a role that runs out of memory; None where it says nothing, or counts none."""
+    """The `outOfMemory` policy of a role; None where it has none, or reserves no memory that could grow."""
     own = next((one for one in job.spec.roles if one.name == role), None)
     return own.restart_policy.out_of_memory if own and memory_of(job.plan, role) else None
 
 
 def for_role(plan: JobPlan, grants: Grants, role: str, amount: Amount) -> Grants:
-    """The same, but that all units of a role have so much for each of its ranks, as far as nothing is said of one."""
+    """The overrides with this memory for each rank of a role, in all units without an entry of their own."""
     series = plan.units.of_role(role).name
     own = tuple(sorted({**dict(grants.given.get(series, ())), role: amount}.items()))
     return evolve(grants, given=grants.given.set(series, own), wanted=grants.wanted.set(role, amount))
 
 
 def with_given(grants: Grants, unit: str, own: Given) -> Grants:
-    """The same, but for one unit."""
+    """The overrides with a new entry for one unit."""
     return evolve(grants, given=grants.given.set(unit, own))
 
 
 def without(grants: Grants, units: Iterable[str]) -> Grants:
-    """The same, but that these units have what the plan says; the same object where they had nothing more."""
+    """The overrides without those of these units; the same object where they had none.
+
+    An empty entry stands for the plan's memory, since a missing one would fall back to the series.
+    """
     if not grants.given:
         return grants
     for name in units:

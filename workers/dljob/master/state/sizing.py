@@ -1,4 +1,4 @@
-"""How many ranks an elastic role has, is to have, and when that changes."""
+"""Sizing: the present and the wanted number of ranks of an elastic role, and the timers of a change."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """How many ranks a role has whose number may change, and how many it is to have (all times unix seconds)."""
+    """State of a role whose number of ranks may change. Times are unix seconds.
+
+    A change of size goes through three steps: `move_at` (nodes settle), `save_by` (copies are flushed to disk), and for
+    a role that restarts in process `parting` (all ranks leave user code and keep their processes).
+    """
 
     size: int
+    """Present number of ranks."""
     want: int
+    """Wanted number of ranks, by the spec or the last `scale` command."""
     shrink_at: float | None = None
-    """When it goes on with fewer, unless its lost units have found a place by then."""
+    """When the role goes on with fewer ranks, unless its lost units find nodes before."""
     target: int = 0
-    """What it could be given now; 0: what it has."""
+    """Number of ranks of the change that is under way; 0: no change is."""
     move_at: float | None = None
-    """When it is given that."""
+    """When the change begins."""
     save_by: float | None = None
-    """Until when what its ranks copied may be on its way to disk, before it is."""
+    """Deadline for the copies of its ranks to come to disk before the change."""
     parting: bool = False
-    """Whether all its ranks are leaving user code, with their processes, for a world of another size."""
+    """Whether all ranks are leaving user code, keeping their processes, for a world of another size."""
     resized: float | None = None
-    """When it was last given another number."""
+    """When the size last changed."""
     grown: float | None = None
-    """When it was last given more, unless it has lost ranks since."""
+    """When the role last grew; None once it has lost ranks since."""
     vain: int = 0
-    """How often in a row it lost again soon what it was given."""
+    """Number of consecutive growths that were lost again within VAIN_S."""

@@ -1,4 +1,4 @@
-"""The small values that events, actions and state share."""
+"""Values that events, actions and state share."""
 
 from __future__ import annotations
 
@@ -9,51 +9,62 @@ from typing import Literal
 from dljob.plan.model import Resources
 
 ENDS = {"stop": "stopped", "suspend": "suspended"}
-"""Commands that end the job here, and how it then is; a suspended one goes on in its next attempt."""
+"""Commands that end this attempt -> the word for the job afterwards. A suspended job goes on in its next attempt."""
 
 
 class Level(StrEnum):
-    """What is restarted, from least to most."""
+    """Scope of a restart, from the smallest to the largest."""
 
     IN_PROCESS = "InProcess"
-    """The survivors of a torch group keep their processes and meet again, with a new process for who is gone."""
+    """The survivors of a torch group keep their processes and form it anew, with new processes for the lost ranks."""
     PROCESS = "Process"
+    """The process of the failed rank is replaced; its peers go on."""
     ROLE_GROUP = "RoleGroup"
+    """All ranks of the failed rank's group restart."""
     ROLE = "Role"
+    """All ranks of the role restart."""
     JOB = "Job"
+    """All roles restart, in the order of their dependencies."""
     NODE = "Node"
+    """The units of a node move to other nodes. It is counted beside the restarts of the ranks that moved."""
     MASTER = "Master"
+    """PrimeMaster itself restarted; ranks went on meanwhile."""
 
 
 class Reason(StrEnum):
-    """Why a process ended, as far as anybody can know."""
+    """Reason why a process ended, as far as evidence shows."""
 
     USER_ERROR = "UserError"
+    """User code raised, exited with a code, or crashed."""
     IMPORT_ERROR = "ImportError"
+    """The user's module or entrypoint could not be imported."""
     NODE_LOST = "NodeLost"
+    """Its node is gone."""
     NODE_FROZEN = "NodeFrozen"
-    """Its node stopped answering, which no process of it survives: one that wakes up ends itself."""
+    """Its node stopped answering. Its processes are lost with it: one that wakes up ends itself."""
     OOM_KILLED = "OOMKilled"
-    """Somebody ended it for its memory: the kernel, a container, or Ray's monitor; never an exception of its own."""
+    """The kernel, the container's limit or Ray's monitor killed it for its memory. A MemoryError is a UserError."""
     DEVICE_ERROR = "DeviceError"
+    """Its accelerator failed, or its node failed a check."""
     PREEMPTED = "Preempted"
-    """Its machine, or its pod, was taken away on purpose."""
+    """Its machine or pod was taken away on purpose."""
     NETWORK = "Network"
-    """A connection to a peer broke, and nobody knows of a peer that failed."""
+    """A connection to a peer broke, and no peer is known to have failed."""
     HANG = "Hang"
-    """It stood still, and was ended for it."""
+    """It made no progress, and was killed for it."""
     STRAGGLER = "Straggler"
-    """It was much slower than its role, and a rule had it ended for it."""
+    """It was much slower than the other ranks of its role, and a rule had it restarted."""
     IMAGE_PULL = "ImagePull"
+    """Its pod's image could not be pulled."""
     KILLED = "Killed"
-    """SIGKILL ended it, and nobody knows who sent that."""
+    """SIGKILL ended it, and the sender is unknown."""
     UNKNOWN = "Unknown"
-    """It vanished, and nobody could learn how: to Ray all ends of a process look alike."""
+    """It vanished, and its exit status could not be learned: to Ray all ends of a process look alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """A line of evidence beside what a process said itself. `source` is one of `telemetry.evidence.Source`."""
+    """A line of evidence from outside the process. `source` is one of `telemetry.evidence.Source`."""
 
     source: str
     text: str
@@ -63,8 +74,8 @@ class Clue:
 class Outcome:
     """How a rank's process ended.
 
-    `code` is its exit code (128+n for signal n), None when nobody could learn it. `fatal` marks what must repeat:
-    a failed import, an entrypoint that cannot be called, an exception in `__init__` or `setup`.
+    `code` is its exit code (128+n for signal n), None when it could not be learned. `fatal` marks a failure that would
+    repeat: a failed import, an entrypoint that cannot be called, an exception in `__init__` or `setup`.
     """
 
     ok: bool
@@ -72,26 +83,26 @@ class Outcome:
     code: int | None = None
     error_type: str = ""
     frame: str = ""
-    """"file.py:12 in f": the user's innermost frame."""
+    """Innermost frame of user code, "file.py:12 in f"."""
     message: str = ""
     detail: str = ""
     """Traceback or log tail, at most 8 KiB."""
     fatal: bool = False
     step: int | None = None
-    """The last `progress()` step of that process."""
+    """Last step that the process reported by `progress()`."""
     metrics: tuple[tuple[str, float], ...] = ()
-    """What came with that step."""
+    """Metrics that it reported with that step."""
     result: str = ""
-    """What user code returned, as JSON of at most 8 KiB; rank 0 of the first driver role makes the job's result."""
+    """Return value of user code, as JSON of at most 8 KiB; rank 0 of the first driver role gives the job's result."""
     advanced: float | None = None
-    """When a role of the job last told a higher step than ever before (unix seconds); None: nobody knows of any."""
+    """When any role of the job last reported its highest step so far (unix seconds); None: unknown."""
     clues: tuple[Clue, ...] = ()
-    """What others saw of the end: the kernel, the container, the pod."""
+    """Evidence of the end from the kernel, the container, the pod or a monitor."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A live node as the backend sees it. `free` counts only what no placement group holds."""
+    """A live node as the backend reports it. `free` is what no placement group holds."""
 
     id: str
     total: Resources
@@ -99,23 +110,23 @@ class NodeView:
     labels: tuple[tuple[str, str], ...]
     ip: str = ""
     head: bool = False
-    """The head of a cluster whose head carries no ranks."""
+    """Whether it is the head of a cluster whose head carries no ranks."""
     leaving: float | None = None
-    """It is drained, and gone by then (unix seconds; 0: nobody said when). None: it is not."""
+    """Deadline of its drain (unix seconds; 0: no deadline is known); None: it is not being drained."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedGroup:
-    """What a role's own Ray driver asked for and Ray has not placed, or has to place again.
+    """A pending request of a role's own Ray driver: a placement group, or actors outside of one with equal demands.
 
-    A placement group, or actors outside of one that take the same: a bundle for each.
+    Actors are written as a group with one bundle for each.
     """
 
     id: str
     name: str
-    """Empty: it has none."""
+    """Name that the driver gave it; empty: none."""
     owner: str
-    """"<role>/<rank>", whose driver made it."""
+    """"<role>/<rank>" whose driver made the request."""
     strategy: str
     """PACK | SPREAD | STRICT_PACK | STRICT_SPREAD."""
     bundles: tuple[Resources, ...]
@@ -124,7 +135,7 @@ class AskedGroup:
 
 @dataclass(frozen=True, slots=True)
 class HostId:
-    """A worker host: for a thread host `index` is the rank, for a fork host the role group; -1 is the role's store."""
+    """Name of a worker host. `index` is the rank of a thread host, the group of a fork host, or -1 for the store."""
 
     role: str
     index: int
