@@ -1,6 +1,6 @@
-"""What a state looks like from outside: the status snapshot, what is cut from it, and who is who for peers.
+"""Views of a state for users and peers: the status snapshot, its short form, the placement, and the peers of a role.
 
-A snapshot of 10,000 ranks takes long to make and longer to send: what is asked for all the time is `brief`.
+A snapshot of 10,000 ranks is slow to make and slower to send, so frequent readers get `brief`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
 
 Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
-"""(role, rank) -> (last step, its metrics), as the beacons told."""
+"""(role, rank) -> (last step, its metrics), from the heartbeats."""
 
 _Waiting: TypeAlias = tuple[str, str, UnitPhase]
 """(name, node, phase) of a unit that is not held."""
 
 EXCLUDED = 50
-"""How many excluded nodes a snapshot names, the newest."""
+"""Number of excluded nodes that a snapshot names, the newest ones: it must stay small at any size."""
 SHOWN = 20
-"""How many units that are not held a brief snapshot names."""
+"""Number of units without a reservation that a brief snapshot names."""
 
 _WAITS = {
     UnitPhase.UNPLACED: "it has no node yet",
@@ -54,7 +54,7 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A rank as its peers address it. `actor` is empty while it has no process; `gone` says why it will not be back."""
+    """A rank as its peers address it. `actor` is empty while it has no process; `gone` says why none will follow."""
 
     role: str
     rank: int
@@ -65,7 +65,7 @@ class PeerView:
 
 
 def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
-    """All ranks of a role, by rank; empty when there is no such role. The state's `version` is the table's."""
+    """All ranks of a role, by rank; empty when there is no such role. Their version is the state's `version`."""
     facts = state.job.roles.get(role)
     return () if facts is None else tuple(peer(state, role, rank) for rank in range(facts.plan.replicas))
 
@@ -73,12 +73,13 @@ def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
 def peer(state: JobState, role: str, rank: int) -> PeerView:
     """One rank of a role that exists."""
     own = state.ranks[role, rank]
-    # A rank that returned is gone though its host lives: it was shut down. A class that only serves does not return.
+    # A rank that returned was shut down, so it cannot be called even if its host lives. A serving class never returns.
     actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
     return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _gone(state, own.phase))
 
 
 def _gone(state: JobState, phase: RankPhase) -> str:
+    """Why a rank in this phase gets no further process; empty: it may."""
     if state.verdict is not None:
         return f"the job is ending: {state.verdict.reason}"
     if phase is RankPhase.FAILED:
@@ -89,7 +90,7 @@ def _gone(state: JobState, phase: RankPhase) -> str:
 
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The snapshot that `dljob status` shows, JSON-able. `now` in unix seconds."""
+    """The snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
     names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
     return {
         **_overview(state, now, progress),
@@ -107,16 +108,17 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 
 def _given(state: JobState, unit: str) -> dict[str, Any]:
-    """The memory of a rank, by role, where a unit was given more than the spec says."""
+    """The memory per rank, by role, of a unit that has more than the spec says."""
     own = memory_overrides.given(state.grants, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
 def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The snapshot with counts in place of its units and without its ranks: small and quick at any size."""
+    """The snapshot with counts in place of units and without ranks: small, and quick to make at any size."""
     seen = _overview(state, now, progress)
     count = state.job.unit_count
     waiting: list[_Waiting] = []
+    # Usually all units are held, and no unit needs to be looked at.
     if state.held < count:
         units = ((name, state.units[name]) for name in state.job.plan.units)
         open_units = (pair for pair in units if pair[1].phase is not UnitPhase.HELD)
@@ -125,7 +127,7 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """What `brief` would have said when a whole snapshot was made."""
+    """The brief form of a whole snapshot, as `brief` would have made it at that time."""
     short = {key: value for key, value in snapshot.items() if key not in ("ranks", "units")}
     units = snapshot["units"]
     waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
@@ -133,7 +135,7 @@ def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
-    """How many units are held, and the first that are not, with the reason."""
+    """The counts of held and pending units, and the first pending ones with the reason."""
     no_room = seen["message"] if seen["reason"] == reasons.NO_ROOM else ""
     rows = [
         {"name": name, "node": node, "why": (phase is UnitPhase.UNPLACED and no_room) or _WAITS[phase]}
@@ -143,7 +145,7 @@ def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_W
 
 
 def placement(state: JobState) -> dict[str, Any]:
-    """Which node holds what, of the units that are held: {"version", "nodes": [{"node", "units", "roles", "ranks"}]}.
+    """The held units by node: {"version", "nodes": [{"node", "units", "roles", "ranks"}]}.
 
     `ranks` is written as in "actor/0-7,critic/3".
     """
@@ -161,7 +163,7 @@ def placement(state: JobState) -> dict[str, Any]:
 
 
 def _extend(spans: list[list[int]], first: int, count: int) -> None:
-    """Add ranks to ascending spans (first, end): one that begins where the last ends makes it longer."""
+    """Add `count` ranks from `first` on to ascending spans [first, end), extending the last one where they touch it."""
     if spans and spans[-1][1] == first:
         spans[-1][1] = first + count
     else:
@@ -178,7 +180,7 @@ def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> 
 
 
 def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The snapshot without ranks and units."""
+    """The parts that `status` and `brief` share: all but ranks and units."""
     verdict = state.verdict
     return {
         "name": state.job.plan.name,
@@ -212,7 +214,7 @@ def _keys(state: JobState) -> list[tuple[str, int]]:
 
 
 def _reason(state: JobState) -> str:
-    """Why the job is where it is, while it goes on."""
+    """The reason of the present phase, while there is no verdict."""
     if state.incidents:
         return "Restarting"
     waits = reasons.PLACEMENT_PENDING if state.groups else state.phase.value
@@ -220,6 +222,7 @@ def _reason(state: JobState) -> str:
 
 
 def _message(state: JobState) -> str:
+    """The sentence for the present phase: what the job waits for or restarts; empty while all is well."""
     if state.search.why:
         return state.search.why + _least(state)
     if state.incidents:
@@ -235,7 +238,7 @@ def _message(state: JobState) -> str:
 
 
 def _least(state: JobState) -> str:
-    """The elastic roles that would go on without what has no place, if they were allowed to."""
+    """The least number of ranks of elastic roles that wait for room, so that users see what would suffice."""
     waiting = sorted(role for role, own in state.sizes.items() if own.shrink_at is not None)
     plans = {role: state.job.roles[role].plan for role in waiting}
     return "".join(
@@ -278,7 +281,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
 
 
 def nodes(state: JobState) -> dict[str, Any]:
-    """The job's machines: wanted, fit for units now, those that units were moved away from, and the excluded ones."""
+    """The job's nodes: how many are wanted, ready for units, and replaced, and which ones are excluded and why."""
     barred = {*state.exclusions, *state.departures}
     ready = sum(not node.head and node.id not in barred for node in state.nodes)
     wanted = wanted_machines(state)
@@ -286,6 +289,7 @@ def nodes(state: JobState) -> dict[str, Any]:
     out = [(own.since, name, own.reason, own.until, own.check) for name, own in state.exclusions.items()]
     out += [(own.since, name, Reason.PREEMPTED.value, own.by, own.why) for name, own in state.departures.items()]
     return {
+        # A RayCluster that is not the job's own has as many nodes as it has: there is nothing to want of it.
         "desired": planned if state.job.spec.ray_cluster_ref is None else ready,
         "ready": ready,
         "replaced": state.replaced,
@@ -304,19 +308,20 @@ def nodes(state: JobState) -> dict[str, Any]:
 
 
 def wanted_machines(state: JobState) -> dict[str, int]:
-    """Node group -> how many of its machines the job wants; a role that completed with fewer ranks needs no more."""
+    """Node group -> the number of its machines that the job wants, by the wanted sizes of elastic roles."""
     first = {role.name: role.replicas for role in state.job.spec.roles}
     return machines(state.job.plan, first, {role: _wants(state, role) for role in state.sizes})
 
 
 def _wants(state: JobState, role: str) -> int:
+    """The wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
     own, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]
     return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
 
 
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
-    """A fault, under its first cause: what failed first, the evidence for it, and what followed from it."""
+    """A fault for users, under its first cause: what failed first, the evidence, and the failures that followed."""
     recovered = fault.recovered
     root = root_of(state.faults, fault)
     return {
@@ -335,7 +340,7 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
 
 
 def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
-    """The first driver role's last step, and the metrics that came with it."""
+    """The highest step among the ranks of the first driver role, and the metrics reported with it."""
     driver = state.job.drivers[0]
     steps = [(progress[driver, rank], rank) for rank in range(state.job.roles[driver].plan.replicas)
              if (driver, rank) in progress]  # fmt: skip
@@ -346,13 +351,13 @@ def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
 
 
 def _saved(state: JobState) -> dict[str, Any]:
-    """The last checkpoint: the first driver role's, or where that saves nothing, any role's."""
+    """The last checkpoint of the first driver role, or of any role where that one saves none."""
     last = checkpoints.last(state)
     return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": rfc3339(last and last.at)}
 
 
 def rfc3339(at: float | None) -> str | None:
-    """RFC 3339, in UTC, to the millisecond."""
+    """A time in unix seconds as RFC 3339 in UTC, to the millisecond; None stays None."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""The pure core of PrimeMaster: `transition(state, event, now) -> Step`, total over all events in all states.
+"""The pure core of PrimeMaster: `transition(state, event, now) -> Step`, defined for every event in every state.
 
-The same state, event and time give the same step, so a replayed journal rebuilds the same state. An event of the past
-(an older life, incarnation, token or epoch, or a command seen before) changes nothing, so every event may arrive late
-or twice.
+The same state, event and time give the same step, so a replayed journal rebuilds the same state. A stale event (of an
+older life, incarnation, token or epoch, or a command seen before) changes nothing, so every event may arrive late or
+twice.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from dljob.telemetry.wording import counted
 
 
 def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: bool = False) -> JobState:
-    """The state of a job of which nothing has happened yet. `now` is its start, in unix seconds."""
+    """The state of a new job. `now` is its start (unix seconds); `own_nodes` as in `Job`."""
     job = Job(plan, spec, uid, own_nodes)
     units = Map({name: UnitState() for name in plan.units})
     state = JobState(
@@ -92,25 +92,31 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
 
 
 def next_wake(state: JobState) -> float | None:
-    """When a Tick is due at the latest, in unix seconds; None: only events can change anything."""
+    """When the next Tick is due (unix seconds); None: no timer runs, and only events change anything."""
     return state.wake
 
 
 def transition(state: JobState, event: Event, now: float) -> Step:
     """Return the new state after an event, the actions to perform and the reason for them."""
+    # A finished job changes no more, but a later epoch must still be counted: it fences its predecessor.
     if state.phase.final and not isinstance(event, MasterStarted):
         return Step(state)
     d = StateTransaction(state, now)
     _HANDLERS[type(event)](d, event)
+    # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
+    # A cause that became known too late for the restart may still ask for more memory.
     memory.learned(d)
+    # Units lost above look for nodes now, and a search that nobody needs any more ends.
     admission.follow(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
+    # Both act only while the job runs, so they come after the phase is settled; growth takes room before spares do.
     elastic.follow(d)
     standby.keep(d)
+    # Ranks that ended or restarted above give their data leases back.
     shards.left(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
@@ -118,11 +124,11 @@ def transition(state: JobState, event: Event, now: float) -> Step:
 
 
 def _master_started(d: StateTransaction, event: MasterStarted) -> None:
-    """A newer master took over: count the restart, and fail the job when master.maxRestarts is exceeded."""
+    """A new epoch took over: count the restart, and fail the job when master.maxRestarts is exceeded."""
     if event.epoch <= d.epoch:
         return
     d.epoch = event.epoch
-    if event.epoch == 1 or d.phase.final:
+    if event.epoch == 1 or d.phase.final:  # the first start is no restart
         return
     most = d.job.spec.master.max_restarts
     count = budget.add(d, budget.MASTER)
@@ -140,7 +146,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
-    """The journal is of other code: say so, and what became of it. What that costs is charged to no budget."""
+    """Report a journal of another version, and whether its state was taken over. An upgrade costs no budget."""
     if not event.anew:
         d.note(reasons.JOURNAL_TAKEN_OVER, "master", event.journal)
         return
@@ -151,11 +157,12 @@ def _other_version(d: StateTransaction, event: MasterStarted) -> None:
 
 
 def _first_wave_was_ready(d: StateTransaction) -> bool:
-    """False only where a job that ran before had to begin anew."""
+    """Whether all first-wave roles were ready. For a job that ran before, False means that it had to begin anew."""
     return all(d.roles[name].was_ready for name, facts in d.job.roles.items() if facts.first_wave)
 
 
 def _host_ready(d: StateTransaction, event: HostReady) -> None:
+    """A host's actor answered: record where and what it is, and start its ranks if nothing else is missing."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
         return
@@ -169,7 +176,7 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
         slots=event.slots,
         log=event.log,
         address=event.address,
-        unconfirmed=(),  # it was made after all kills that were ordered before it
+        unconfirmed=(),  # the executor kills before it spawns: an answer proves that the earlier kills were carried out
     )
     d.set_host(event.host, new)
     if d.phase.active:
@@ -177,10 +184,10 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
 
 
 def _host_lost(d: StateTransaction, event: HostLost) -> None:
-    """A host's process is gone: with it go the ranks that had not ended."""
+    """A host's process is gone, and with it all its ranks that had not ended."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
-        # A process that was taken down already may still tell the first cause of why it was taken down.
+        # A process that was already being replaced may have been the first cause of that restart: only attribute it.
         if state is not None and event.host.index != STORE and event.life >= state.life - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
             attribution.lost_late(d, event.host.role, ranks, event.outcome)
@@ -188,9 +195,10 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
     if event.outcome.reason is Reason.NODE_LOST and nodes.gone(d, state.node):
         return
-    # The executor told of a process it was making, after all kills that were ordered before it.
+    # A report about a process that was being created proves, too, that the kills ordered before it were carried out.
     unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
+    # The report may be wrong (a broken connection looks like a death), so make sure that the process is gone.
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:
         if d.phase.active:
@@ -200,17 +208,17 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
 
 
 def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
-    """What becomes of the ranks of a host that is gone."""
+    """Handle the ranks of a lost host: as failures, as ordered stops, or as leavers of a job that ends."""
     keys = [(event.host.role, rank) for rank in d.facts(event.host.role).ranks_of(event.host.index)]
     if not d.phase.active:
         for key in keys:
             if d.ranks[key].phase.live:
                 ending.rank_left(d, key)
         return
-    # Ranks that were being stopped are gone as ordered, which is no failure; only the others are charged to a
-    # budget.
+    # Ranks that were being stopped are gone as ordered, which is no failure; only the others cost a budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
     lost = [key for key in keys if ending.unfinished(d.ranks[key]) and key not in asked]
+    # `begun` must be asked before the ranks become WAITING below.
     role, begun = event.host.role, failover.begun(d, event.host.role)
     for key in (*asked, *lost):
         ending.process_gone(d, key)
@@ -222,7 +230,7 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
 
 
 def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
-    """A spare is gone; one that was taken meanwhile is a host that is gone."""
+    """A spare is gone; if a host has taken it meanwhile, that host is lost."""
     host = spares.taker(d, event)
     if host is None:
         spares.lost(d, event)
@@ -232,6 +240,7 @@ def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
 
 
 def _rank_ready(d: StateTransaction, event: RankReady) -> None:
+    """A rank is ready: its restart, if any, may be over, and roles that wait for it may start."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
@@ -245,13 +254,14 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
 
 
 def _confirm(d: StateTransaction, host: HostId) -> None:
-    """A rank of this host was started: the kills that were ordered before its start have been carried out."""
+    """Forget the unconfirmed kills of a host: a rank that started in it proves that they were carried out."""
     state = d.hosts[host]
     if state.unconfirmed:
         d.set_host(host, evolve(state, unconfirmed=()))
 
 
 def _stepped(d: StateTransaction, event: Stepped) -> None:
+    """A restarted rank reported a step: it repeats work below `goal`, or does new work from there on."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.goal is None:
@@ -262,16 +272,19 @@ def _stepped(d: StateTransaction, event: Stepped) -> None:
 
 
 def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
+    """A rank's user code ended: by itself, as ordered, at the end of the job, or too late to change anything."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None:
         return
     if rank.incarnation != event.incarnation or not rank.phase.live:
+        # The rank was already taken down: its end may still be the first cause of why.
         attribution.late(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
         attribution.late(d, *key, event.incarnation, event.outcome)
         ending.rank_left(d, key)
     elif rank.phase is RankPhase.STOPPING:
+        # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.process_gone(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.late(d, *key, event.incarnation, event.outcome)
@@ -296,6 +309,7 @@ def _released(d: StateTransaction, _event: Released) -> None:
 
 
 def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
+    # A journal of another version may hold a reason that this one does not know.
     if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED}:
         d.note(event.reason, "job", event.message)
 

@@ -128,8 +128,8 @@ def _lines(outcome: Outcome) -> Lines:
     else:
         found[Source.END] = [outcome.message[:LINE]]
         tail = [line.strip()[:LINE] for line in outcome.detail.splitlines()[-LINES:]]
-        # Without an exit code `detail` is Ray's own text. After SIGKILL or SIGTERM the log explains nothing: its last
-        # lines were written by a process that knew of no failure.
+        # Without an exit code `detail` is Ray's own text. After SIGKILL or SIGTERM no log line explains the end, since
+        # the signal came from outside: a neighbour's noise must not become the cause.
         if outcome.code is None:
             found[Source.BACKEND] = tail
         elif outcome.code not in (SIGKILLED, SIGTERMED):

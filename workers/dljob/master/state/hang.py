@@ -1,8 +1,8 @@
-"""Hangs, pure: how ranks step -> who has been silent too long -> what was seen of them -> a verdict with its reason.
+"""Hang detection as pure functions: step times -> silent ranks -> observed processes -> a finding with its reason.
 
-Two tiers. A silence of a few steps only makes PrimeMaster look; what is seen convicts at once only where it is proof (a
-process that is stopped). A silence without proof must be much longer, and be no wait that is known to be one.
-Times are seconds of one clock of the caller's, which may stand still.
+It has two tiers. A silence of a few steps only makes PrimeMaster look at the processes. What it sees convicts a rank at
+once only where it is proof: a process that is stopped. A silence without proof must last much longer, and must not be
+explained by a known wait. Times are seconds of one clock of the caller's, which may stand still.
 """
 
 from __future__ import annotations
@@ -17,41 +17,45 @@ if TYPE_CHECKING:
     from dljob.spec.policy import HangPolicy
 
 RECENT, GAPS = 32, 8
-"""So many of the last times per step are kept, and of those between news."""
+"""Number of the last step times that are kept, and of the last intervals between two reports."""
 FEWEST = 5
-"""So many must have been measured in a process before its silence means anything."""
+"""Steps that a process must have reported before its silence means anything."""
 LOOK_FACTOR, GAP_FACTOR, LOOK_S = 3.0, 1.5, 0.5
-"""A silence of so many median steps, or of the usual times between news where each brings many, and seconds is looked
-at; again when it has grown by AGAIN, at least AGAIN_S."""
+"""PrimeMaster looks at a rank after LOOK_FACTOR median steps, or GAP_FACTOR intervals between reports, plus LOOK_S.
+
+A false suspicion costs only two reads of /proc, so these factors are small.
+"""
 AGAIN, AGAIN_S = 1.5, 1.0
+"""It looks again when the silence has grown by the factor AGAIN, and by AGAIN_S at least."""
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
-"""A silence without proof is at least so many median steps long, and so many times the longest that ended by itself."""
+"""Without proof, a silence must last IDLE_FACTOR or BUSY_FACTOR median steps, and LONGEST_FACTOR times the longest
+earlier one: checkpoints, compilations and evaluations pause an honest job for a hundred steps."""
 AT_WORK = 0.05
-"""From this share of a CPU on, a process does something."""
+"""Share of a CPU from which on a process counts as working."""
 SLOW, SLOW_ENDS = 2.0, 1.5
-"""A straggler's median step is so many times that of its role; it is one until it falls below the second."""
+"""A straggler's median step is SLOW times its role's median, until it falls below SLOW_ENDS times (hysteresis)."""
 SLOW_FEWEST, SLOW_RANKS = 10, 3
-"""Steps that each rank must have told, and ranks that a role must have, before one of them is called slow."""
+"""Steps that each rank must have reported, and ranks that a role must have, before one of them is called slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How one process of a rank steps, as it was heard."""
+    """The step times of one process of a rank, as it reported them."""
 
     incarnation: int
     step: int
     at: float
-    """When it last told a step."""
+    """When it last reported a step."""
     times: tuple[float, ...] = ()
     """Seconds per step, the latest last."""
     longest: float = 0.0
-    """The longest silence that ended by itself."""
+    """Longest silence that ended by itself."""
     gaps: tuple[float, ...] = ()
-    """Seconds between the last times that it was heard."""
+    """Seconds between its last reports."""
     median: float = field(init=False, default=0.0)
-    """Seconds of a usual step; 0 before any was measured. Kept: all ranks are looked through ten times a second."""
+    """Median seconds per step; 0 before any was measured. Cached, since all ranks are examined ten times a second."""
     gap: float = field(init=False, default=0.0)
-    """Seconds that usually pass between two times that it is heard: of many nodes each tells rarely."""
+    """Median seconds between two reports: in a large cluster each node reports rarely, with many steps at once."""
 
     def __post_init__(self) -> None:
         if self.times:
@@ -61,12 +65,12 @@ class Pace:
 
     @property
     def measured(self) -> bool:
-        """Whether enough is known to judge a silence."""
+        """Whether enough steps are known to judge a silence."""
         return len(self.times) >= FEWEST
 
 
 def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
-    """A step was told. Another process of the rank begins anew; a step told again is a sign of life all the same."""
+    """The pace after a report of a step. A new process starts a new pace; a repeated step is a sign of life, too."""
     if old is None or old.incarnation != incarnation:
         return Pace(incarnation, step, now)
     silence = max(0.0, now - old.at)
@@ -75,68 +79,73 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
     return Pace(incarnation, step, now, times, max(old.longest, silence), gaps)
 
 
-# -- first tier: whom to look at
+# -- first tier: which ranks to look at
 
 
 def look_after(pace: Pace) -> float:
-    """How long a rank may be silent before somebody looks."""
+    """Seconds that a rank may be silent before PrimeMaster looks at it."""
     return max(LOOK_FACTOR * pace.median, GAP_FACTOR * pace.gap) + LOOK_S
 
 
 def idle_after(pace: Pace, policy: HangPolicy) -> float:
-    """How long a rank that does nothing may keep others waiting."""
+    """Seconds that an idle rank may keep others waiting before it counts as hanging."""
     return max(policy.idle_seconds, IDLE_FACTOR * pace.median, LONGEST_FACTOR * pace.longest)
 
 
 def busy_after(pace: Pace, policy: HangPolicy) -> float:
-    """How long a rank may be silent of which nothing else is known, at work or alone."""
+    """Seconds that a rank may be silent which uses a CPU, or which no other rank waits for."""
     return max(policy.busy_seconds, idle_after(pace, policy), BUSY_FACTOR * pace.median)
 
 
 def silent(paces: Mapping[int, Pace], now: float) -> tuple[int, ...]:
     """The ranks of a role that have been silent for more than a few of their own steps."""
+    # LOOK_S is the least bound of all: comparing with it first spares most ranks the arithmetic.
     late = (rank for rank, p in paces.items() if (silence := now - p.at) > LOOK_S and silence > look_after(p))
     return tuple(sorted(rank for rank in late if paces[rank].measured))
 
 
 def look_again_at(silence: float) -> float:
-    """The length of a silence at which to look again, after a look that proved nothing."""
+    """Seconds of silence at which to look again, after a look that proved nothing."""
     return max(silence * AGAIN, silence + AGAIN_S)
 
 
-# -- second tier: what was seen
+# -- second tier: judging what was seen
 
 
 class Where(StrEnum):
-    """What the thread of the user's code is doing, by its stack."""
+    """What the thread of user code is doing, by its stack."""
 
     UNKNOWN = ""
-    """Nobody could look."""
+    """No stack could be read."""
     USER = "in user code"
     COLLECTIVE = "in a collective"
+    """It waits for the other ranks of its world."""
     CALL = "in a call of another role"
+    """It waits for a role that is not judged here."""
     CHECKPOINT = "in a checkpoint"
+    """It waits for a disk or a saver, which may take long."""
     ORDER = "waiting to be told to stop"
+    """It waits for the order to stop, and has no step to make."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """What its node saw of a rank's process, at one moment."""
+    """An observation of a rank's process by its node, at one moment."""
 
     stopped: str = ""
-    """Why it cannot run at all; empty: it can."""
+    """Why the process cannot run (state T or t, frozen control group); empty: it can."""
     cpu_s: float = 0.0
-    """CPU time of it and what it started."""
+    """CPU seconds used by the process and its children."""
     where: Where = Where.UNKNOWN
     at_line: str = ""
-    """The innermost line of the user's code, "file.py:12 in f"."""
+    """Innermost line of user code, "file.py:12 in f"."""
     runs: bool = False
-    """Whether a thread of it ran or waited for a CPU; like `where`, not known of every look."""
+    """Whether one of its threads ran or waited for a CPU; like `where`, some looks do not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Two looks at a rank, and the seconds between them."""
+    """Two observations of a rank, and the seconds between them."""
 
     first: ProcessSample
     second: ProcessSample
@@ -144,33 +153,33 @@ class Looks:
 
     @property
     def stopped(self) -> str:
-        """Why it cannot run, when it could not at both."""
+        """Why the process cannot run, if it could not at both observations."""
         return self.second.stopped if self.first.stopped else ""
 
     @property
     def where(self) -> Where:
-        """Where it was both times; one that moved on between is in user code."""
+        """Where the thread was both times; a thread that moved in between counts as being in user code."""
         if Where.UNKNOWN in (self.first.where, self.second.where):
             return Where.UNKNOWN
         return self.second.where if self.first.where is self.second.where else Where.USER
 
     @property
     def works(self) -> bool:
-        """Whether it used a CPU between the two, or would have if it had been given one."""
+        """Whether the process used a CPU in between, or was ready to run but got none, as on a busy machine."""
         used = self.second.cpu_s - self.first.cpu_s >= AT_WORK * self.between
         return used or (self.first.runs and self.second.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class HangFinding:
-    """A hang. `rank` None: the role stands still and no rank of it can be named."""
+    """A detected hang. `rank` None: the role makes no progress, and no single rank can be blamed."""
 
     rank: int | None
     why: str
 
 
 def wants_stacks(paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> bool:
-    """Whether the silence is so long that it matters where ranks wait; before that only proof counts."""
+    """Whether the silence is long enough for stacks to matter; before that only a stopped process counts."""
     known = [p for p in paces.values() if p.measured]
     return bool(known) and now - max(p.at for p in known) > min(idle_after(p, policy) for p in known)
 
@@ -178,15 +187,16 @@ def wants_stacks(paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> b
 def judge(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy, *, world: bool
 ) -> tuple[HangFinding, ...]:
-    """Who hangs, of the ranks of a role that were looked at.
+    """The ranks of a role that hang.
 
     Args:
-        paces: Of the ranks that ever told a step.
-        looks: Of the ranks that have a process.
-        now: On the clock of the paces.
+        paces: Rank -> pace, for ranks that ever reported a step.
+        looks: Rank -> observations, for ranks that have a process.
+        now: Present time, on the clock of the paces.
         policy: The job's bounds.
-        world: Whether the ranks step together, so that one keeps all others waiting.
+        world: Whether the ranks step together, so that one of them keeps all others waiting.
     """
+    # A stopped process is proof, whatever the silence lasts.
     stopped = tuple(HangFinding(r, _said(paces, r, now, s.stopped)) for r, s in sorted(looks.items()) if s.stopped)
     if stopped:
         return stopped
@@ -199,7 +209,7 @@ def judge(
 def _alone(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
 ) -> tuple[HangFinding, ...]:
-    """Ranks that step each for itself: nobody waits for one, so only the longest bound and its own stack speak."""
+    """Hanging ranks of a role without a world: no peer waits, so only the longest bound and the own stack count."""
     long = [
         r
         for r in sorted(looks)
@@ -211,15 +221,17 @@ def _alone(
 def _together(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
 ) -> HangFinding | None:
-    """A world: whoever is not where the others wait keeps them waiting."""
+    """The hang of a world: a rank that is not in the collective where the others wait keeps them waiting."""
     known = {rank: p for rank, p in paces.items() if p.measured}
     places = {seen.where for seen in looks.values()}
     if not known or not looks or places - {Where.USER, Where.COLLECTIVE}:
-        return None  # nobody knows, or somebody waits for what is no rank of this role
+        return None  # a stack is missing, or a rank waits for something outside this role: no rank may be blamed
     last = max(known.values(), key=lambda p: p.at)
     silence = now - last.at
     idle, busy = (max(bound(p, policy) for p in known.values()) for bound in (idle_after, busy_after))
     absent = [rank for rank, seen in sorted(looks.items()) if seen.where is Where.USER]
+    # Only a minority is blamed: `work.wait()` of an asynchronous collective has no Python frame, so ranks that wait
+    # there look idle in user code.
     if 2 * len(absent) < len(looks):
         for rank in absent:
             if silence > (busy if looks[rank].works else idle):
@@ -233,7 +245,7 @@ def _together(
 
 
 def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: str) -> HangFinding:
-    """The one rank that is behind all others by its steps; None where there is no such rank."""
+    """A finding that names the one rank whose step is lowest, or the whole role where no rank is alone behind."""
     steps = sorted((paces[rank].step, rank) for rank in looks if rank in paces)
     if len(steps) > 1 and steps[0][0] < steps[1][0]:
         rank = steps[0][1]
@@ -256,7 +268,10 @@ def _doing(seen: Looks) -> str:
 
 
 def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
-    """Why a torch world's own timeout comes before the bounds, so that torch names nobody; empty: it does not."""
+    """A warning that torch's collective timeout ends before the hang bounds; empty: it does not.
+
+    Then all peers fail with a timeout that names no culprit, before PrimeMaster can name it.
+    """
     if policy.action == "Ignore":
         return ""
     for bound, name, whom in (
@@ -272,13 +287,13 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
     return ""
 
 
-# -- ranks that are slow
+# -- stragglers
 
 
 def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, float]:
-    """Rank -> how many times slower it is than its role's median rank. `told`: who was one before.
+    """Stragglers -> how many times slower each is than its role's median rank. `told`: the stragglers so far.
 
-    Ranks that wait for each other in every step are all as slow as the slowest: there is none to be found by its steps.
+    Ranks that wait for each other in every step are all as slow as the slowest one, so none is found among them.
     """
     if len(paces) < SLOW_RANKS or any(len(p.times) < SLOW_FEWEST for p in paces.values()):
         return {}

@@ -1,7 +1,7 @@
-"""The ledger: into which account the time of each rank went, in whole microseconds since the job's start.
+"""The ledger: the account that each rank's time went to, in whole microseconds since the job's start.
 
-A rank is in exactly one account at any time, and leaves it only by being moved to another: so the sums are the time
-times the ranks, exactly, whatever happened. Time never goes back here, whatever the clock does.
+A rank is in exactly one account at any time, and leaves it only for another one. So the accounts add up to the time
+multiplied by the number of ranks, exactly. The ledger's own time never goes back, whatever the clock does.
 """
 
 from __future__ import annotations
@@ -18,30 +18,41 @@ from dljob.master.state.evolve import evolve
 
 RankKey: TypeAlias = tuple[str, int]
 Clock: TypeAlias = "tuple[Account, int]"
-"""The account that a rank is in, and since when."""
+"""The account that a rank is in, and since when (microseconds)."""
 
 WINDOW_US = 600 * 10**6
-"""How far back "recent" goes."""
+"""Length of the window of the recent goodput."""
 GRAIN_US = 30 * 10**6
-"""How finely that window's beginning is known."""
+"""Least distance of two marks in that window, which bounds their number at the price of precision."""
 
 
 class Account(StrEnum):
-    """Where the time of a rank goes. docs/ledger.md says from which event to which."""
+    """An account of rank time. docs/ledger.md says from which event to which it runs."""
 
     QUEUE = "queue"
+    """The job waits for room."""
     SCHEDULE = "schedule"
+    """A reservation is awaited: at admission, or for a unit that lost its node."""
     INIT = "init"
+    """The first process of the rank starts, or a restarted rank has not reported a step yet."""
     PRODUCTIVE = "productive"
+    """The rank does work that was not done before."""
     DETECT = "detect"
+    """From the last sign of life of a lost rank to the event that reports the loss."""
     DECIDE = "decide"
+    """The rank waits out the backoff of its restart."""
     REPLACE = "replace"
+    """A process is being ended, or a new one is being created in place of a lost one."""
     RENDEZVOUS = "rendezvous"
+    """The rank is up and waits for the other ranks of its torch world."""
     RECOMPUTE = "recompute"
+    """A restarted rank repeats steps that an earlier process had done."""
     WAIT = "wait"
+    """The rank waits for another role (`dependsOn`)."""
     IDLE = "idle"
+    """The rank has ended, or the job is ending."""
     SPARE = "spare"
-    """Of process spares, which are no ranks: it comes on top of the ranks' time."""
+    """Time of process spares, which are no ranks: it comes on top of the ranks' time."""
 
 
 BookKey: TypeAlias = tuple[str, Account]
@@ -50,14 +61,14 @@ BookKey: TypeAlias = tuple[str, Account]
 
 @dataclass(frozen=True, slots=True)
 class RoleAccount:
-    """An account of a role: what it held at `at`, and how many processes add to it since."""
+    """An account of a role: its total at `at`, and the number of processes that add to it since then."""
 
     total: int = 0
     count: int = 0
     at: int = 0
 
     def upto(self, at: int) -> int:
-        """What it holds at a time that is not before its own."""
+        """The account's total at a time, which must not be before its own."""
         return self.total + self.count * (at - self.at)
 
 
@@ -70,19 +81,21 @@ class Ledger:
 
     at: int = 0
     clocks: Map[RankKey, Clock] = field(default_factory=Map[RankKey, Clock])
+    """Rank -> its present account, and since when."""
     books: Map[BookKey, RoleAccount] = field(default_factory=Map[BookKey, RoleAccount])
+    """(role, account) -> its total and the number of ranks in it."""
     floors: Map[BookKey, int] = field(default_factory=Map[BookKey, int])
-    """What an account was seen to hold before time was moved out of it: what counts up shows no less."""
+    """(role, account) -> its total when time was moved out of it: a metric counter must not show less."""
     ranks: Map[str, RoleAccount] = field(default_factory=Map[str, RoleAccount])
-    """Role -> the time of all its ranks, of roles whose number of ranks has changed."""
+    """Role -> the time of all its ranks, for roles whose number of ranks has changed."""
     productive: RoleAccount = RoleAccount()
-    """That account of all roles together."""
+    """The productive account of all roles together."""
     marks: tuple[tuple[int, int], ...] = ((0, 0),)
-    """(time, its total) at some of its earlier changes, so many that the window is known; a grain or more apart."""
+    """(time, total) of `productive` at earlier changes within the window, at least GRAIN_US apart."""
 
 
 def opened(roles: Mapping[str, int]) -> Ledger:
-    """The ledger of a job that begins: all ranks queue. `roles`: role -> its number of ranks."""
+    """The ledger of a new job, with all ranks in the queue account. `roles`: role -> its number of ranks."""
     clocks = {(role, rank): (Account.QUEUE, 0) for role, count in roles.items() for rank in range(count)}
     return Ledger(
         clocks=Map(clocks), books=Map({(role, Account.QUEUE): RoleAccount(0, count) for role, count in roles.items()})
@@ -90,20 +103,21 @@ def opened(roles: Mapping[str, int]) -> Ledger:
 
 
 class Move(NamedTuple):
-    """A rank goes to another account; `lost` is when it gave its last sign of life, if that was before."""
+    """A rank's change to another account."""
 
     key: RankKey
     account: Account | None
-    """None: its role has it no more."""
+    """The new account; None: the role shrank and dropped the rank."""
     lost: int | None = None
+    """Time of its last sign of life, for a rank whose loss is only reported now; the time since then is `detect`."""
 
 
 def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
-    """The ledger after ranks went to other accounts, all of them now, and spares (by role, a difference) came or went.
+    """The ledger after the moves of some ranks, all at `now`, and a change of the number of spares by role.
 
-    A rank that no book knows (the state is of an older version) is on the books from now on.
+    A rank without a clock (its state was written by an older version) is counted from now on.
     """
-    at = max(now, ledger.at)
+    at = max(now, ledger.at)  # the clock may have gone back
     page = _Page(ledger.books, at)
     clocks, floors = ledger.clocks.mutate(), ledger.floors
     for role, change in spares.items():
@@ -114,6 +128,7 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
             line = page.line(role, was[0])
             line[1] -= 1
             if move.lost is not None:
+                # The time since the last sign of life was booked as if the rank had lived: move it to `detect`.
                 amount = at - max(was[1], min(move.lost, at))
                 floors = floors.set((role, was[0]), max(page.shown(role, was[0]), floors.get((role, was[0]), 0)))
                 line[0] -= amount
@@ -128,19 +143,19 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
 
 
 def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
-    """The ledger of a job of which a role has another number of ranks from now on."""
+    """The ledger after a role changed its number of ranks at `now`."""
     at = max(now, ledger.at)
     old = ledger.ranks.get(role, RoleAccount(0, before))
     return evolve(ledger, ranks=ledger.ranks.set(role, RoleAccount(old.upto(at), after, at)))
 
 
 def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
-    """The time of all ranks of a role, which has so many now."""
+    """The time of all ranks of a role since the job's start; `ranks` is their present number."""
     return ledger.ranks.get(role, RoleAccount(0, ranks)).upto(max(now, ledger.at))
 
 
 class _Page:
-    """The entries that a booking changes, brought up to its time: [total, count] each."""
+    """The entries that one booking changes, brought up to its time: [total, count] each."""
 
     def __init__(self, books: Map[BookKey, RoleAccount], at: int) -> None:
         self.books = books
@@ -148,7 +163,7 @@ class _Page:
         self.lines: dict[BookKey, list[int]] = {}
 
     def line(self, role: str, account: Account) -> list[int]:
-        """The line of a book that is written to: what it holds until now, and how many there are at it."""
+        """The changeable [total, count] of an account, with the total brought up to the booking's time."""
         key = role, account
         line = self.lines.get(key)
         if line is None:
@@ -157,11 +172,11 @@ class _Page:
         return line
 
     def shown(self, role: str, account: Account) -> int:
-        """What everybody could see until now."""
+        """The account's total as it could be seen just before the booking."""
         return self.books.get((role, account), _NOTHING).upto(self.at)
 
     def filed(self) -> Map[BookKey, RoleAccount]:
-        """The books with this page."""
+        """The books with the changes of this page."""
         books = self.books
         for key, (total, count) in self.lines.items():
             books = books.set(key, RoleAccount(total, count, self.at))
@@ -169,7 +184,7 @@ class _Page:
 
 
 def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tuple[int, int], ...]]:
-    """The productive time of all roles together, and the marks."""
+    """The productive time of all roles together after a booking, and the marks."""
     old, marks = ledger.productive, ledger.marks
     total, count = old.upto(at), old.count
     changed = False
@@ -183,13 +198,14 @@ def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tup
         return old, marks
     if old.at - marks[-1][0] >= GRAIN_US:
         marks = (*marks, (old.at, old.total))
+        # One mark at or before the window's start stays: the total there is interpolated from it.
         while len(marks) > 1 and marks[1][0] <= at - WINDOW_US:
             marks = marks[1:]
     return RoleAccount(total, count, at), marks
 
 
 def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
-    """What each account of a role holds, those that hold nothing left out."""
+    """The totals of a role's accounts, empty ones left out."""
     at = max(now, ledger.at)
     held = ((account, ledger.books.get((role, account))) for account in Account)
     sums = {account: entry.upto(at) for account, entry in held if entry is not None}
@@ -197,7 +213,7 @@ def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
 
 
 def owed(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
-    """By how much an account shows less than it showed before: a counter adds that, for it may never fall."""
+    """Account -> the amount by which it shows less than before; a metric counter adds it, for it may never fall."""
     at = max(now, ledger.at)
     found: dict[Account, int] = {}
     for (name, account), floor in ledger.floors.items():
@@ -208,15 +224,15 @@ def owed(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Productive time as a share of all time of all ranks, in 0..1; None before any time has passed."""
+    """Productive time as a share (0 to 1) of the time of all ranks; None before any time has passed."""
 
     overall: float | None
     recent: float | None
-    """Over the last ten minutes, or since the job's start."""
+    """The share over the last ten minutes, or since the job's start if that is later."""
 
 
 def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> Goodput:
-    """How much of the ranks' time was productive. `spent`: that time, where there were not always as many as now."""
+    """The job's goodput. `spent`: the time of all ranks, for jobs whose number of ranks has changed."""
     at = max(now, ledger.at)
     if not at or not ranks:
         return Goodput(None, None)
@@ -227,7 +243,7 @@ def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> G
 
 
 def _productive_at(ledger: Ledger, at: int) -> int:
-    """The productive time at a time in the window; between two marks as if it had grown evenly."""
+    """The productive time at a time in the window, interpolated linearly between two marks."""
     last = ledger.productive
     if at >= last.at:
         return last.upto(at)

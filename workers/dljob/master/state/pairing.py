@@ -1,7 +1,7 @@
-"""Who is checked together with whom before a role starts, and who is bad: decided by names and results alone.
+"""Node checks before a role starts: which nodes are checked together, and which of them are bad.
 
-Nodes do an all-reduce in teams. A team that passes proves its members; one that fails has a bad member, and where all
-others of it are proven, that is the one. With three nodes or more, two rounds find any single bad one.
+Nodes run an all-reduce in teams. A team that passes proves its members. A team that fails has a bad member: the one
+that is not proven, where all others are. With three nodes or more, two rounds find any single bad node.
 """
 
 from __future__ import annotations
@@ -20,79 +20,87 @@ Team: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What is free where something will be written; `files` None: the file system counts none."""
+    """Free space of a file system that the job writes to; `files` None: it has no limit of inodes."""
 
     path: str
     free: int
-    """Bytes."""
+    """Free bytes."""
     files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a checker found on a node."""
+    """The findings of a checker on one node."""
 
     node: str
     shape: str = ""
-    """What it computes with; speeds of the same shape are compared."""
+    """Kind of processor or device; only speeds of the same kind are compared."""
     gflops: float = 0.0
-    """Of a small matrix product; 0: not measured."""
+    """GFLOP/s of a small matrix product; 0: not measured."""
     memory_free: int | None = None
+    """Free memory in bytes; None: not measured."""
     memory_wanted: int = 0
-    """Bytes."""
+    """Memory in bytes that the role needs there."""
     disks: tuple[Disk, ...] = ()
     clock_s: float = 0.0
-    """How far its clock is from PrimeMaster's, beyond what the way there explains."""
+    """Seconds by which its clock is ahead of PrimeMaster's, beyond what the round trip explains."""
     trouble: str = ""
-    """What does not work there, in words; empty: everything that was tried does."""
+    """Why the node failed the check, in words; empty: all that was tried works."""
     unmade: str = ""
-    """Why it could not be checked; empty: it was."""
+    """Why the node could not be checked; empty: it was checked. Such a node is used, as it has not failed."""
     late: bool = False
-    """Whether the trouble is that nobody answered in time."""
+    """Whether `trouble` is that the check did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamFacts:
-    """How an all-reduce went."""
+    """The result of a team's all-reduce."""
 
     nodes: Team
     gbytes_s: float = 0.0
-    """Its bandwidth, where it came to its end."""
+    """Bandwidth in GB/s, where the all-reduce finished."""
     trouble: str = ""
+    """Why it failed, in words; empty: it did not."""
     unmade: str = ""
+    """Why it could not be tried; empty: it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleCheck:
-    """What is known of a role's nodes, and the round that is under way."""
+    """Check results of a role's nodes, and the round that is under way."""
 
     number: int = 0
-    """Counts the rounds that were ordered: an answer to another one is of the past."""
+    """Count of rounds ordered; an answer with another number is stale."""
     round: int = 0
-    """1 or 2; 0: none is under way."""
+    """Round that is under way, 1 or 2; 0: none."""
     began: float = 0.0
     """When the first round was ordered (unix seconds)."""
     places: tuple[tuple[str, int, str], ...] = ()
-    """(unit, token, node) of the role when it was ordered."""
+    """(unit, token, node) of the role when the round was ordered; if they differ later, the answer is void."""
     nodes: Team = ()
-    """The nodes that are checked in this round."""
+    """Nodes that are checked in this round."""
     teams: tuple[Team, ...] = ()
     proven: Team = ()
-    """Nodes that may be used, in the order in which that was found."""
+    """Nodes that passed, in the order in which they did."""
     bad: Team = ()
+    """Nodes that are certainly bad."""
     failures: tuple[Team, ...] = ()
-    """The teams that failed."""
+    """Teams whose all-reduce failed or was too slow."""
     speeds: tuple[tuple[str, str, float], ...] = ()
-    """(shape, node, GFLOP/s)."""
+    """(kind, node, GFLOP/s) of the last measured nodes."""
     paces: tuple[float, ...] = ()
-    """GB/s of the teams that passed, the last ones."""
+    """GB/s of the last teams that passed."""
 
 
 # -- teams
 
 
 def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
-    """Teams for nodes that nothing is known of: with a proven one where there is one for it, else with each other."""
+    """Teams for unknown nodes: each with a proven node while there are any, the others in pairs.
+
+    An odd last node joins the last team. Two nodes that failed together are not paired again if another mate is left,
+    since the same pair would only fail again.
+    """
     made: list[Team] = list(zip(proven, fresh, strict=False))
     left = list(fresh[len(made) :])
     while len(left) > 1:
@@ -106,8 +114,9 @@ def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collectio
 
 
 def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
-    """Teams that tell who of the open nodes is bad; none: no team could tell more than is known."""
+    """Teams that tell which of the open nodes is bad; empty: no team could tell more than is known."""
     if proven:
+        # A proven partner decides at once: if the team fails, the open node is the bad one.
         return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
     if len(open_) > 3:
         return first_round(open_, (), failures)
@@ -116,12 +125,12 @@ def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collecti
 
 
 def met(failures: Collection[Team], one: str, other: str) -> bool:
-    """Whether two nodes, and nobody with them, failed together."""
+    """Whether two nodes failed as a team of their own."""
     return any(set(team) == {one, other} for team in failures)
 
 
 def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
-    """The teams in as few turns as it takes so that no node is in two at once."""
+    """The teams in turns, so that no node is in two teams of the same turn."""
     made: list[list[Team]] = []
     busy: list[set[str]] = []
     for team in teams:
@@ -137,11 +146,11 @@ def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
 # -- judgement
 
 MANY = 4
-"""Of so many on, what goes wrong with most is rather something that they share than each one's own."""
+"""From this number on, a trouble of most nodes or teams is put down to something they share, not to each of them."""
 
 
 def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
-    """The nodes; where most of them were too late, a slow disk or network of all, that tells nothing about any."""
+    """The nodes, where lateness is excused if most were late: a shared slow disk or network blames no node."""
     late = sum(facts.late for facts in nodes)
     if len(nodes) < MANY or 2 * late <= len(nodes):
         return tuple(nodes)
@@ -150,7 +159,7 @@ def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
 
 
 def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
-    """The teams; where no all-reduce works at all, and nobody in them is proven, that tells nothing about any node."""
+    """The teams, where failures are excused if all failed and no member is proven: the role's setup may be wrong."""
     made = [team for team in teams if not team.unmade]
     known = any(node in proven for team in made for node in team.nodes)
     if len(made) < MANY or known or not all(team.trouble for team in made):
@@ -160,19 +169,20 @@ def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[
 
 
 def clock(nodes: Iterable[NodeFacts]) -> float:
-    """How far most clocks are ahead of PrimeMaster's, where it is that one which is wrong; else 0."""
+    """Seconds by which most nodes' clocks are ahead of PrimeMaster's, if PrimeMaster's is the wrong one; else 0."""
+    # PrimeMaster's own clock counts as one voice (0.0) in the median, beside the nodes'.
     seen = sorted([0.0, *(facts.clock_s for facts in nodes if _compared(facts))])
     middle = min(seen[(len(seen) - 1) // 2], seen[len(seen) // 2], key=abs)
     return middle if abs(middle) > limits.CHECK_CLOCK_S else 0.0
 
 
 def _compared(facts: NodeFacts) -> bool:
-    """Whether a node's clock was looked at, as far as that can be told."""
+    """Whether a node's clock was measured; a check that failed or was not made may have ended before it."""
     return not facts.trouble and (not facts.unmade or facts.clock_s != 0.0)
 
 
 def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
-    """Shape -> GFLOP/s, of which half of these nodes have more or as much."""
+    """Kind -> median GFLOP/s of these nodes."""
     found: dict[str, list[float]] = {}
     for shape, _, speed in speeds:
         found.setdefault(shape, []).append(speed)
@@ -180,9 +190,9 @@ def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
 
 
 def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -> str:
-    """What speaks against a node by itself, in words; empty: nothing.
+    """Why a node is unfit by its own findings, in words; empty: it is fit.
 
-    `speeds` are what is usual, by shape, and `clock_s` what `clock` said.
+    `speeds` are the medians of `usual`, and `clock_s` is the result of `clock`.
     """
     if facts.trouble:
         return facts.trouble
@@ -205,14 +215,14 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -
 
 
 def failed(team: TeamFacts, paces: Sequence[float]) -> str:
-    """Why a team did not pass, in words; empty: it did. `paces` are the bandwidths of all teams, it among them."""
+    """Why a team failed, in words; empty: it passed. `paces` are the bandwidths of all teams, this one included."""
     if team.trouble or not paces or team.gbytes_s * limits.CHECK_PACE_FACTOR >= (pace := median_high(paces)):
         return team.trouble
     return f"all-reduce {team.gbytes_s:.3g} GB/s, others {pace:.3g}"
 
 
 def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
-    """Nodes that are bad for sure, and the last team that shows it: it failed, and all others of it are proven."""
+    """Certainly bad nodes -> the last team that proves it: the team failed, and all its other members are proven."""
     found: dict[str, Team] = {}
     for team in reversed(failures):
         rest = [node for node in team if node not in proven]
@@ -222,7 +232,7 @@ def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Te
 
 
 def suspect(open_: Sequence[str], failures: Collection[Team]) -> tuple[str, Team]:
-    """Of nodes none of which is proven, the one that failed most often, the last of these; and who failed with it.
+    """The unproven node that failed in most teams (the last of equals), and the nodes that failed with it.
 
     ("", ()) when none of them failed.
     """

@@ -1,6 +1,7 @@
-"""A data set that ranks share, as intervals of positions: what is to do, who holds what, what is done since which save.
+"""The shard table of a data set that ranks share: intervals of positions that are to do, leased, or done.
 
-Position p is in epoch p // size; no shard crosses the end of an epoch. An interval is [start, end).
+Position p belongs to epoch p // size; no shard crosses the end of an epoch. Intervals are [start, end).
+What is done is kept with the checkpoint that it came after, so that a restore knows what to hand out again.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ Holder: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ShardLeases:
-    """The leases of one process of a rank."""
+    """The shards leased to one process of a rank."""
 
     world: str
     incarnation: int
     life: RunId
     saves: bool
-    """Whether it saves or loads: then what it did is known for sure only when its successor goes on."""
+    """Whether the process saves or loads checkpoints: then only its successor's restore tells which work counts."""
     runs: Runs = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Done by a world in a life after it had saved a step (-1: before its first): `mark` says both."""
+    """An interval that a world finished. `mark` holds the life and the last step saved before (-1: none)."""
 
     world: str
     mark: CheckpointId
@@ -47,7 +48,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class ShardTable:
-    """One data set. What is neither to do nor held nor acked is done for good."""
+    """One data set. A position that is neither to do, nor held, nor acknowledged is done for good."""
 
     size: int
     shard: int
@@ -56,25 +57,28 @@ class ShardTable:
     held: Map[Holder, ShardLeases] = field(default_factory=Map[Holder, ShardLeases])
     acked: tuple[Acked, ...] = ()
     settled: Map[str, Runs] = field(default_factory=Map[str, Runs])
-    """What Elastic roles did before the oldest checkpoint that is left: to do again only if none is left."""
+    """World -> intervals in the oldest checkpoint left: to do again only if the world restores no checkpoint at all.
+
+    Kept for Elastic roles alone; the work of an Actor rank is done for good then.
+    """
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to do, and nothing can come back from a process that holds it."""
+        """Whether nothing is to do or leased. Acknowledged work may still come back by a restore."""
         return not self.todo and not any(held.runs for held in self.held.values())
 
 
 def made(size: int, shard: int, epochs: int) -> ShardTable:
-    """A data set of which nothing is done."""
+    """The table of a data set of which nothing is done."""
     return ShardTable(size, shard, epochs, ((0, size * epochs),))
 
 
 ROWS = 1024
-"""So many intervals that are done, and not in a checkpoint for good, before a world stays in a stretch of its own."""
+"""Number of acknowledged intervals from which on a world gets shards next to its own ones (see `take`)."""
 
 
 def merged(runs: Iterable[Run]) -> Runs:
-    """Intervals, sorted, made one where they touch."""
+    """The intervals, sorted, with those that touch or overlap joined."""
     found: list[Run] = []
     for start, end in sorted(runs):
         if found and found[-1][1] >= start:
@@ -85,7 +89,7 @@ def merged(runs: Iterable[Run]) -> Runs:
 
 
 def coarse(runs: Runs, most: int) -> Runs:
-    """No more intervals than `most`: those with the smallest gaps between them are joined, gaps and all."""
+    """At most `most` intervals: those with the smallest gaps between them are joined, the gaps included."""
     if len(runs) <= most:
         return runs
     gaps = sorted((after[0] - before[1], after[0]) for before, after in pairwise(runs))
@@ -100,24 +104,24 @@ def coarse(runs: Runs, most: int) -> Runs:
 
 
 def covered(mark: CheckpointId, chosen: CheckpointId | None) -> bool:
-    """Whether what was done then is in a checkpoint."""
+    """Whether work acknowledged with this mark is contained in the chosen checkpoint."""
     if chosen is None:
         return False
     return mark.life < chosen.life or (mark.life == chosen.life and mark.step < chosen.step)
 
 
 def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> ShardTable:
-    """Lease positions that are to do until the process holds `want` shards.
+    """Lease positions to a process until it holds `want` shards, the lowest ones first.
 
-    The lowest ones; where that would make an interval of each shard for good, since worlds take turns and none of them
-    has a checkpoint to put them in, those that touch what is the world's already.
+    When worlds take turns and none of them has a checkpoint, each shard would stay an interval of its own, and the
+    table would grow without bound. From ROWS intervals on a world therefore gets shards that touch its own ones.
     """
     todo, runs = list(feed.todo), list(who.runs)
     near = len(feed.acked) >= ROWS
     while todo and len(runs) < want:
         index, begin = _nearest(feed, todo, who.world, runs) if near else (0, todo[0][0])
         start, end = todo[index]
-        stop = min(end, begin + feed.shard, (begin // feed.size + 1) * feed.size)
+        stop = min(end, begin + feed.shard, (begin // feed.size + 1) * feed.size)  # not beyond the epoch
         runs.append((begin, stop))
         todo[index : index + 1] = [one for one in ((start, begin), (stop, end)) if one[0] < one[1]]
     if len(runs) == len(who.runs) and holder in feed.held:
@@ -126,7 +130,10 @@ def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> Shard
 
 
 def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> tuple[int, int]:
-    """Where a world goes on: after the last of what it has, or in the middle of the longest interval of the epoch."""
+    """Where a world goes on: after one of its own intervals, or in the middle of the epoch's longest free interval.
+
+    The middle leaves both neighbours room to grow without meeting the new one soon.
+    """
     ends = {end for _, end in runs} | {one.end for one in feed.acked if one.world == world}
     here = (todo[0][0] // feed.size + 1) * feed.size
     lengths = [(min(end, here) - start, index) for index, (start, end) in enumerate(todo) if start < here]
@@ -139,7 +146,7 @@ def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> 
 
 
 def returned(feed: ShardTable, holder: Holder) -> ShardTable:
-    """A process holds nothing any more: what it held is to do again."""
+    """The table after a process lost its leases: they are to do again."""
     held = feed.held.get(holder)
     if held is None:
         return feed
@@ -147,7 +154,10 @@ def returned(feed: ShardTable, holder: Holder) -> ShardTable:
 
 
 def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: int | None) -> ShardTable:
-    """A process has done a shard that it holds; one that it does not hold changes nothing."""
+    """The table after a process finished a leased shard. A shard that it does not hold changes nothing.
+
+    `after` is the last saved step, or None for a process that saves nothing: its work is done for good.
+    """
     held = feed.held.get(holder)
     if held is None or held.incarnation != incarnation or run not in held.runs:
         return feed
@@ -159,7 +169,7 @@ def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: in
 
 
 def _joined(acked: tuple[Acked, ...], new: Acked) -> tuple[Acked, ...]:
-    """The intervals with one more, in order: one that touches another of its world and save becomes one with it."""
+    """The intervals with one more, in order; it is joined with neighbours of the same world and mark."""
     at = bisect(acked, new.start, key=_start)
     first = last = at
     if at and _touch(acked[at - 1], new):
@@ -178,12 +188,15 @@ def _touch(one: Acked, other: Acked) -> bool:
 
 
 def _split(acked: tuple[Acked, ...], which: Callable[[Acked], bool]) -> tuple[list[Acked], tuple[Acked, ...]]:
-    """Those of which it is so, and the others."""
+    """The intervals that satisfy a condition, and the others."""
     return [one for one in acked if which(one)], tuple(one for one in acked if not which(one))
 
 
 def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: bool) -> ShardTable:
-    """What is in the oldest checkpoint that is left is done for good."""
+    """The table after older checkpoints were dropped: work in the oldest one left is acknowledged no longer.
+
+    `remember`: keep its intervals in `settled`, in case no checkpoint can be restored.
+    """
     sure, rest = _split(feed.acked, lambda one: one.world == world and covered(one.mark, oldest))
     if not sure:
         return feed
@@ -194,7 +207,8 @@ def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: boo
 
 
 def restored(feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | None) -> tuple[ShardTable, int]:
-    """A life of a world goes on from a checkpoint: what was done after it is to do again; and how many positions."""
+    """The table after a life restored a checkpoint, and the number of positions that are to do again."""
+    # Leases of earlier lives end here: only now is it known that none of their work after the checkpoint counts.
     for holder, held in feed.held.items():
         if held.world == world and held.life < life:
             feed = returned(feed, holder)
