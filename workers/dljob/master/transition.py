@@ -198,7 +198,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     # A report about a process that was being created proves, too, that the kills ordered before it were carried out.
     unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
     d.set_host(event.host, evolve(state, phase=HostPhase.DOWN, pid=0, address="", unconfirmed=unconfirmed))
-    # The report may be wrong (a broken connection looks like a death), so make sure that the process is gone.
+    # Kill it all the same: a host that could not be made in time may still come up after this report.
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:
         if d.phase.active:

@@ -1,8 +1,9 @@
-"""Which failure of several was the first cause: by kind first, then by time.
+"""Attribution: which of several failures was the first cause, by their kind first, then by time.
 
-A failure that only tells that somebody else is gone never is the cause while one is known that it can follow from.
-Whatever is told too late to be acted upon (the rank was taken down already, the kernel's or the pod's words came after
-the restart) still corrects what is said of a fault, and ends the job where it must repeat.
+When one rank of a world dies, its peers fail within milliseconds with errors about it, and often they are reported
+first. Such a secondary failure (a peer is gone) is listed under a primary one as soon as one is known that it can
+follow from. Evidence that arrives too late to act upon (the rank was already taken down, or the kernel or the pod
+reported after the restart) still corrects the recorded cause, and ends the job if that cause would repeat.
 """
 
 from __future__ import annotations
@@ -21,27 +22,30 @@ from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry import reasons
 
 FOLLOWERS = 16
-"""So many errors are listed under one cause."""
+"""Largest number of failures listed under one cause: a world of thousands would fill the state with echoes."""
 DETAIL = 2048
-"""So many of the last characters of a log or traceback are kept with a fault."""
+"""Last characters of a log or traceback that are kept with a fault."""
+# Reasons that say that a process or connection is gone, but not why.
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
 _OUTSIDE = _VAGUE | {Reason.PREEMPTED.value}
-"""Of what happens to a node there may be more to say: a pod tells that it is to end, Kubernetes whose doing that is."""
+"""Reasons that later news about the node may explain: a pod reports its end, Kubernetes who deleted or evicted it."""
+# A rank as messages name it, "<role>/<rank>".
 _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 
 
 def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> Failure:
-    """A failure with its cause, after what was announced of its node."""
+    """Classify a failure, with the evidence that was announced for its rank or node before."""
     node, name = _node(d, role, rank), f"{role}/{rank}"
     for told in (node, name):
         outcome = causes.told(outcome, _announced(d, told))
+    # A notice about a rank concerns one process; one about a node holds for all that dies there.
     if name in d.notices:
         d.notices = d.notices.delete(name)
     return _judged(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
 
 
 def record_fault(d: StateTransaction, number: int, heard: Failure | None) -> str:
-    """Write down who a fault was heard of, and under which it belongs; gives what is to be said of that."""
+    """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline."""
     if heard is None:
         return ""
     fault = _fault(d, number)
@@ -59,32 +63,36 @@ def record_fault(d: StateTransaction, number: int, heard: Failure | None) -> str
 
 
 def ends(d: StateTransaction, heard: Failure, cause: str) -> None:
-    """Remember the failure that ends the job."""
+    """Record the failure that ends the job as a fault."""
     number = d.next_serial()
     d.append_fault(FaultRecord(number, "Fail", _value(heard.outcome), heard.name, cause, d.now))
     record_fault(d, number, heard)
 
 
 def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
-    """A rank that was taken down already told how it ended: is it the first cause of why it was taken down?"""
+    """Handle the end of a rank that was already taken down: it may be the first cause of that restart."""
     name, now = f"{role}/{rank}", d.ranks[role, rank].incarnation
+    # Only the present process and the one before it can have caused the latest fault.
     if outcome.ok or not now - 1 <= incarnation <= now or _known(d, name, incarnation):
         return
     mine = [f for f in d.faults if f.rank.startswith(f"{role}/") and d.now - f.detected <= limits.JOIN_S]
     if not mine:
         return
     heard = _judged(d, (role, rank), incarnation, outcome, _node(d, role, rank))
-    if heard.ordered:
+    if heard.ordered:  # it ended because PrimeMaster ended it
         return
     fault, cause = _root(d, mine[-1]), policy.describe(name, heard.outcome)
+    # A primary cause that is already known stays: the late failure is listed as one of its consequences.
     if heard.secondary or not fault.secondary:
         _list(d, fault, (Consequence(name, incarnation, cause),))
         return
+    # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
     before = Consequence(fault.rank, fault.incarnation, fault.cause)
     new = evolve(fault, rank=name, incarnation=incarnation, node=heard.node, outcome=heard.outcome, cause=cause)
     _put(d, evolve(new, reason=_value(heard.outcome), secondary=False))
     _list(d, _fault(d, fault.id), (before,))
     _corrected(d, fault, cause)
+    # What was restarted stays as decided; only a cause that would repeat still changes the outcome.
     if not d.ending:
         decision = policy.decide(d, heard, repeats.judge(d, heard, late=incarnation != now))
         if isinstance(decision, policy.Fail):
@@ -92,7 +100,10 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
 
 
 def lost_late(d: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
-    """A host that was ended had been dead before. Only Ray's word for it counts: our own kill looks alike."""
+    """Handle the loss of a host that was already taken down, which may have died before it was killed.
+
+    Without Ray's words or other evidence the death cannot be told from PrimeMaster's own kill, so it is ignored.
+    """
     for rank in ranks:
         own = d.ranks[role, rank]
         down = own.phase in (RankPhase.WAITING, RankPhase.STOPPING)
@@ -101,7 +112,7 @@ def lost_late(d: StateTransaction, role: str, ranks: Iterable[int], outcome: Out
 
 
 def learned(d: StateTransaction, event: CauseLearned) -> None:
-    """More is known of why a rank, or what lived on a node, went."""
+    """Add evidence about a rank or a node: to recorded faults, and to a notice for failures that are still to come."""
     kind, _, name = event.target.partition("/")
     if kind == "node":
         _notice(d, name, event.clues)
@@ -115,28 +126,31 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
 
 
 def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:
-    """What was announced of a node, or of a rank, and still counts."""
+    """The evidence announced for a node or a rank, if it is recent enough to explain an end now.
+
+    For a node that is announced to go, its deadline counts instead of the time of the announcement.
+    """
     notice, going = d.notices.get(whom), d.departures.get(whom)
     counts = notice is not None and d.now - (going.by if going else notice.at) <= limits.NOTICE_S
     return notice.clues if notice is not None and counts else ()
 
 
 def _notice(d: StateTransaction, whom: str, clues: tuple[Clue, ...]) -> None:
-    """Keep what is announced beside what was: the pod itself and Kubernetes both speak, in any order."""
+    """Add evidence to the notice of a node or a rank: the pod and Kubernetes both report, in any order."""
     known = _announced(d, whom)
     new = tuple(clue for clue in clues if clue not in known)
     d.notices = d.notices.set(whom, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
 
 
 def _lives(d: StateTransaction, event: CauseLearned) -> bool:
-    """Whether it is about a process whose end nobody has heard of yet."""
+    """Whether the evidence is about a rank's live process, whose end is still to be reported."""
     role, _, rank = event.target.partition("/")
     own = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
     return own is not None and own.phase.live and own.incarnation == event.incarnation
 
 
 def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
-    """The fault that another follows from; itself when it follows from none that is still known."""
+    """The fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
     return next((f for f in faults if f.id == fault.root), fault)
 
 
@@ -146,7 +160,7 @@ def _judged(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcom
 
 
 def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
-    """Judge a fault again with more evidence; the end that it was heard with stays what it is."""
+    """Classify a fault again with more evidence, and correct what was said of it if its reason changed."""
     if outcome is fault.outcome:
         return
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
@@ -161,14 +175,14 @@ def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> No
 
 
 def _corrected(d: StateTransaction, before: FaultRecord, cause: str) -> None:
-    """Say what the first cause really was, also where it ended the job."""
+    """Report the corrected first cause, and mend the message of the verdict if the job ended with the old one."""
     d.note(reasons.CAUSE_LEARNED, before.target, f"first cause: {cause}; before: {before.cause}")
     if d.verdict is not None and d.verdict.message.startswith(before.cause):
         d.verdict = evolve(d.verdict, message=cause + d.verdict.message[len(before.cause) :])
 
 
 def _follows(d: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
-    """The fault that a new one follows from."""
+    """The recent fault that a new one follows from; None: it is a cause of its own."""
     for other in reversed(_recent(d, fault)):
         root = _root(d, other)
         if root.id != fault.id and _is_under(fault, other) and (not root.secondary or fault.secondary):
@@ -177,7 +191,7 @@ def _follows(d: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
 
 
 def _gather(d: StateTransaction, fault: FaultRecord) -> None:
-    """Put under a fault what was taken for a cause before it was known."""
+    """List under a newly known cause the recent faults that were taken for causes before."""
     if fault.secondary:
         return
     for other in _recent(d, fault):
@@ -191,15 +205,20 @@ def _gather(d: StateTransaction, fault: FaultRecord) -> None:
 
 
 def _is_under(fault: FaultRecord, other: FaultRecord) -> bool:
-    """Whether a fault can follow from another: it names it, meets it in one world of ranks, or fell with its node."""
+    """Whether a fault can follow from another one.
+
+    A primary fault can if both lost the same node for the same reason. A secondary one can if it names the other rank,
+    or if it names none and both are of one role.
+    """
     if not fault.secondary:
         return fault.reason == other.reason and _same_node(fault, other)
-    named = _NAME.findall(fault.cause)[1:]
+    named = _NAME.findall(fault.cause)[1:]  # the first name in a cause is the fault's own rank
     same_role = fault.rank.rpartition("/")[0] == other.rank.rpartition("/")[0]
     return other.rank in named or (same_role and not named)
 
 
 def _same_node(fault: FaultRecord, other: FaultRecord) -> bool:
+    """Whether both faults are of one node, and at least one of them says that the node is lost."""
     lost = Reason.NODE_LOST.value
     return bool(fault.node) and fault.node == other.node and lost in (fault.reason, other.reason)
 

@@ -1,7 +1,8 @@
-"""Budgets and backoff: what happened within the window, by key.
+"""Budgets and backoff: counts of failures and restarts within the spec's window, by key.
 
-Keys: "<role>" and "job" count restarts against their budgets, "master" counts PrimeMaster's, "rule:<name>" a rule's
-attempts, "fail:<role>" all failures, for the backoff. No role may be called job or master.
+The keys "<role>" and "job" count restarts against their budgets, "master" counts restarts of PrimeMaster, "rule:<name>"
+counts the attempts of a rule, and "fail:<role>" counts all failures, for the backoff. No role may be called job or
+master, so the keys cannot collide.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
 
 def add(d: StateTransaction, key: str, node: str = "") -> int:
     """Add a mark now; return the number of marks within the window, this one included."""
+    # Marks outside of the window are dropped here, so that the journal's state does not grow with the job's age.
     marks = (*recent(d, key), BudgetMark(d.now, node))
     d.marks = d.marks.set(key, marks)
     return len(marks)
 
 
 def give_back(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
-    """Remove the marks of these times: they turned out to belong to a failure that no budget pays for."""
+    """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
     for name in keys:
         marks = d.marks.get(name, ())
         kept = tuple(mark for mark in marks if mark.at not in times)
@@ -40,7 +42,7 @@ def give_back(d: StateTransaction, keys: Iterable[str], times: frozenset[float])
 
 
 def limit(d: StateTransaction, level: Level, role: str) -> int:
-    """How many restarts the budget of a level allows within the window."""
+    """The number of restarts that the budget of a level allows within the window."""
     if level is Level.JOB:
         return d.job.fault_tolerance.max_restarts
     return d.facts(role).plan.max_restarts
@@ -57,18 +59,19 @@ def key(level: Level, role: str) -> str:
 
 
 def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
-    """Return whether a process ordered at `since` fell to a failure that is counted already."""
+    """Whether a process that was ordered at `since` died in a failure of its node that is already counted."""
     return any(
         mark.node == node and since < mark.at and d.now - mark.at <= limits.JOIN_S for mark in recent(d, f"fail:{role}")
     )
 
 
 def backoff(d: StateTransaction, failures: int) -> float:
-    """Return the seconds to wait before the next restart, given the failures within the window: 0 after the first."""
+    """The seconds to wait before the next restart, by the number of failures within the window."""
     if failures <= 1:
-        return 0.0
+        return 0.0  # a single failure restarts at once
     rule = d.job.fault_tolerance.backoff
     wait = float(rule.initial_seconds)
+    # Multiplied step by step: a power of many failures would overflow before it is capped.
     for _ in range(failures - 2):
         wait *= rule.multiplier
         if wait >= rule.max_seconds or rule.multiplier == 1:

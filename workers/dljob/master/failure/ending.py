@@ -1,4 +1,4 @@
-"""The end of a job: ranks that finish, the verdict, graceful shutdown, release, and the final phase."""
+"""The end of a job: finished ranks and roles, the verdict, graceful shutdown, release, and the final phase."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dljob.telemetry.wording import every
 
 
 def unfinished(rank: RankState) -> bool:
-    """Whether a rank has yet to end."""
+    """Whether a rank has a process or is to get one."""
     return rank.phase is RankPhase.WAITING or rank.phase.live
 
 
 def inhabited(d: StateTransaction, unit: str) -> bool:
-    """Whether a rank that has yet to end lives in a unit."""
+    """Whether an unfinished rank lives in a unit."""
     return any(
         unfinished(d.ranks[role, rank])
         for role, group in d.job.plan.units[unit].members
@@ -34,11 +34,12 @@ def process_gone(d: StateTransaction, key: RankKey) -> None:
 
 
 def role_changed(d: StateTransaction, role: str) -> None:
-    """A rank of a role became ready or ended: roles that wait for it may start, the job may run, or be done."""
+    """Follow up on a rank that became ready or ended: dependent roles may start, and the job may run or be done."""
     state = d.roles[role]
     if state.waiting or state.starting or state.stopping:
         return
     done = starting.completed(d, role)
+    # Set before completion is handled: a role may complete without all its ranks ever being ready at once.
     if not state.was_ready:
         d.set_role(role, evolve(state, was_ready=True))
         _first_ready(d, role)
@@ -52,6 +53,7 @@ def role_changed(d: StateTransaction, role: str) -> None:
 
 
 def _first_ready(d: StateTransaction, role: str) -> None:
+    """A role is ready for the first time: fill its spares, start the roles that wait for it, and maybe the job runs."""
     facts = d.facts(role)
     d.note(
         reasons.ROLE_READY,
@@ -81,16 +83,16 @@ def _start_dependents(d: StateTransaction, role: str) -> None:
 
 
 def fail(d: StateTransaction, reason: str, message: str) -> None:
-    """Fail the job: everything is released at once, without grace."""
+    """Fail the job, and release everything at once, without a grace period."""
     end(d, Verdict(ok=False, reason=reason, message=message, at=d.now), graceful=False)
 
 
 def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None:
-    """Set the verdict, unless there is one: the first stands. Healthy ranks get a grace period to leave."""
+    """Set the verdict, unless there is one: the first one stands. A graceful end gives ranks time to leave."""
     if d.verdict is not None:
         return
     d.phase, d.verdict = Phase.STOPPING, verdict
-    d.incidents = Map()
+    d.incidents = Map()  # nothing is restarted any more
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
     if graceful and d.live:
         kill_at = d.now + limits.GRACE_S + limits.STOP_S
@@ -111,24 +113,25 @@ def _ask_all_to_leave(d: StateTransaction, reason: str) -> None:
 
 
 def release(d: StateTransaction, verdict: Verdict) -> None:
-    """Order the release of every actor and reservation of the job."""
+    """Order the release of every actor and reservation of the job, and a timer to order it again."""
     d.verdict = evolve(verdict, kill_at=None, release_at=d.now)
     d.wake_at(d.now + limits.RELEASE_S)
     d.do(Release())
 
 
 def rank_left(d: StateTransaction, key: RankKey) -> None:
-    """A rank ended while the job was stopping; after the last one everything is released."""
+    """Record a rank that ended while the job was stopping; the last one triggers the release."""
     d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
     if not d.live and d.verdict is not None and d.verdict.kill_at is not None:
         release(d, d.verdict)
 
 
 def released(d: StateTransaction) -> None:
-    """Nothing is left: the job is over."""
+    """Finish the job: the release is complete, and the verdict becomes the final phase."""
     verdict = d.verdict
     if d.phase is not Phase.STOPPING or verdict is None or verdict.release_at is None:
         return
+    # A failed job is released without waiting for its ranks, so some may still count as live.
     for key, rank in d.ranks.items():
         if rank.phase.live:
             d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))

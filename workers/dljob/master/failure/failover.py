@@ -1,4 +1,4 @@
-"""Failover: what a failure restarts, when, and what becomes of restarts that were under way."""
+"""Failover: the level of a restart after a failure, its budget and backoff, and the end of restarts under way."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dljob.telemetry.wording import counted
 
 _GONE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
 _LEFT = _GONE | {Reason.NODE_FROZEN}
+# Reasons that a process gets before it is known that its node is lost.
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
 
@@ -34,10 +35,17 @@ def failed(
     decided: Restart | None = None,
     who: str = "",
 ) -> None:
-    """Ranks of a role failed together, for one cause. Their processes are gone, or their user code is.
+    """Handle ranks of a role that failed together, for one cause. Their processes, or their user code, have ended.
 
-    `begun`: whether any rank of the role had been started since it last waited as a whole. `decided`: what is to be
-    done, where no rule need be asked any more. `who`: what failed, where it was none of them.
+    Args:
+        d: The transaction.
+        role: Role of the ranks.
+        ranks: The failed ranks; the first one stands for all in messages and in the attribution.
+        outcome: How they ended.
+        host_lost: Whether the host's process is gone as well.
+        begun: Whether any rank of the role had been started since the role last waited as a whole.
+        decided: The decision, where the rules need not be asked.
+        who: Name of what failed, if it was none of the ranks (a torch store).
     """
     first = ranks[0]
     heard = attribution.attribute_failure(d, role, first, outcome)
@@ -50,7 +58,7 @@ def failed(
             reason = outcome.reason or Reason.UNKNOWN
             d.leaving.setdefault(node, NodeDeparture(reason.value, f"{cause}; {decision.why}", decision.counts))
             return
-        # It is being moved already.
+        # The unit has no node: it is being moved already, so an ordinary restart is left.
         decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
     if isinstance(decision, Fail):
         attribution.ends(d, heard, cause)
@@ -64,13 +72,13 @@ def failed(
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
     if d.facts(role).world and not begun and level is not Level.JOB:
-        # Nobody has met yet: only the host that did not come up is made again.
+        # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
     return lift(d.facts(role), level, host_lost=host_lost)
 
 
 def begun(d: StateTransaction, role: str) -> bool:
-    """Whether any rank of a role was started since it last waited as a whole."""
+    """Whether any rank of a role was started since the role last waited as a whole."""
     return d.roles[role].waiting < d.facts(role).plan.replicas
 
 
@@ -84,13 +92,14 @@ def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) ->
 
 
 def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
-    """Charge a budget, climb while there is none, and begin."""
+    """Charge a budget, escalate while none is left, and begin the restart."""
     role, outcome = heard.role, heard.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(who, outcome)
     level = decision.level
     if outcome.reason in _LEFT and not decision.counts:
         _give_back(d, heard)
+    # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
     if _joined(d, heard):
         wait = _left_of_backoff(d, role, ranks)
     else:
@@ -101,17 +110,20 @@ def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decisi
                 return
             level = charged
     d.because(_why(d, role, level, decision, wait))
+    # After an escalation even live hosts are replaced: keeping them was tried and did not help.
     fresh = level is not decision.level
+    # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
+    # crash of PrimeMaster forgot the first (docs/adr/0034).
     ended = memory.grow(d, heard)
     if role in ended and level is Level.PROCESS:
-        level = Level.ROLE_GROUP  # all of the role that live in that unit
+        level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
     begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
     if level is not Level.JOB:
         memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, heard.name)
 
 
 def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
-    """The rule that restarts, at which level, what that costs, and how long it waits."""
+    """The log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
     most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
     cost = f"{used} of {counted(most, 'restart')} used within {d.job.fault_tolerance.window_seconds} s"
     paid = cost if decision.counts else "no budget pays for it"
@@ -119,10 +131,11 @@ def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: 
 
 
 def _joined(d: StateTransaction, heard: Failure) -> bool:
-    """Whether a failure is one that is counted already: without this a lost node would eat the whole budget.
+    """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
-    Processes of one node that die together are one. That a node is gone may be heard after its processes, and what was
-    started there since went with it; or after peers, whose errors only tell of it; or after another node, of one rack.
+    Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
+    were reported before it (also those started there since), or peers whose errors only tell of it, or another node
+    that was lost at the same time (one rack).
     """
     role, host = heard.role, d.facts(heard.role).host_of(heard.rank)
     since = max(d.ranks[role, heard.rank].since, d.hosts[host].since)
@@ -138,7 +151,10 @@ def _joined(d: StateTransaction, heard: Failure) -> bool:
 
 
 def _give_back(d: StateTransaction, heard: Failure) -> None:
-    """Peers of a node that is lost fail before anybody knows why: what budgets paid for that is given back."""
+    """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
+
+    Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
+    """
     echoes = frozenset(
         fault.detected
         for fault in d.faults
@@ -151,18 +167,22 @@ def _give_back(d: StateTransaction, heard: Failure) -> None:
 
 
 def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
-    """Seconds that ranks have to wait yet for the restart that they are in."""
+    """The remaining seconds of the backoff of the restarts that these ranks are in."""
     under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
     return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
 
 
 def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | None:
-    """Take a restart from the budget of a level, or of the next one that has any; None: none has, the job ends."""
+    """Charge a restart to the budget of a level, or to the next larger level that has one left.
+
+    Returns None, and fails the job, if no level has any left.
+    """
     at = level
     while not budget.left(d, at, role):
         larger = next_level(d.facts(role), at)
         if larger is None:
-            last = at if budget.limit(d, at, role) else level  # a job that has no budget has that of its roles
+            # With maxRestarts 0 of the job, the role's own budget is the one that users know to be used up.
+            last = at if budget.limit(d, at, role) else level
             whose = "the job" if last is Level.JOB else role
             most, window = budget.limit(d, last, role), d.job.fault_tolerance.window_seconds
             message = f"{cause}; no restarts are left: {most} of {whose} within {window} s"
@@ -178,7 +198,7 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
 
 
 def timed_out(d: StateTransaction, incident: Incident) -> None:
-    """A restart did not finish in time: the next level is tried."""
+    """Escalate a restart that did not finish in time to the next larger level, or fail the job."""
     role = incident.role or incident.members[0][0]
     pending = [f"{r}/{n}" for r, n in incident.members if _is_pending(d, (r, n))]
     cause = (
@@ -201,7 +221,7 @@ def _is_pending(d: StateTransaction, key: RankKey) -> bool:
 
 
 def settle(d: StateTransaction, key: RankKey) -> None:
-    """A rank is done with its restart; the restart is over when this was the last one."""
+    """Count a rank as done with its restart; the restart ends with the last one."""
     number = d.ranks[key].incident
     incident = d.incidents.get(number)
     if incident is None:
@@ -216,6 +236,7 @@ def settle(d: StateTransaction, key: RankKey) -> None:
     count = len(incident.members)
     message = f"{counted(count, 'rank')} ready again {seconds:.2f} s after the failure"
     d.note(reasons.RECOVERED, incident.target, message, level=incident.level.value, seconds=seconds)
+    # Spares are replaced only now: creating processes earlier would take processor time from the restart.
     if spares.per_node(d):
         _keep_spares(d, incident.members)
 
@@ -226,12 +247,12 @@ def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
         ranks.setdefault(role, []).append(rank)
     for role in sorted(ranks):
         if starting.completed(d, role):
-            continue  # of a restart of the job it may have ended before the others were ready
+            continue  # in a restart of the job, this role may have completed before the others were ready
         spares.keep(d, role, spares.homes(d, role, ranks[role]))
 
 
 def store_lost(d: StateTransaction, role: str, outcome: Outcome) -> None:
-    """The host of a torch store, or of a SubMaster, is gone: the world meets again on a new one."""
+    """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
     unfinished = [r for r in range(d.facts(role).plan.replicas) if ending.unfinished(d.ranks[role, r])]
     if unfinished:
         store = str(HostId(role, STORE))

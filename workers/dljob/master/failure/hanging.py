@@ -1,4 +1,4 @@
-"""A rank that was found to stand still, or to be slow: what is done about it, by the rules."""
+"""The handling of hangs and stragglers: a note, and a restart where the policy or a rule asks for one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dljob.telemetry.evidence import Source
 
 
 def found(d: StateTransaction, event: HangFound) -> None:
-    """Restart the rank as a failed one, at the level of its role, unless a rule or the job's policy says otherwise."""
+    """Report a hang or straggler, and restart the rank like a failed one unless a rule or the policy says otherwise."""
     rank = d.ranks.get((event.role, event.rank))
     if not d.phase.active or rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.READY:
         return
@@ -24,6 +24,7 @@ def found(d: StateTransaction, event: HangFound) -> None:
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
     d.note(reasons.STRAGGLER_FOUND if slow else reasons.HANG_FOUND, target, f"{event.why}{stacks}")
     rule = policy.rule_for(d, event.role, outcome)
+    # A straggler still makes progress, so only a rule that names Straggler restarts it.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
     if (rule is not None and rule.action == "Ignore") or (slow and not asked_for):
         return
@@ -33,16 +34,19 @@ def found(d: StateTransaction, event: HangFound) -> None:
     live = tuple(r for r in range(facts.plan.replicas) if d.ranks[event.role, r].phase is RankPhase.READY)
     ranks = live if event.whole else (event.rank,)
     decided = None
+    # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
         decided = Restart(_whole(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
     if facts.ranks_per_host == 1:
-        for one in ranks:  # it can do nothing that it is asked for, and its peers may wait until it is gone
+        # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
+        for one in ranks:
             kill(d, facts.host_of(one))
             ending.process_gone(d, (event.role, one))
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
 
 
 def _outcome(event: HangFound) -> Outcome:
+    """The hang as an outcome, with the monitor's words and the stacks as evidence."""
     slow = event.kind == Reason.STRAGGLER.value
     seen = Clue(Source.MONITOR, f"{'straggler' if slow else 'hang'}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()

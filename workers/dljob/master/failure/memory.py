@@ -1,7 +1,8 @@
-"""More memory for who was ended for want of it: its unit is given back, and asked for anew with more.
+"""More memory for a rank that was killed for want of it: its unit is given back and reserved again with more.
 
-Only what somebody else ended for memory counts: the kernel, a control group, Kubernetes, Ray's monitor. What an
-exception tells of, of a device's memory or the machine's, no larger reservation mends.
+Only a kill from outside counts: by the kernel, a control group, Kubernetes or Ray's monitor. An exception about memory
+(of a device, or a MemoryError) would not be mended by a larger reservation. The unit is the smallest thing that can
+grow: a placement group cannot be resized.
 """
 
 from __future__ import annotations
@@ -29,25 +30,29 @@ from dljob.telemetry import reasons
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
 Ended = Mapping[str, tuple[int, ...]]
-"""Ranks that lived in a unit which was given back, by role."""
+"""Role -> ranks that were ended because their unit was given back."""
 
 
 def grow(d: StateTransaction, heard: Failure) -> Ended:
-    """Give more to the unit of a rank that is about to be restarted; gives who else was ended for that."""
+    """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
     if not heard.secondary and _starved(heard.outcome):
         return _more(d, heard.role, heard.rank)
     return {}
 
 
 def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
-    """Start those again that were ended for a rank's sake: no failure, so no budget pays and nobody waits."""
+    """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     for role, ranks in ended.items():
         level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
         begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} comes back with more memory"))
 
 
 def learned(d: StateTransaction) -> None:
-    """The same where it became known only after the restart, as far as that was the last one: it starts once more."""
+    """Raise the memory of ranks whose OOM kill became known only after their restart, and restart them once more.
+
+    A kernel's report comes half a second after the end of a thread host. A rank that was restarted again since is left
+    alone.
+    """
     if d.faults is d.base.faults or not d.seats:
         return
     before = {fault.id: _hungry(fault) for fault in d.base.faults}
@@ -61,6 +66,7 @@ def learned(d: StateTransaction) -> None:
 
 
 def _hungry(fault: FaultRecord) -> bool:
+    """Whether a fault asks for more memory."""
     return fault.outcome is not None and not fault.secondary and _starved(fault.outcome)
 
 
@@ -74,7 +80,7 @@ def _unit(d: StateTransaction, role: str, rank: int) -> str:
 
 
 def _together(d: StateTransaction, name: str, unit: str) -> bool:
-    """Whether another rank of its unit fell for the same reason just before: once more memory is for both."""
+    """Whether another rank of the unit was killed for memory just before: memory is raised once for both."""
     for other in d.faults:
         if _hungry(other) and other.rank != name and d.now - other.detected <= limits.JOIN_S:
             role, _, rank = other.rank.partition("/")
@@ -84,6 +90,7 @@ def _together(d: StateTransaction, name: str, unit: str) -> bool:
 
 
 def _more(d: StateTransaction, role: str, rank: int) -> Ended:
+    """Raise the memory of a rank's unit if its policy allows and there is room; return the ranks ended for that."""
     name, unit, plan = f"{role}/{rank}", _unit(d, role, rank), d.job.plan
     policy = memory_overrides.policy_of(d.job, role)
     if policy is None or _together(d, name, unit):
@@ -96,14 +103,16 @@ def _more(d: StateTransaction, role: str, rank: int) -> Ended:
             reasons.MEMORY_INCREASE_SKIPPED, name, f"memory stays {show_memory(has)} after OOMKilled: that is maxMemory"
         )
         return {}
+    # Remembered even if there is no room now: the next attempt begins with it.
     wanted = max(more, d.grants.wanted.get(role, 0))
     d.grants = evolve(d.grants, wanted=d.grants.wanted.set(role, wanted))
     words = f"memory {show_memory(has)} -> {show_memory(more)} of at most {policy.max_memory} after OOMKilled of {name}"
     then = tuple(sorted({**dict(now), role: more}.items()))
     if d.units[unit].phase is UnitPhase.LOST:
-        d.grants = memory_overrides.with_given(d.grants, unit, then)  # it looks for a place anyhow
+        d.grants = memory_overrides.with_given(d.grants, unit, then)  # the unit looks for a node already
         d.note(reasons.MEMORY_RAISED, name, words)
         return {}
+    # A place is found before the unit is given back: without room the rank goes on as before.
     found = _place(d, unit, memory_overrides.unit_of(plan, unit, then))
     if isinstance(found, Refusal):
         why = f"it goes on with {show_memory(has)}, there is no room: {found.why}"
@@ -114,13 +123,13 @@ def _more(d: StateTransaction, role: str, rank: int) -> Ended:
 
 
 def raised(amount: Amount, policy: OutOfMemory) -> Amount:
-    """So much more, in whole MiB, and no more than the most."""
+    """An amount multiplied by the policy's factor, rounded up to whole MiB, and at most the policy's maximum."""
     more = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
     return min(more, parse_memory(policy.max_memory))
 
 
 def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
-    """Where a unit can be with more: where it is, if it can."""
+    """A node for a unit with more memory: its present one if possible, where checkpoint copies and spares are."""
     own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
     holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
     rooms = [
@@ -134,7 +143,10 @@ def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal
 
 
 def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> Ended:
-    """Ask for a unit anew. Who lives in it is ended, and starts again once it is held."""
+    """Reserve a unit anew with more memory. Its hosts are killed, and start again once it is held.
+
+    Return the ranks that ran in it, by role.
+    """
     d.grants = memory_overrides.with_given(d.grants, name, given)
     d.do(Unreserve(name, d.units[name].token))
     d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))

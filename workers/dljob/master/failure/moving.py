@@ -1,4 +1,4 @@
-"""Giving units up: those of a node that is left, and those that go to another domain with what was lost of theirs."""
+"""Moving units: giving up those of a lost node, and taking a whole role to another topology domain with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dljob.telemetry import reasons
 
 
 def give_up(d: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
-    """Give up units, and end who lives there; gives the ranks of each role that had yet to end."""
+    """Give up units and kill their hosts. Return the unfinished ranks, by role."""
     lost: dict[str, list[int]] = {}
     for name in names:
         unit = d.units[name]
@@ -32,7 +32,7 @@ def give_up(d: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> None:
-    """Add the unfinished ranks of a host to what its role lost; one that has not begun loses none."""
+    """Add the unfinished ranks of a host to the losses of its role; a role that has not begun loses none."""
     has = host.index >= 0 and not starting.ahead(d, host.role)
     ranks = d.facts(host.role).ranks_of(host.index) if has else ()
     for rank in ranks:
@@ -42,15 +42,17 @@ def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> N
 
 
 def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:
-    """Where units go that have no room in their domain: to another one, and all other units of their roles with them.
+    """An assignment to another domain, for units that find no room in theirs and all other units of their roles.
 
-    None where no domain has room for all of a role: what is held stays, and what was lost waits.
+    None where no domain has room for a whole role: held units stay, and the lost ones wait. Waiting for a machine in
+    the old domain takes minutes and a restart seconds, so the move is tried at once.
     """
     table = d.job.plan.units
     concerned = {table[name].series for name in names if table[name].topology_key}
     held = {name: series for name, own in d.units.items() if own.node and (series := table[name].series) in concerned}
     if not held or not d.seats:
         return None
+    # One role at a time, so that as few units as possible move; all together if no single move is enough.
     each = [frozenset([series]) for series in sorted(set(held.values()))]
     for series in (*each, frozenset(held.values())) if len(each) > 1 else each:
         found = _try(d, names, {name for name, own in held.items() if own in series}, excluded)
@@ -60,7 +62,7 @@ def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: froze
 
 
 def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: frozenset[str]) -> Assignment | None:
-    """The same for these units that are held, which leave their nodes where there is room for all elsewhere."""
+    """Give up these held units if they and the lost ones fit elsewhere; return where they go."""
     units = memory_overrides.units_of(d.job.plan, d.grants, sorted({*names, *held}))
     stay = [own for own in taken(d) if own.unit.name not in held]
     found = assign(units, d.nodes, excluded=excluded, taken=stay)
@@ -75,10 +77,11 @@ def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: fr
 
 
 def _begin(d: StateTransaction, lost: Mapping[str, list[int]], why: str) -> None:
-    """Restart who had to leave, as one with the restart for what was lost: no budget pays for it a second time."""
+    """Restart the ranks that had to move, as part of the restart for the lost ones: it is not charged again."""
     for role in d.job.roles:
         if lost.get(role):
             level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
+            # They start together with the lost ranks, so they wait out the same backoff.
             under_way = [own.due for own in d.incidents.values() if own.role in ("", role) and not own.launched]
             wait = max([0.0, *(due - d.now for due in under_way)])
             begin(d, RestartOrder(level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, anew=True))

@@ -1,4 +1,4 @@
-"""What is to be done about a failure: the first rule that matches, else the role's own level."""
+"""The decision about a failure: by the first rule of the spec that matches it, else by the role's own level."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 LADDER = (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)
-"""The levels, each the next one's escalation."""
+"""The restart levels in the order of escalation."""
 
+# Actions of a rule that are restarts, with their levels.
 _ACTIONS = {
     "RestartInProcess": Level.IN_PROCESS,
     "RestartProcess": Level.PROCESS,
@@ -27,7 +28,7 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart at a level. `counts`: whether it uses up a budget."""
+    """Restart at a level. `counts`: whether the restart uses up a budget."""
 
     level: Level
     counts: bool
@@ -36,7 +37,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Leave the node: all units on it move. `counts`: whether the restarts use up budgets."""
+    """Leave the node, so that all its units move. `counts`: whether the restarts that follow use up budgets."""
 
     counts: bool
     why: str
@@ -44,7 +45,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the job."""
+    """Fail the job."""
 
     reason: str
     why: str
@@ -52,13 +53,13 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Leave the rank as it is."""
+    """Leave the rank in the phase Failed, and go on without it."""
 
     why: str
 
 
 def describe(target: str, outcome: Outcome) -> str:
-    """A failure in one line: who, what, where."""
+    """A failure in one line: target, reason, error, place and exit code."""
     what = outcome.reason.value if outcome.reason else "Failed"
     if outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code = "" if outcome.code is None else f" with exit code {outcome.code}"
@@ -70,14 +71,16 @@ def describe(target: str, outcome: Outcome) -> str:
 
 
 def decide(d: StateTransaction, heard: Failure, repeats: tuple[str, str]) -> Restart | Replace | Fail | Ignore:
-    """What to do about a failed rank, before any budget is asked. Remembers the rule's attempt.
+    """Decide about a failed rank, before any budget is asked. The attempt of a matching rule is counted.
 
-    `repeats`: why it must repeat (`repeats`). What a rule names by reason or exit code goes before it.
+    `repeats` is the result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
     """
     role, outcome = heard.role, heard.outcome
     ends, why = repeats
     for rule in d.job.fault_tolerance.rules:
         if _matches(rule, role, outcome):
+            # A rule that names the reason or exit code was written for this failure, so it goes before `repeats`. A
+            # rule for any failure does not: it would restart what can only fail again.
             if ends and not _names(rule, outcome.reason) and outcome.code not in rule.on_exit_codes:
                 break
             return _by_rule(d, rule, role)
@@ -90,12 +93,12 @@ def decide(d: StateTransaction, heard: Failure, repeats: tuple[str, str]) -> Res
 
 
 def _announced(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> bool:
-    """Whether the machine was taken away, and somebody had said so before."""
+    """Whether the node was taken away after an announcement; no budget pays for such a restart."""
     return outcome.reason is Reason.PREEMPTED and d.hosts[d.facts(role).host_of(rank)].node in d.departures
 
 
 def rule_for(d: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
-    """The first rule that is about a failure, if any is; nothing is remembered."""
+    """The first rule that matches a failure, or None. The attempt is not counted."""
     return next((rule for rule in d.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
 
 
@@ -104,13 +107,18 @@ def next_level(facts: RoleFacts, level: Level) -> Level | None:
     if level is Level.JOB:
         return None
     if level is Level.IN_PROCESS:
+        # It covers the whole role already, so only new processes for the same ranks are more.
         return lift(facts, Level.PROCESS, host_lost=False)
     larger = LADDER[LADDER.index(level) + 1]
     return Level.ROLE if larger is Level.ROLE_GROUP and facts.plan.group_size == 1 else larger
 
 
 def lift(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
-    """The smallest level that makes sense: a torch world restarts whole, a lost fork host takes its group along."""
+    """The least level at or above the given one that the role allows.
+
+    A torch world can only restart as a whole, since its ranks form one process group. A lost fork host takes all ranks
+    of its group along.
+    """
     if level is Level.JOB or (level is Level.IN_PROCESS and facts.plan.rejoins):
         return level
     level = max(level, Level.PROCESS, key=LADDER.index)
@@ -130,14 +138,14 @@ def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
 
 
 def _names(rule: Rule, reason: Reason | None) -> bool:
-    """Whether a rule names a reason; Unknown means Killed, too, as in files that were written before Killed was."""
+    """Whether a rule names a reason. Unknown includes Killed, for files that are older than the reason Killed."""
     if reason is Reason.KILLED and Reason.UNKNOWN.value in rule.on_reasons:
         return True
     return reason is not None and reason.value in rule.on_reasons
 
 
 def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | Fail | Ignore:
-    """What a rule says, or what it escalates to when its attempts are used up."""
+    """The action of a rule, or its escalation when its attempts are used up."""
     attempts = len(budget.recent(d, f"rule:{rule.name}"))
     if rule.max_attempts is None or attempts < rule.max_attempts:
         budget.add(d, f"rule:{rule.name}")
@@ -145,6 +153,7 @@ def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | 
     why = f"rule {rule.name} was used {counted(attempts, 'time')}"
     if rule.escalate_to is not None:
         return _act(rule, rule.escalate_to, why)
+    # Without `escalateTo` a restart climbs by one level, and a replaced node leads to a restart of the job.
     level = _ACTIONS.get(rule.action)
     larger = _beyond(d.facts(role), level) if level else Level.JOB if rule.action == "ReplaceNode" else None
     if larger is None:
@@ -153,14 +162,14 @@ def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | 
 
 
 def _beyond(facts: RoleFacts, level: Level) -> Level | None:
-    """The next level that restarts more than an action of this level did: that may have been more than it says."""
+    """The next level that restarts more than an action of this level did, which may itself have been lifted."""
     done = lift(facts, level, host_lost=False)
     whole = done is Level.ROLE_GROUP and facts.plan.groups == 1
     return next_level(facts, Level.ROLE if whole else done)
 
 
 def own_level(facts: RoleFacts) -> Level:
-    """What restarts with a rank whose node is left, whatever a role says of failures that are its own."""
+    """The restart level of a role whose node is left. Never means Process: losing a node is not the rank's failure."""
     level = facts.plan.restart_level
     return Level.PROCESS if level == "Never" else Level(level)
 

@@ -1,9 +1,9 @@
-"""Failures that repeat: one rule for exceptions, exit codes and signals decides that no restart would mend them.
+"""Repeated failures: one rule for exceptions, exit codes and signals decides that no restart would mend them.
 
-The job ends at the same end twice in a row of a rank (of a torch world: of any of its ranks) with no progress between
-and nobody else to blame. A SIGKILL or SIGTERM may come from anybody, so it counts only where both lives ended before
-they were ready; but three lives in a row that each ended soon after their start are a crash loop, whoever sent it.
-Progress is a higher step of any role, a committed checkpoint, or an hour ready.
+The job ends when a rank (in a torch world: any of its ranks) fails twice in a row in the same way, without progress in
+between, and with nobody else to blame. A SIGKILL or SIGTERM may come from anybody, so it counts only if both lives
+ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop, whatever the
+signal. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 
 CRASH_LOOP_LIVES = 3
+"""Consecutive short lives that are a crash loop."""
 CRASH_LOOP_S = 30.0
-"""A life of a crash loop ends within this time of its start."""
+"""Seconds after its start within which a life of a crash loop ends."""
 SETTLED_S = 3600.0
-"""A rank that was ready for so long made progress, whatever it told."""
+"""Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
 _FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
-"""Exit codes of a process that somebody may have ended; None: nobody could learn it."""
+"""Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
 _OTHERS = frozenset(
     {
         *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
         *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER),
     }
 )
-"""Reasons that blame a machine, a peer or a monitor."""
+"""Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""
+# Errors of dljob and of torch that only say that a peer is gone.
 _PEER_ERRORS = frozenset(
     {"CollectiveAbortedError", "DistBackendError", "DistNetworkError", "DistStoreError", "PeerLostError"}
 )
@@ -36,11 +38,12 @@ _PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken 
 
 
 def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[str, str]:
-    """The reason to end the job at a failure, and why in words; empty: it may be restarted. Remembers the failure.
+    """The reason to end the job at a failure, with its words; empty: the rank may restart. Remembers the failure.
 
-    `late`: the rank was started again before its end was told.
+    `late`: the rank was started again before its end was reported.
     """
     outcome = heard.outcome
+    # The host knows that an import or a setup would fail again: no second life is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
     if heard.secondary or heard.ordered or _blames_peer(outcome):
@@ -52,7 +55,7 @@ def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[s
         return "", ""
     began = d.now - limits.JOIN_S if late else own.since
     if (began == 0.0 and not late) or (last is not None and began < last.at):
-        return "", ""  # it had no process, or its life is one whose end is remembered already
+        return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
     ready = late or own.ready_at > 0.0
     progressed = _progressed(d, last, outcome, began, own.ready_at)
     short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, heard)
@@ -68,9 +71,10 @@ def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[s
 
 
 def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
-    """Whether two ends are the same, and of the process' own making."""
+    """Whether two ends are the same and caused by the process itself."""
     if (last.error_type, last.frame) != (new.error_type, new.frame):
         return False
+    # An exception is known by its type and frame; SystemExit says nothing without its code.
     if new.error_type and new.error_type != "SystemExit":
         return True
     sent = not new.error_type and new.code in _FROM_OUTSIDE
@@ -78,7 +82,7 @@ def _same(last: ErrorMemory, new: ErrorMemory) -> bool:
 
 
 def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome, began: float, ready_at: float) -> bool:
-    """Whether the job got on since the last end, or, at the first one, in the life that ended."""
+    """Whether the job made progress since the last remembered end; at the first end, since the life began."""
     since = began if last is None else last.at
     before = None if last is None else last.step
     return (
@@ -90,12 +94,12 @@ def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome,
 
 
 def _grows(d: StateTransaction, heard: Failure) -> bool:
-    """Whether the next life is given more memory: then it is no repetition."""
+    """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
     return _kernels(heard.outcome) and memory_overrides.policy_of(d.job, heard.role) is not None
 
 
 def _kernels(outcome: Outcome) -> bool:
-    """Whether the kernel, the kubelet or Ray ended the process for its memory."""
+    """Whether the kernel, the kubelet or Ray's monitor killed the process for its memory."""
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
 
@@ -113,7 +117,7 @@ def _proviso(outcome: Outcome) -> str:
 
 
 def _blames_peer(outcome: Outcome) -> bool:
-    """Whether the error only says that another process of the world went away."""
+    """Whether the error only says that another process of the world is gone."""
     text = outcome.message.lower()
     return outcome.error_type in _PEER_ERRORS or (
         bool(outcome.error_type) and any(words in text for words in _PEER_WORDS)

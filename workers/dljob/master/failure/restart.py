@@ -1,4 +1,4 @@
-"""Carrying out a restart: choose its members, take them down, and start them again after the backoff."""
+"""Restarts: choosing the members, ending their processes, and starting them again after the backoff."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GATHER_S = 2 * limits.LEAVE_S
 
 @dataclass(frozen=True, slots=True)
 class RestartOrder:
-    """A restart to begin. `ranks` failed (or are meant by a command); the level says who goes with them."""
+    """A restart to begin. `ranks` failed (or were named by a command); the level decides which peers join them."""
 
     level: Level
     role: str
@@ -34,21 +34,21 @@ class RestartOrder:
     wait: float = 0.0
     """Seconds of backoff."""
     fresh: bool = False
-    """Replace hosts whose process lives as well."""
+    """Whether live hosts are replaced as well."""
     heard: Failure | None = None
-    """The failure that it is for."""
+    """The failure that caused it; None for an ordered restart."""
     leaving: tuple[RankKey, ...] = ()
-    """Ranks that the role has no more."""
+    """Ranks that the shrinking role drops; they leave their incidents and are not started again."""
     anew: bool = False
-    """It is the restart that is under way, with others in it: no new fault, and counted already."""
+    """Whether it continues a restart that is under way with other members: no new fault, and not counted again."""
     gathers: bool = False
-    """Nobody starts before it is ordered anew: with how many ranks is decided when all have left."""
+    """Whether ranks only leave user code: the number of ranks that start is decided once all have left."""
 
 
 def begin(d: StateTransaction, order: RestartOrder) -> None:
-    """Take down the members of a restart, and start them again at once or after the backoff."""
+    """End the processes of a restart's members, and start them again at once or after the backoff."""
     if order.level is not Level.JOB and starting.ahead(d, order.role):
-        return  # of another size now, it starts so when its turn comes
+        return  # the role has not begun: it starts in its present size when its turn comes
     members = _members(d, order)
     fresh = order.fresh or order.level is Level.JOB
     number = d.next_serial()
@@ -56,7 +56,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     fault = () if order.anew else (d.add_fault(order.level, order.reason, target, order.cause),)
     follows = attribution.record_fault(d, fault[0], order.heard) if fault else ""
     later = _later_ranks(d) if order.level is Level.JOB else ()
-    # Members leave the incidents they were in: a rank counts as pending in one incident alone.
+    # Members leave the incidents they were in: a rank counts as pending in one incident only.
     inherited = _take_over(d, (*members, *later, *order.leaving))
     if order.level is Level.JOB:
         _reset_roles(d, later)
@@ -99,7 +99,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
 
 
 def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
-    """Who is restarted. At job level, roles that wait for another to complete come later, on their own."""
+    """The ranks that restart. At job level, roles that wait for another one to complete start later on their own."""
     facts = d.facts(order.role)
     if order.level is Level.PROCESS:
         return tuple((order.role, rank) for rank in order.ranks)
@@ -112,6 +112,7 @@ def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
 
 
 def _target(d: StateTransaction, order: RestartOrder) -> str:
+    """The restart's target as messages name it: "job", the role, or the first failed rank."""
     if order.level is Level.JOB:
         return "job"
     plan = d.facts(order.role).plan
@@ -120,7 +121,7 @@ def _target(d: StateTransaction, order: RestartOrder) -> str:
 
 
 def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
-    """Take members out of their present incidents; return the faults of the incidents that end by that."""
+    """Take members out of their present incidents; return the faults of incidents that end because none are left."""
     leaving = Counter(d.ranks[key].incident for key in members)
     inherited: list[int] = []
     for number in sorted(leaving):
@@ -139,12 +140,12 @@ def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, 
 
 
 def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
-    """Ranks of roles that wait for another to complete."""
+    """The ranks of roles that wait for another role to complete."""
     return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))
 
 
 def _reset_roles(d: StateTransaction, later: tuple[RankKey, ...]) -> None:
-    """A job that restarts starts its roles in order again, also those that the restart does not wait for."""
+    """Prepare all roles of a restarting job to start in order again, also those that the restart does not wait for."""
     for name, facts in d.job.roles.items():
         d.set_role(name, evolve(d.roles[name], spawned=False, was_ready=False))
         for host in () if facts.first_wave else facts.hosts():
@@ -154,15 +155,17 @@ def _reset_roles(d: StateTransaction, later: tuple[RankKey, ...]) -> None:
 
 
 def _hold(d: StateTransaction, incident: Incident, change: int) -> None:
+    """Change by one the number of incidents that keep the roles of the members from starting."""
     for role in sorted({role for role, _ in incident.members}):
         state = d.roles[role]
         d.set_role(role, evolve(state, hold=state.hold + change))
 
 
 def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
-    """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
+    """The members that keep their process and rejoin in it: those alive that did not fail themselves.
 
-    An error that only tells of a lost peer is no failure of the process itself; a rank that ended well is finished.
+    An error that only reports a lost peer is no failure of the process. A failed rank, one that ended well and one that
+    was half set up get a new process: nobody knows what they left behind.
     """
     if order.level is not Level.IN_PROCESS or order.fresh:
         return frozenset()
@@ -175,7 +178,7 @@ def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, .
 
 
 def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) -> None:
-    """End the members' processes: a host that only has to start its ranks anew keeps its own."""
+    """End the members' processes. A fork host whose ranks alone restart, and a rank that rejoins, keep theirs."""
     incident = d.incidents[number]
     hosts: dict[HostId, list[int]] = {}
     for role, rank in incident.members:
@@ -202,6 +205,7 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
 
 
 def _wait(d: StateTransaction, key: RankKey, number: int) -> None:
+    """Mark a rank as waiting for a new process, as a member of an incident."""
     reason = d.incidents[number].reason
     old = d.ranks[key]
     d.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
@@ -225,19 +229,19 @@ def _stop(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> b
 
 
 def stop_ranks(d: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
-    """The order that ends ranks of a host which will start them again, in their present incarnations."""
+    """The order that ends ranks, in their present incarnations, on a host that will start them again."""
     incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
     grace = _grace(d.ranks[host.role, ranks[0]].restart_reason)
     return StopRanks(host, d.hosts[host].life, ranks, grace, "restart", incarnations)
 
 
 def _grace(reason: str) -> float:
-    """How long ranks that run scripts have to end after SIGTERM. Those that hang would not see it, and get nothing."""
+    """Seconds that scripts get to end after SIGTERM; none for a hang, in which a process would not react to it."""
     return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
 def _leave(d: StateTransaction, host: HostId, rank: int, number: int) -> bool:
-    """Ask the rank of a host to leave its torch group; return whether the answer is still awaited."""
+    """Ask a rank to leave its torch group in its process; return whether an answer is awaited."""
     old = d.ranks[host.role, rank]
     if not old.phase.live:
         _wait(d, (host.role, rank), number)
@@ -249,7 +253,7 @@ def _leave(d: StateTransaction, host: HostId, rank: int, number: int) -> bool:
 
 
 def leave_group(d: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
-    """The order that takes a rank out of its torch group, in its present incarnation."""
+    """The order that takes a rank, in its present incarnation, out of its torch group."""
     own, state = d.ranks[host.role, rank], d.hosts[host]
     sizing = d.sizes.get(host.role)
     parts = sizing is not None and sizing.parting and rank >= sizing.target
@@ -257,7 +261,7 @@ def leave_group(d: StateTransaction | JobState, host: HostId, rank: int) -> Leav
 
 
 def kill(d: StateTransaction, host: HostId) -> None:
-    """End a host's process by every means, if it has one."""
+    """Kill a host's process, if it has one."""
     state = d.hosts[host]
     if state.phase is not HostPhase.DOWN:
         d.set_host(host, evolve(state, phase=HostPhase.DOWN, pid=0, address=""))
@@ -265,14 +269,15 @@ def kill(d: StateTransaction, host: HostId) -> None:
 
 
 def launch(d: StateTransaction, number: int) -> None:
-    """The backoff is over: start what is down."""
+    """Start the members of a restart whose backoff is over."""
     incident = evolve(d.incidents[number], launched=True)
     d.incidents = d.incidents.set(number, incident)
     d.wake_at(incident.deadline)
     _hold(d, incident, -1)
     d.touched.ranks.update(incident.members)
     if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
-        # One of the job that waits starts its roles itself. One that lost all its members to others left that to them.
+        # A restart of the job that still waits starts the roles itself, in order. Without one they may start at once:
+        # an earlier restart of the job that lost all its members to others left that to them.
         starting.start_roles(d)
     hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
@@ -287,7 +292,7 @@ def launch(d: StateTransaction, number: int) -> None:
 
 
 def stop_overdue(d: StateTransaction, number: int) -> None:
-    """Kill and respawn the hosts that did not end their ranks in time; their other live ranks join the restart."""
+    """Kill the hosts that did not end their ranks in time; their other live ranks join the restart."""
     incident = evolve(d.incidents[number], stop_by=None)
     d.incidents = d.incidents.set(number, incident)
     late = [key for key in incident.members if _is_stopping(d, key, number)]
@@ -301,7 +306,7 @@ def stop_overdue(d: StateTransaction, number: int) -> None:
 
 
 def _swept_along(d: StateTransaction, key: RankKey, number: int) -> None:
-    """A rank whose host was killed for another's sake joins that restart, unless it is in one already."""
+    """Add a rank, whose host was killed because of another rank, to that restart, unless it is in one already."""
     rank = d.ranks[key]
     if not rank.phase.live:
         return
