@@ -1,5 +1,6 @@
-"""Nodes come and go, and roles change size.
+"""Placement: units on nodes that join, fail and leave, and roles that change their size.
 
-In reading order: `nodes`, `admission`, `departures`, `checked`, `elastic`, `resizing`, `commands` (users' orders),
-`timers`, `previous_attempt`, `reissue` (actions ordered again by a new PrimeMaster).
+In reading order: `nodes` (lost, frozen and excluded ones), `admission` (reserving units), `departures` (announced ends
+of nodes), `checked` (results of node checks), `elastic` (when a role shrinks or grows), `resizing` (how it does),
+`commands` (of users), `timers`, `previous_attempt`, `reissue` (orders repeated by a new epoch).
 """

@@ -1,4 +1,8 @@
-"""Admission: all units of the job are held, or none; and units of a lost node find another one."""
+"""Admission: reserving all units of a job or none, and finding new nodes for units that lost theirs.
+
+Holding a part of a job while waiting for the rest could block another job that does the same. After admission a lost
+unit alone is reserved again.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +32,13 @@ _NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
 
 
 def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
-    """The nodes changed: look for room, and leave those that are gone."""
+    """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
     if event.nodes != d.nodes or not d.nodes_seen:
         d.nodes, d.nodes_seen = event.nodes, True
     if d.ending:
         return
     there = frozenset(node.id for node in event.nodes)
-    # Units may have left a node before it went (a role of fewer ranks, a node that stands by): its spares have not.
+    # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
     forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
     gone = frozenset(u.node for u in d.units.values() if u.node) - there
     if gone:
@@ -45,11 +49,11 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
 
 
 def look(d: StateTransaction, *, last: bool = False) -> None:
-    """Try to place what has no place, unless a wait for that is under way.
+    """Try to place all units without a node, unless a backoff is under way.
 
-    Units whose ranks have all ended come last: they take what nobody else wants, for a restart to find it.
+    Units whose ranks have all ended come last: they take room that nobody else wants, so that a restart finds it.
 
-    `last`: it is the last time, so that a node that was excluded is better than none, whoever else may be coming.
+    `last`: the search ends with this attempt, so excluded nodes are used, even if the operator may still add others.
     """
     if not d.nodes_seen or d.ending:
         return
@@ -67,12 +71,12 @@ def look(d: StateTransaction, *, last: bool = False) -> None:
 
 
 def lost(d: StateTransaction) -> tuple[str, ...]:
-    """The units that lost their nodes and that a rank lives in which has yet to end."""
+    """The units that lost their nodes and have unfinished ranks."""
     return tuple(n for n in d.homeless if d.units[n].phase is UnitPhase.LOST and ending.inhabited(d, n))
 
 
 def _leftover(d: StateTransaction, excluded: frozenset[str]) -> None:
-    """Units of ranks that have ended take room where all others have theirs, and no role is to have more ranks."""
+    """Place units whose ranks have ended, if all other units have a node and no role waits to grow."""
     names = tuple(name for name in d.homeless if d.units[name].phase is UnitPhase.LOST)
     short = any(own.size < own.want and not completed(d, role) for role, own in d.sizes.items())
     if not names or short or any(ending.inhabited(d, name) for name in names):
@@ -83,8 +87,10 @@ def _leftover(d: StateTransaction, excluded: frozenset[str]) -> None:
 
 
 def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str], *, last: bool) -> None:
-    """Reserve a place for units, or wait for one."""
+    """Reserve nodes for units, or wait for room."""
     found = _fitting(d, names, excluded)
+    # Excluded nodes are a last resort: used at once on a cluster that nobody adds nodes to, else only at the end of the
+    # wait. Silent, fenced and bad nodes, and those that are about to go, stay out even then.
     if isinstance(found, Refusal) and (last or not d.job.own_nodes):
         unfit = frozenset(
             n for n, own in d.exclusions.items() if own.silent or own.fence is not None or checks.barred(d, n)
@@ -93,6 +99,7 @@ def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]
         if isinstance(again, Assignment):
             _readmit(d, excluded.intersection(again.nodes.values()))
             found = again
+    # Then a whole role may move to another topology domain.
     if isinstance(found, Refusal):
         found = moving.to_another_domain(d, names, excluded) or found
     if isinstance(found, Assignment):
@@ -104,14 +111,17 @@ def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]
 
 
 def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
-    """Where units could go with what they were given; if that has no room, with what the plan says."""
+    """An assignment of units with their raised memory, or where that finds no room, with the plan's memory.
+
+    More memory must never keep a job from going on (docs/adr/0034).
+    """
     found, full = _room(d, names, excluded), d.grants
     d.grants = memory_overrides.without(full, names)
     if isinstance(found, Assignment) or d.grants is full:
         d.grants = full
         return found
     less = _room(d, names, excluded)
-    # At first nodes may still be coming that are as large as the job wants them.
+    # Before admission, nodes as large as the job wants them may still be coming.
     waits = d.phase is Phase.PENDING and d.job.own_nodes and not _complete(d)
     if isinstance(less, Assignment) and not waits:
         d.note(
@@ -123,20 +133,22 @@ def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[st
 
 
 def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
+    """An assignment of units, with their present memory, to nodes that are not excluded."""
     plan = d.job.plan
     units = memory_overrides.units_of(plan, d.grants, names)
     if d.phase is Phase.PENDING:
-        # Spares stay free at admission only: a unit that lost its node is what they are there for. So do quotas: a
-        # framework has taken what is its own by then.
+        # Spares stay free at admission only, since they exist for units that lose their nodes. Quotas likewise: later a
+        # framework has taken its own.
         units = (*units, *quota_units(plan.roles))
         return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
-    # Of many nodes few have room, and of many units few say more than what `free` tells: the rest is for the words.
+    # The quick attempt looks at nodes with room and at units whose effect `free` does not show. Only if it fails, all
+    # nodes and units are examined, for the words of the refusal.
     near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=taken(d, every=False))
     return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=taken(d))
 
 
 def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusal:
-    """Where units could go that have a node, without anybody leaving first."""
+    """An assignment of units to other nodes than the departing or excluded ones, while they still hold their own."""
     units = memory_overrides.units_of(d.job.plan, d.grants, names)
     barred = frozenset(d.exclusions).union(d.departures)
     rooms = [node for node in d.nodes if node.id not in barred]
@@ -145,17 +157,18 @@ def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusa
 
 
 def _readmit(d: StateTransaction, nodes: frozenset[str]) -> None:
+    """End the exclusion of nodes that are needed."""
     for name in sorted(nodes):
         d.exclusions = d.exclusions.delete(name)
         d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
 
 
 def _no_room(d: StateTransaction, refusal: Refusal) -> None:
-    """Wait for nodes to change, or end the job where waiting cannot help."""
+    """Wait for nodes to change, or fail the job (or start it with fewer ranks) where waiting cannot help."""
     first = d.phase is Phase.PENDING
     since = d.search.since if d.search.since is not None else d.now
     never = first and refusal.never
-    # Nodes may still be joining: that these cannot hold the job is final only a little later.
+    # At the job's start nodes may still be joining, so the verdict that they can never hold the job waits a little.
     final_at = since + limits.NODES_S if never and not d.job.own_nodes else None
     if never and (_complete(d) or (final_at is not None and d.now >= final_at)):
         if not d.sizes or not resizing.start_with_fewer(d, refusal.why):
@@ -173,23 +186,24 @@ def _no_room(d: StateTransaction, refusal: Refusal) -> None:
 
 
 def _complete(d: StateTransaction) -> bool:
-    """Whether all nodes of the plan are there. How many a RayCluster has that is not the job's, no plan knows."""
+    """Whether all nodes of the plan have joined; never for a RayCluster of others, whose size no plan knows."""
     planned = sum(group.replicas for group in d.job.plan.node_groups.values())
     return d.job.spec.ray_cluster_ref is None and sum(not node.head for node in d.nodes) >= planned
 
 
 def _deadline(d: StateTransaction) -> float | None:
-    """Until when units of lost nodes may look for room; at first the job's own deadlines decide."""
+    """When the search of lost units ends (unix seconds); None before admission, where the job's own deadlines count."""
     if not d.seats or d.search.deadline is not None:
         return d.search.deadline
     return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
 
 
 def reserved(d: StateTransaction, event: UnitReserved) -> None:
-    """A unit is held; when it was the last one, roles start."""
+    """Record a held unit; with the last one of the job, roles start."""
     unit = d.units.get(event.unit)
     if unit is None or event.token > unit.token:
         return
+    # The answer is late: the unit was given up meanwhile, so what Ray now holds must be given back.
     if event.token < unit.token or unit.phase in _NOWHERE:
         d.do(Unreserve(event.unit, event.token))
         return
@@ -198,10 +212,11 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
     d.set_unit(event.unit, evolve(unit, phase=UnitPhase.HELD, node=event.node))
     if d.held == d.job.unit_count:
         d.search = Search()
-    if not d.seats:
+    if not d.seats:  # still the first admission
         if d.held == d.job.unit_count:
             _admitted(d)
         return
+    # A moved unit changes local and node ranks, of its own role and of its neighbours on both nodes.
     d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
     for role, _ in d.job.plan.units[event.unit].members:
         d.seats = d.seats.set(role, seats_of(d, role))
@@ -210,6 +225,7 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
 
 
 def _admitted(d: StateTransaction) -> None:
+    """Start the job: all units are held, so the seats of all roles are known."""
     for role in d.job.roles:
         d.seats = d.seats.set(role, seats_of(d, role))
     nodes = {unit.node for unit in d.units.values()}
@@ -218,7 +234,7 @@ def _admitted(d: StateTransaction) -> None:
 
 
 def refused(d: StateTransaction, event: UnitRefused) -> None:
-    """A unit could not be had: at first everything is given back, later only that unit; then another try."""
+    """Handle a refused reservation: before admission all units are given back, later only this one; then try again."""
     unit = d.units.get(event.unit)
     if unit is None or event.token != unit.token or unit.phase is not UnitPhase.RESERVING or d.ending:
         return
@@ -232,7 +248,7 @@ def refused(d: StateTransaction, event: UnitRefused) -> None:
 
 
 def _with_less(d: StateTransaction, event: UnitRefused) -> None:
-    """A unit that could not be had with what it was given is asked for as the spec says."""
+    """Drop the raised memory of a unit that was refused: it is reserved with the spec's memory next."""
     less = memory_overrides.without(d.grants, (event.unit,))
     if less is not d.grants:
         d.grants = less
@@ -240,7 +256,7 @@ def _with_less(d: StateTransaction, event: UnitRefused) -> None:
 
 
 def _give_all_back(d: StateTransaction) -> None:
-    """All units are reserved or held now: none of them stays so."""
+    """Give back all units of a job that is not admitted."""
     for name, unit in sorted(d.units.items()):
         if unit.phase is not UnitPhase.ABSENT:
             d.do(Unreserve(name, unit.token))
@@ -249,6 +265,7 @@ def _give_all_back(d: StateTransaction) -> None:
 
 
 def _back_off(d: StateTransaction, why: str) -> None:
+    """Set the time of the next attempt: an exponential backoff with jitter."""
     attempt = d.search.attempt + 1
     wait = min(limits.ADMIT_BACKOFF_MAX_S, limits.ADMIT_BACKOFF_S * 2 ** min(attempt - 1, 10))
     wait *= 0.5 + _jitter(d.job.uid, attempt)
@@ -258,15 +275,18 @@ def _back_off(d: StateTransaction, why: str) -> None:
 
 
 def _jitter(uid: str, attempt: int) -> float:
-    """In 0..1, different for each job, so that two that block each other do not meet again and again."""
+    """A number from 0 to 1 that differs by job, so that two jobs that block each other do not do so again and again.
+
+    It is a hash, because the core has no randomness: a replay must decide the same.
+    """
     digest = blake2b(f"{uid}/{attempt}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") / 2**32
 
 
 def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts: bool | None = None) -> None:
-    """Give up everything on nodes that are gone, frozen or replaced; its ranks failed with them.
+    """Give up all units on nodes that are gone, frozen or replaced, and fail over their ranks.
 
-    `counts`: whether the restarts use up budgets, where that is decided; None: the rules are asked.
+    `counts`: whether the restarts use up budgets; None: the rules decide.
     """
     forget_node(d, gone)
     names = sorted(name for name, unit in d.units.items() if unit.node in gone)
@@ -277,6 +297,7 @@ def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts
         _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
         return
     d.replaced += len({d.units[name].node for name in names})
+    # Asked for all roles before their ranks become WAITING below.
     begun = {role: failover.begun(d, role) for role in d.job.roles}
     lost = moving.give_up(d, names)
     if lost:
@@ -289,12 +310,12 @@ def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts
 
 
 def needed(d: StateTransaction) -> bool:
-    """Whether a rank that has yet to end lives in a unit that has no place."""
+    """Whether a unit without a node has unfinished ranks."""
     return any(ending.inhabited(d, name) for name in d.homeless)
 
 
 def follow(d: StateTransaction) -> None:
-    """After an event: a search ends when nobody waits for a place any more, and begins when ended ranks start anew."""
+    """Update the search after an event: it ends when no rank needs a node, and begins when ended ranks start anew."""
     if not d.seats or d.ending or (d.units is d.base.units and d.incidents is d.base.incidents):
         return
     if d.search.deadline is None and lost(d):

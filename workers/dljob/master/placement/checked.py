@@ -1,4 +1,4 @@
-"""What a round of checks found: nodes that passed are used, bad ones are left, doubts go to a second round."""
+"""The results of node checks: nodes that passed are used, bad ones are excluded, doubts lead to a second round."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from dljob.telemetry.wording import counted
 
 
 def checked(d: StateTransaction, event: NodesChecked) -> None:
-    """A round came to its end; an answer that is late, or about places that were left meanwhile, tells nothing."""
+    """Handle the result of a round of checks. A stale one, or one about reservations given up since, is ignored."""
     own, role = d.checks.get(event.role), event.role
     if own is None or not own.round or own.number != event.number or not d.phase.active:
         return
     was, own = own.round, evolve(own, round=0)
+    # Units moved during the round: `start_world` orders a new one where nodes are still unknown.
     if checks.places_of(d, role) != own.places:
         d.checks = d.checks.set(role, own)
         starting.start_world(d, role)
@@ -38,6 +39,7 @@ def checked(d: StateTransaction, event: NodesChecked) -> None:
     own, found = _learned(d, event, own)
     everybody, known = checks.nodes_of(own.places), frozenset(own.proven)
     open_ = tuple(node for node in everybody if node not in known and node not in found)
+    # A failed team of two unknown nodes says that one is bad, but not which: the second round tells them apart.
     doubtful = {node for team in own.failures for node in team}
     if was == 1 and not doubtful.isdisjoint(open_):
         teams = second_round(open_, tuple(node for node in everybody if node in known), own.failures)
@@ -48,13 +50,15 @@ def checked(d: StateTransaction, event: NodesChecked) -> None:
 
 
 def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
-    """What is known after the answer, and the nodes that are bad, with the words for it."""
+    """The check results including this answer, and the bad nodes with the reason of each."""
+    # Troubles that most nodes share are no node's own.
     event = evolve(event, nodes=excused(event.nodes), teams=excused_teams(event.teams, frozenset(own.proven)))
     seen = {node for _, node, _ in own.speeds}
     speeds = own.speeds + tuple((f.shape, f.node, f.gflops) for f in event.nodes if f.gflops and f.node not in seen)
     pace = usual(speeds)
     most = clock(event.nodes)
     found = {f.node: why for f in event.nodes if (why := unfit(f, pace, most))}
+    # A node that could not be checked counts as proven: a bug of the check must not stop a job.
     proven = dict.fromkeys((*own.proven, *(facts.node for facts in event.nodes if facts.unmade)))
     _not_made(d, event, most)
     said, paces = _teams(event, own)
@@ -71,7 +75,7 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
 
 
 def _not_made(d: StateTransaction, event: NodesChecked, most: float) -> None:
-    """Tell what could not be checked, the same of many in one line."""
+    """Report what could not be checked, equal reasons of many nodes or teams in one line."""
     nodes, teams = dict[str, list[str]](), dict[str, list[str]]()
     for facts in event.nodes:
         nodes.setdefault(facts.unmade, []).append(facts.node)
@@ -94,7 +98,7 @@ def _and(count: int, whom: str) -> str:
 
 
 def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
-    """The teams that failed, with the words for it, and the bandwidths of those that did not."""
+    """The failed teams with the reason of each, and the bandwidths of those that passed, earlier rounds included."""
     made = [team for team in event.teams if not team.unmade]
     paces = (*own.paces, *(team.gbytes_s for team in made if not team.trouble))
     said = {team.nodes: why for team in made if (why := failed(team, paces))}
@@ -106,7 +110,7 @@ def _others(team: Team, node: str) -> str:
 
 
 def _ended(d: StateTransaction, role: str, own: RoleCheck, found: dict[str, str], open_: Team) -> None:
-    """Start where all nodes may be used; else leave the bad ones, or where nobody can be named, who failed most."""
+    """Start the role if all its nodes may be used; else exclude the bad ones, or the one most suspect."""
     done = evolve(own, bad=tuple(dict.fromkeys((*own.bad, *found))), places=(), nodes=(), teams=())
     d.checks = d.checks.set(role, done)
     if not found:
@@ -120,6 +124,7 @@ def _ended(d: StateTransaction, role: str, own: RoleCheck, found: dict[str, str]
 
 
 def _passed(d: StateTransaction, role: str, everybody: Team) -> None:
+    """Record that all nodes of a role passed, and start its world."""
     own = d.checks[role]
     proven = tuple(dict.fromkeys((*own.proven, *everybody)))
     d.checks = d.checks.set(role, evolve(own, proven=proven))

@@ -1,4 +1,4 @@
-"""Commands from outside: each happens once, by its id; one that makes no sense is answered in words."""
+"""Commands of users and the operator: restart, scale, stop and suspend. Each is carried out once, by its id."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from dljob.telemetry.wording import counted
 
 
 def commanded(d: StateTransaction, event: Commanded) -> None:
-    """Do what was ordered, or say why not."""
+    """Carry out a command, or refuse it with a reason."""
     if event.id in d.commands:
         return
+    # A refused command counts as seen, too, so that it stays refused when it is sent again.
     d.commands = d.commands.set(event.id, f"{event.kind} {event.target}")
     why = _refusal(d, event)
     if why:
@@ -32,13 +33,14 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
         verdict = Verdict(ok=False, reason=reasons.SUSPENDED, message=f"suspended{by}", at=d.now, suspends=True)
         ending.end(d, verdict)
     elif event.kind == "scale":
+        # Only the wish: `elastic.follow` looks for room after this event.
         d.sizes = d.sizes.set(event.target, evolve(d.sizes[event.target], want=event.count))
     else:
         begin(d, _order(d, event))
 
 
 def _refusal(d: StateTransaction, event: Commanded) -> str:
-    """Why a command cannot be done; empty when it can."""
+    """Why a command cannot be carried out; empty when it can."""
     if event.kind not in ("restart", "scale", *ENDS):
         return f"no such command: {event.kind}; there are restart, scale, stop and suspend"
     if d.phase is Phase.STOPPING:
@@ -58,7 +60,7 @@ def _refusal(d: StateTransaction, event: Commanded) -> str:
 
 
 def _unscalable(d: StateTransaction, event: Commanded) -> str:
-    """Why a role cannot have so many ranks."""
+    """Why a role cannot be scaled to this number of ranks; empty when it can."""
     if event.target not in d.sizes:
         able = ", ".join(sorted(d.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
@@ -72,6 +74,7 @@ def _unscalable(d: StateTransaction, event: Commanded) -> str:
 
 
 def _known(d: StateTransaction, target: str) -> bool:
+    """Whether a target names a role or a rank of the job."""
     role, slash, number = target.partition("/")
     facts = d.job.roles.get(role)
     if facts is None:
@@ -80,7 +83,7 @@ def _known(d: StateTransaction, target: str) -> bool:
 
 
 def _order(d: StateTransaction, event: Commanded) -> RestartOrder:
-    """The restart that a command asks for. It uses up no budget and waits for no backoff."""
+    """The restart that a command asks for. It costs no budget and has no backoff."""
     cause = f"restart of {event.target} ordered{f' by {event.by}' if event.by else ''}"
     role, slash, number = event.target.partition("/")
     if event.target == "job":

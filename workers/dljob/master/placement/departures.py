@@ -1,9 +1,10 @@
-"""Nodes that somebody is about to take away: what is in memory is saved, and their ranks leave while there is time.
+"""Announced departures of nodes: checkpoint copies are flushed to disk, and the ranks leave while there is time.
 
-Two announce it: Ray, of a node that it drains (for an autoscaler, for `ray drain-node`, and since 2.60 when its pod is
-told to end), and Kubernetes, of a pod that is evicted, preempted, tainted away or deleted. Nothing is placed on such a
-node any more. Its ranks leave once their copies are on disk, if another node can hold them; else they stay to the end,
-and look again when nodes change. Either way that announcement is the cause, and no budget pays for it.
+A departure is announced by Ray for a node that it drains (for an autoscaler, by `ray drain-node`, and since Ray 2.60
+when its pod gets SIGTERM), or by Kubernetes for a pod that is evicted, preempted, tainted away or deleted. From then on
+nothing is placed on the node: Ray would refuse it. Its ranks leave once their copies are on disk, if another node can
+hold them; otherwise they stay to the end, and try again whenever nodes change. In both cases the announcement is the
+recorded cause, and no budget is charged.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
 GRACE_S = 120.0
-"""So long copies may take to come to disk, where the spec says nothing of checkpoints."""
+"""Seconds for copies to come to disk, where the spec has no `checkpoint`."""
 WORDS = 500
-"""So many letters of who announced it are kept."""
+"""Characters of the announcements that are kept."""
 
 
 def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
-    """Ray drains some of these nodes."""
+    """Begin the departure of nodes that Ray drains."""
     for node in nodes:
         if node.leaving is not None and node.id not in d.departures and not d.ending:
             until = f", it is gone by {_clock(node.leaving)}" if node.leaving else ""
             why = f"Ray drains it{until}"
+            # The notice makes the drain the first cause of whatever dies on the node later.
             before = d.notices.get(node.id)
             clues = (*(before.clues if before else ()), Clue(Source.NOTICE.value, why))
             d.notices = d.notices.set(node.id, Notice(d.now, clues))
@@ -44,7 +46,7 @@ def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
 
 
 def learned(d: StateTransaction, event: CauseLearned) -> None:
-    """More is known of why something went, or will go."""
+    """Add evidence to faults, and begin the departure of a node that Kubernetes is about to take away."""
     attribution.learned(d, event)
     kind, _, name = event.target.partition("/")
     if kind != "node" or d.ending or not any(node.id == name for node in d.nodes):
@@ -57,7 +59,7 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
 
 
 def saved(d: StateTransaction, event: CopiesSaved) -> None:
-    """What ranks had copied is on disk, or will not be: of all nodes that are to go."""
+    """Let the ranks of all departing nodes go: their copies are on disk, or cannot be brought there."""
     waiting = [(name, own) for name, own in sorted(d.departures.items()) if not own.saved]
     for name, own in waiting:
         _saved(d, name, own, event.why)
@@ -66,7 +68,7 @@ def saved(d: StateTransaction, event: CopiesSaved) -> None:
 
 
 def follow(d: StateTransaction) -> None:
-    """The nodes are others now: who is gone cannot leave any more, who had to stay may have somewhere to go."""
+    """Follow up on changed nodes: departures of lost nodes are over, and ranks that stayed may now have a place."""
     there = {node.id for node in d.nodes}
     for name in sorted(d.departures):
         if name not in there:
@@ -75,14 +77,14 @@ def follow(d: StateTransaction) -> None:
 
 
 def go(d: StateTransaction) -> None:
-    """Let the ranks of nodes that are to go leave, where another node can hold them."""
+    """Move the ranks off departing nodes whose copies are on disk, where another node can hold them."""
     for name, own in sorted(d.departures.items()):
         units = _inhabited(d, name)
         if d.ending or not own.saved or not units:
             continue
         found = elsewhere(d, units) if d.seats else None
         if isinstance(found, Refusal):
-            if not own.stays:
+            if not own.stays:  # reported once, though it is tried again at each change of the nodes
                 d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay to the end: {found.why}")
             d.departures = d.departures.set(name, evolve(own, stays=found.why))
             continue
@@ -92,19 +94,20 @@ def go(d: StateTransaction) -> None:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
-    """When the departures want a Tick, in unix seconds."""
+    """When departures need a Tick (unix seconds)."""
     for own in state.departures.values():
         yield _due(own)
 
 
 def tick(d: StateTransaction) -> None:
-    """Who waited long enough for its copies leaves; a node that is still there long after its time is used again."""
+    """Handle due departures: stop waiting for copies, and use a node again that is still there long after its time."""
     due = [(name, own) for name, own in sorted(d.departures.items()) if _due(own) <= d.now]
     drained = {node.id for node in d.nodes if node.leaving is not None}
     for name, own in due:
         if not own.saved:
             _saved(d, name, own, f"that took longer than {own.save_by - own.since:.0f} s")
         elif name in drained:
+            # Ray never takes a drain back, and places nothing on the node: the departure stays.
             d.departures = d.departures.set(name, evolve(own, by=d.now))
         else:
             d.departures = d.departures.delete(name)
@@ -119,22 +122,24 @@ def tick(d: StateTransaction) -> None:
 
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
-    """What a master that takes the job over asks again."""
+    """The flush that a new epoch orders again."""
     first = _first(state)
     if first is not None:
         yield SaveCopies(first[0], max(first[1].save_by - now, 1.0))
 
 
 def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
-    """A node whose ranks wait for their copies: what is asked for one of them is asked for all."""
+    """A departing node whose ranks wait for their copies. One flush serves all: it covers the copies of all nodes."""
     return next(((name, own) for name, own in sorted(d.departures.items()) if not own.saved), None)
 
 
 def _due(own: Departure) -> float:
+    """When the next step of a departure is due: the end of the flush, or of the announcement's validity."""
     return own.by + limits.NOTICE_S if own.saved else own.save_by
 
 
 def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
+    """Begin the departure of a node that is gone at `by` (unix seconds), or add the words of a further announcement."""
     old = d.departures.get(name)
     if old is not None:
         if why not in old.why:
@@ -155,9 +160,9 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
 
 
 def _cancel_reservations(d: StateTransaction, name: str) -> None:
-    """Give back what this node was asked to hold and has not answered; nobody lives there yet.
+    """Give back reservations that this node has not answered yet; no rank lives in them.
 
-    The caller looks for room once the departure is known. At admission `go` gives all units back.
+    The caller looks for room once the departure is recorded. At admission (no seats) `go` gives all units back.
     """
     asked = [unit for unit in d.homeless if d.units[unit].node == name] if d.seats else []
     for unit in sorted(asked):
@@ -167,6 +172,7 @@ def _cancel_reservations(d: StateTransaction, name: str) -> None:
 
 
 def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
+    """Record that the ranks of a departing node need not wait any longer; `why` names what is not on disk."""
     own = evolve(own, saved=True)
     d.departures = d.departures.set(name, own)
     d.wake_at(_due(own))
@@ -175,7 +181,7 @@ def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
 
 
 def _inhabited(d: StateTransaction, name: str) -> frozenset[str]:
-    """The units on a node, if a rank that has yet to end lives in any of them."""
+    """The units on a node, if an unfinished rank lives in any of them; else none, as there is nothing to move."""
     units = frozenset(
         unit for unit, own in d.units.items() if own.node == name and own.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )

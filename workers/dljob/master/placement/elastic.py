@@ -1,10 +1,12 @@
-"""Elastic roles: fewer ranks when a lost node has no replacement, more again when there is room, by a restart.
+"""Elastic roles: when a role shrinks because a lost node has no replacement, and when it grows again.
 
-A role of level InProcess keeps the processes of those who stay: all leave user code first, then those who go end.
+A change of size is a restart. In a role of level InProcess the remaining ranks keep their processes: all ranks leave
+user code first, then those that go end.
 
-The ranks of a world are always 0 to n-1, and group k of them lives in unit k: with fewer ranks the last units are given
-back, and those of the first that lost their nodes go where the last ones were. A loss has the patience that a
-replacement needs; a growth waits until no more nodes join, and until what ranks copied is on disk.
+The ranks of a world are always 0 to n-1, and group k lives in unit k. So a smaller world gives back its last units, and
+first units that lost their nodes take the places of the last ones. A loss first waits as long as a replacement of the
+node may take. A growth waits until no more nodes join, and until checkpoint copies are on disk: a world of another size
+restores from there.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from dljob.plan.model import JobPlan
 
 
 def opened(plan: JobPlan) -> Map[str, Sizing]:
-    """The roles whose number of ranks may change, with what they begin with."""
+    """The sizing of each role whose number of ranks may change, at the job's start."""
     return Map({name: Sizing(own.replicas, own.replicas) for name, own in plan.roles.items() if own.resizes})
 
 
 def follow(d: StateTransaction) -> None:
-    """After an event: whose units lack a place has its time from now on, and so has who could have more ranks."""
+    """Update the timers of elastic roles after an event: for roles that lost units, and for those that could grow."""
     if d.sizes and not d.seats:
         _watch_start(d)
     if not d.sizes or not d.seats or not d.phase.active:
@@ -50,13 +52,13 @@ def follow(d: StateTransaction) -> None:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
-    """When elastic roles want a Tick, in unix seconds."""
+    """When elastic roles need a Tick (unix seconds); None for timers that are not set."""
     for own in state.sizes.values():
         yield from (own.shrink_at, own.move_at, own.save_by)
 
 
 def tick(d: StateTransaction) -> None:
-    """Do what is due."""
+    """Start, shrink or grow what is due."""
     if d.phase is Phase.PENDING and d.sizes:
         _start(d)
     if not d.phase.active:
@@ -71,14 +73,14 @@ def tick(d: StateTransaction) -> None:
 
 
 def saved(d: StateTransaction) -> None:
-    """What ranks had copied is on disk, or will not be."""
+    """Go on with changes of size that waited for copies: they are on disk, or cannot be brought there."""
     for role, own in sorted(d.sizes.items()):
         if own.save_by is not None and d.phase.active:
             _move(d, role)
 
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
-    """What a master that takes the job over asks again."""
+    """The flush that a new epoch orders again."""
     due = [own.save_by for own in state.sizes.values() if own.save_by is not None]
     if due:
         yield SaveCopies("", max(min(due) - now, 1.0))
@@ -88,7 +90,7 @@ def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
 
 
 def _watch_start(d: StateTransaction) -> None:
-    """A job without room for all ranks waits until no more nodes join; one that is being admitted waits no more."""
+    """Run the timer of a job without room for all ranks, anew with each node that joins; stop it at admission."""
     waits = d.phase is Phase.PENDING and d.search.since is not None
     joined = len(d.nodes) > len(d.base.nodes)
     for role, own in sorted(d.sizes.items()):
@@ -99,7 +101,7 @@ def _watch_start(d: StateTransaction) -> None:
 
 
 def _start(d: StateTransaction) -> None:
-    """Nobody has joined for a time: start with as many as there is room for, or look again later."""
+    """Start with as many ranks as there is room for, once no node has joined for a while; else wait again."""
     due = any(own.shrink_at is not None and own.shrink_at <= d.now for own in d.sizes.values())
     if not due or (d.search.retry_at is not None and d.now < d.search.retry_at):
         return
@@ -112,6 +114,8 @@ def _start(d: StateTransaction) -> None:
 
 
 def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
+    """Start the shrink timer of a role that lost units, and stop it once all of them are held again."""
+    # Checked first, since in nearly all events every unit is held.
     if d.held == d.job.unit_count and own.shrink_at is None:
         return
     phases = _phases(d, role)
@@ -122,19 +126,20 @@ def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
 
 
 def _phases(d: StateTransaction, role: str) -> frozenset[UnitPhase]:
-    """Where the units stand that ranks of a role live in who have yet to end."""
+    """The phases of the role's units that have unfinished ranks."""
     facts = d.facts(role)
     names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
     return frozenset(d.units[name].phase for name in names if inhabited(d, name))
 
 
 def _patience(d: StateTransaction) -> float:
+    """Seconds that lost units may look for a node before their role shrinks."""
     said = d.job.spec.fault_tolerance.elastic.shrink_after_seconds
     return said or (limits.SHRINK_S if d.job.own_nodes else limits.SHRINK_BARE_S)
 
 
 def _shrink(d: StateTransaction) -> None:
-    """Go on with as many ranks as there is room for; who may have no fewer waits on."""
+    """Shrink roles to the number of ranks that there is room for; below their minimum they wait on."""
     waiting = [role for role in d.job.roles if role in d.sizes and d.sizes[role].shrink_at is not None]
     lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role)]
     found = resizing.fewer(d, lacking)
@@ -144,28 +149,31 @@ def _shrink(d: StateTransaction) -> None:
         return
     for role in lacking:
         own = d.sizes[role]
+        # A growth that is lost again soon makes the next one wait longer: unsteady nodes must not restart it forever.
         soon = own.grown is not None and d.now - own.grown < limits.VAIN_S
         _put(d, role, evolve(own, vain=min(own.vain + 1, limits.GROW_DOUBLINGS) if soon else 0, grown=None))
     resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
 
 
-# -- more, or as many as somebody asked for
+# -- more, or as many as a scale command asked for
 
 
 def _changed(d: StateTransaction) -> bool:
-    """Whether anything is different on which it depends how many ranks there is room for."""
+    """Whether this event changed anything that decides how many ranks there is room for."""
     base = d.base
     same = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
     return base.phase is not d.phase or d.sizes is not base.sizes or not all(same)
 
 
 def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
+    """Start or stop the timer of a change of size, as room and the wanted number of ranks allow."""
     if own.save_by is not None or own.parting:
         return
     target = _target(d, role, own).sizes[role]
     if target == own.size:
         _calm(d, role)
     elif target != own.target:
+        # A smaller role changes at once; a growth waits for further nodes and for the role's own minimum interval.
         at = d.now
         if target > own.size:
             at = d.now + limits.SETTLE_S
@@ -175,17 +183,18 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
 
 
 def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:
-    """What it can be given of what it is to have; one whose ranks all ended is done, and no room starts them again."""
+    """The size that a role can have now, up to the wanted one. A completed role keeps its size."""
     if starting.completed(d, role):
         return Resize({role: own.size}, {})
     return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
 
 
 def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
-    """What nodes that are as free as these change for roles that are to have more ranks, while the job runs.
+    """What the present free room of nodes means for roles that want more ranks, while the job runs.
 
-    1: one could have more, and is not about to; -1: there is no room for what one is about to take; 0: nothing. It is
-    asked once a second: where nothing has changed, or no node is free enough, it is quick.
+    1: a role could grow and is not about to; -1: a role is about to grow and its room is gone; 0: nothing changes.
+    The shell asks once a second and journals a change only when the answer matters, since on a shared Ray the free
+    amounts change all the time. Without a change, or with no node free enough, the answer is quick.
     """
     if nodes == state.nodes:
         return 0
@@ -204,17 +213,17 @@ def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
 
 
 def _calm(d: StateTransaction, role: str) -> None:
-    """It stays as it is."""
+    """Cancel a change of size that is under way; the role stays as it is."""
     own = d.sizes[role]
     if own.target or own.move_at is not None or own.save_by is not None:
         _put(d, role, evolve(own, target=0, move_at=None, save_by=None, parting=False))
 
 
 def _save(d: StateTransaction, role: str) -> None:
-    """Have what its ranks copied brought to disk: a world of another size restores from there."""
+    """Flush the copies of the ranks to disk before the change: a world of another size restores from there."""
     own = d.sizes[role]
     if d.phase is not Phase.RUNNING or _target(d, role, own).sizes[role] == own.size:
-        _calm(d, role)  # when the job runs again, or nodes change, it is looked at again
+        _calm(d, role)  # `follow` looks again once the job runs or nodes change
         return
     checkpoint = d.job.spec.checkpoint
     within = float(checkpoint.grace_period_seconds) if checkpoint else GRACE_S
@@ -223,7 +232,7 @@ def _save(d: StateTransaction, role: str) -> None:
 
 
 def _move(d: StateTransaction, role: str) -> None:
-    """Give it what there is room for now."""
+    """Change the size of a role to what there is room for now, which may differ from the target."""
     own = d.sizes[role]
     made = _target(d, role, own)
     if d.phase is not Phase.RUNNING or made.sizes[role] == own.size:
@@ -237,13 +246,14 @@ def _move(d: StateTransaction, role: str) -> None:
 
 
 def _why(own: Sizing, size: int) -> str:
+    """The reason of a change of size, in words."""
     return "there is room for more" if size > own.size else f"it is to have {own.want}"
 
 
 def _parted(d: StateTransaction, role: str) -> None:
-    """Nobody of it is in user code any more: it becomes what it left for, or, where there is no room now, what it was.
+    """Resize a role whose ranks have all left user code; without room for the new size it restarts in the old one.
 
-    Where something else restarts it meanwhile it is looked at again when it runs.
+    If another restart took its ranks over meanwhile, the change is cancelled and considered again when the role runs.
     """
     own = d.sizes[role]
     if not _keeps_processes(d, role):
@@ -258,13 +268,14 @@ def _parted(d: StateTransaction, role: str) -> None:
 
 
 def _keeps_processes(d: StateTransaction, role: str) -> bool:
-    """All its ranks wait, and each keeps its process. In a restart of a larger level they wait for new ones."""
+    """Whether all ranks of a role wait in their own processes; in a larger restart they wait for new ones."""
     count = d.facts(role).plan.replicas
     incidents = [d.incidents.get(d.ranks[role, rank].incident) for rank in range(count)]
     return d.roles[role].waiting == count and all(own and own.level is Level.IN_PROCESS for own in incidents)
 
 
 def _put(d: StateTransaction, role: str, own: Sizing) -> None:
+    """Replace the sizing of a role, and ask for the Ticks that its timers need."""
     d.sizes = d.sizes.set(role, own)
     for at in (own.shrink_at, own.move_at, own.save_by):
         if at is not None:

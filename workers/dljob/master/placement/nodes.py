@@ -1,8 +1,8 @@
-"""Nodes that are left while they are still there, frozen or replaced by a rule; and when they may be used again.
+"""Nodes that are lost, frozen, replaced by a rule or failed in a check, and when excluded ones may be used again.
 
-A frozen node's processes may wake up at any time. They are fenced: PrimeMaster forgets them at once, so the answer to
-their next beacon ends them, and one that gets no answer ends when its lease is over. Their devices are on that node, so
-another one can be used at once; the node itself not before the lease has passed.
+The processes of a frozen node may wake up at any time, so they are fenced. PrimeMaster forgets them at once: the answer
+to their next heartbeat ends them, and one that gets no answer ends when its lease expires. Their devices are on that
+node, so other nodes can be used at once, but the node itself only after the lease.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from dljob.telemetry import reasons
 
 
 def seen(d: StateTransaction, event: NodesSeen) -> None:
-    """The nodes changed. One that is gone cannot be silent: its exclusion is only a matter of time."""
+    """Handle a changed list of nodes."""
+    # A node that is gone is silent no longer: from now on its exclusion ends by time alone.
     live = frozenset(node.id for node in event.nodes)
     for name, own in sorted(d.exclusions.items()):
         if own.silent and name not in live:
             _set(d, name, evolve(own, silent=False))
+    # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
     departures.announced(d, event.nodes)
     relaunch.lost(d, event.nodes)
     nodes_seen(d, event)
@@ -34,7 +36,7 @@ def seen(d: StateTransaction, event: NodesSeen) -> None:
 
 
 def gone(d: StateTransaction, name: str) -> bool:
-    """A host went with its node: all that lives there did, whenever the list of nodes says so. False: that is known."""
+    """Handle the loss of a node that a lost host reported before the list of nodes did. False: it is known already."""
     left = tuple(node for node in d.nodes if node.id != name)
     if not d.phase.active or len(left) == len(d.nodes):
         return False
@@ -43,7 +45,7 @@ def gone(d: StateTransaction, name: str) -> bool:
 
 
 def frozen(d: StateTransaction, event: NodeFrozen) -> None:
-    """A node answers no more: its units go elsewhere, at once."""
+    """Exclude a node that stopped answering, and move its units at once."""
     name, old = event.node, d.exclusions.get(event.node)
     known = any(node.id == name for node in d.nodes)
     if d.ending or not known or (old is not None and old.silent) or d.job.fault_tolerance.node.action == "Ignore":
@@ -57,7 +59,7 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
 
 
 def thawed(d: StateTransaction, event: NodeThawed) -> None:
-    """A node answers again: what is left of its time runs, unless nothing else can hold what needs a place."""
+    """A frozen node answers again: its exclusion now ends by time, or earlier if no other node has room."""
     own = d.exclusions.get(event.node)
     if own is None or not own.silent:
         return
@@ -69,7 +71,7 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
 
 
 def leave_by_rule(d: StateTransaction) -> None:
-    """Leave the nodes that rules said to replace in this transition."""
+    """Exclude the nodes that rules said to replace in this transition, and move their units."""
     for name, why in sorted(d.leaving.items()):
         if d.ending:
             return
@@ -82,7 +84,7 @@ def leave_by_rule(d: StateTransaction) -> None:
 
 
 def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
-    """Leave nodes that failed their check: node -> what it failed. No budget pays for that."""
+    """Exclude nodes that failed their check (node -> what it failed), and move their units. It costs no budget."""
     for name, why in sorted(bad.items()):
         d.note(reasons.NODE_CHECK_FAILED, f"node/{name}", f"failed check {why}")
         _exclude(d, name, "CheckFailed", silent=False, check=why)
@@ -93,8 +95,10 @@ def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
 
 
 def _exclude(d: StateTransaction, name: str, reason: str, *, silent: bool, check: str = "") -> None:
+    """Exclude a node for the spec's time, a silent one at least for the lease, one that failed a check for a day."""
     policy = d.job.fault_tolerance
-    fence = d.now + policy.lease if silent else None  # a node that answers ends what it is told to end
+    # The processes of a node that answers are ended by order, so there is no lease to wait for.
+    fence = d.now + policy.lease if silent else None
     old = d.exclusions.get(name)
     check = check or (old.check if old else "")
     least = limits.BAD_NODE_S if check else 0.0
@@ -109,7 +113,7 @@ def _set(d: StateTransaction, name: str, own: Exclusion) -> None:
 
 
 def _times(own: Exclusion) -> Iterator[float]:
-    """When something about an exclusion is due: while the node is silent, only the end of its fence."""
+    """When an exclusion needs a Tick: at the end of its fence, and of its time unless the node is silent."""
     if own.fence is not None:
         yield own.fence
     if not own.silent:
@@ -117,13 +121,13 @@ def _times(own: Exclusion) -> Iterator[float]:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
-    """When the exclusions want a Tick, in unix seconds."""
+    """When exclusions need a Tick (unix seconds)."""
     for own in state.exclusions.values():
         yield from _times(own)
 
 
 def tick(d: StateTransaction) -> None:
-    """Fences that passed, exclusions whose time is over: the nodes may be used again."""
+    """End the exclusions and fences that are due, and look for room on the nodes that may be used again."""
     changed = False
     for name, own in sorted(d.exclusions.items()):
         if not own.silent and own.until <= d.now:

@@ -1,7 +1,8 @@
-"""What an attempt hands on to the next: how often the job was restarted, and when, so that budgets hold over attempts.
+"""State that an attempt hands on to the next one, so that budgets, checkpoints and data positions hold across attempts.
 
-Whoever makes attempts keeps it and gives it back, possibly late: it is safe although stale. Ranks that ended well are
-none of it: a restart of the whole job runs them again too, since nobody knows whether what they left outlives the pods.
+The operator keeps it in the DLJob's status and gives it back, possibly in a version that is a little old: it is safe
+although stale. Finished ranks are not handed on: a new attempt runs them again, since nobody knows whether their
+results outlive the pods.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from dljob.telemetry import reasons
 
 VERSION = 1
 MARKS_A_KEY, MARKS = 32, 256
-"""So many times are handed on of each budget, and of all: the newest, about 4 KiB."""
+"""Number of times that are handed on for each budget, and in all, the newest first: about 4 KiB in the status."""
 WORLDS = 64
-"""Of so many worlds the last checkpoint, the newest."""
+"""Number of worlds whose last checkpoint is handed on, the newest first."""
 
 
 def carry(state: JobState) -> dict[str, Any]:
-    """What is to be handed on, JSON-able; empty while nothing was restarted, nothing failed and nothing was saved."""
+    """The state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
     marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
     newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
     oldest = newest[-1] if newest else 0.0
@@ -50,7 +51,7 @@ def carry(state: JobState) -> dict[str, Any]:
 
 
 def _saves(state: JobState) -> dict[str, list[float]]:
-    """World -> [attempt, number of the life, step, when] of its last checkpoint."""
+    """World -> [attempt and number of the life, step, unix seconds] of its last checkpoint."""
     found = [(own.last, world) for world, own in state.saves.items() if own.last]
     newest = sorted(found, key=lambda one: (-one[0].at, one[1]))[:WORLDS]
     return {
@@ -60,9 +61,9 @@ def _saves(state: JobState) -> dict[str, list[float]]:
 
 
 def carried(text: str, uid: str, attempt: int) -> Carried:
-    """What the last attempt handed on to this one, as an event; one that says why, when it cannot be used.
+    """The state of the previous attempt as an event; if it cannot be used, the event's `why` says the reason.
 
-    `text` is JSON: {"job": uid, "attempt": the one that told it, "step": its last one, "state": as `carry` made it}.
+    `text` is JSON: {"job": uid, "attempt": number of its writer, "step": its last step, "state": from `carry`}.
     """
     try:
         data = json.loads(text)
@@ -79,6 +80,7 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
 
 
 def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
+    """The event of a state that `carry` made. Raises ValueError, TypeError, KeyError or AttributeError if it is not."""
     restarts, roles = (_counts(state.get(name, {})) for name in ("restarts", "roles"))
     marks: list[tuple[str, tuple[float, ...]]] = []
     for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
@@ -103,7 +105,7 @@ def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 
 def take(d: StateTransaction, event: Carried) -> None:
-    """Begin where the last attempt was, once."""
+    """Take over the state of the previous attempt, once."""
     if d.carried:
         return
     d.carried = True
@@ -121,7 +123,7 @@ def take(d: StateTransaction, event: Carried) -> None:
     known = _keys(d)
     for key, times in event.marks:
         if key in known:
-            # The last head's clock may have been ahead: nothing of the past may seem younger than what comes.
+            # The clock of the last head may have been ahead: a mark of the past must not be later than now.
             marks = [Failure(min(at, d.now)) for at in times]
             d.marks = d.marks.set(key, tuple(sorted((*marks, *d.marks.get(key, ())), key=lambda mark: mark.at)))
     _take_saves(d, event)
@@ -130,6 +132,7 @@ def take(d: StateTransaction, event: Carried) -> None:
 
 
 def _take_saves(d: StateTransaction, event: Carried) -> None:
+    """Take over data positions and the last checkpoints of roles that still exist."""
     for name, feed in event.feeds:
         if name not in d.feeds:
             d.feeds = d.feeds.set(name, feed)
@@ -140,7 +143,10 @@ def _take_saves(d: StateTransaction, event: Carried) -> None:
 
 
 def _take_memory(d: StateTransaction, event: Carried) -> None:
-    """All ranks of a role begin with the most that one of them was to have: the next one would come to need it too."""
+    """Begin all ranks of a role with the largest memory that one of them wanted: the others would come to need it.
+
+    Only before admission: later the units are reserved.
+    """
     for role, amount in () if d.seats else event.memory:
         policy = memory_overrides.policy_of(d.job, role)
         if policy is None:
@@ -151,12 +157,13 @@ def _take_memory(d: StateTransaction, event: Carried) -> None:
 
 
 def _keys(d: StateTransaction) -> frozenset[str]:
-    """The budgets that exist: the spec may be another one than the last attempt's."""
+    """The budget keys of the present spec, which may differ from the previous attempt's."""
     rules = (f"rule:{rule.name}" for rule in d.job.fault_tolerance.rules)
     return frozenset({budget.JOB, budget.MASTER, *d.roles, *(f"fail:{name}" for name in d.roles), *rules})
 
 
 def _tell(d: StateTransaction, event: Carried) -> None:
+    """Report the restart counts that were taken over."""
     counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
     reached = "" if event.step is None else f"; it had come to step {event.step}"
     d.note(reasons.RESTART_COUNTS_RESTORED, "job", f"attempt {event.attempt} hands on its restarts: {counts}{reached}")

@@ -1,4 +1,8 @@
-"""What a master that takes a job over orders again: everything that was ordered and not answered."""
+"""Orders that a new epoch repeats: everything that was ordered and not answered.
+
+The journal holds events, not whether an action was carried out. So a PrimeMaster that takes over repeats, from the
+state alone, each order whose answer is missing; actions are idempotent for this reason.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from dljob.plan.role import HostKind
 
 
 def kills(state: JobState) -> tuple[Action, ...]:
-    """The kills that may not have been carried out: they come before anything that the first batch of events begins."""
+    """The kills that may not have been carried out. They come before anything that the first batch of events starts."""
     if state.phase.final or state.verdict is not None:
         return ()
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
@@ -72,17 +76,19 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
 
 
 def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:
-    """The hosts that a master watches from now on: those that answered before."""
+    """The hosts that a new epoch watches: those that had answered."""
     ready = ((host, own) for host, own in state.hosts.items() if own.phase is HostPhase.READY)
     return tuple(sorted(ready, key=lambda item: (item[0].role, item[0].index)))
 
 
 def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
-    """The spares that a master watches from now on."""
+    """The spares that a new epoch watches."""
     return tuple(sorted((key, own) for key, own in state.spares.items() if own.phase is SparePhase.READY))
 
 
 def _kills(host: HostId, own: HostState) -> Iterator[Action]:
+    """The kills of all former processes of a host that may still live."""
+    # A process is known by its actor's name, or by its life where it never answered.
     former: list[tuple[int, str]] = []
     if own.phase is HostPhase.DOWN and own.life:
         former.append((own.life, own.actor))
@@ -95,9 +101,10 @@ def _kills(host: HostId, own: HostState) -> Iterator[Action]:
 
 
 def _units(state: JobState) -> Iterator[Action]:
+    """The reservations to make, and those to give back: of an earlier token, or of a unit without a node."""
     for name, unit in sorted(state.units.items()):
         if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
-            yield Unreserve(name, unit.token - 1)  # it may be wanted anew since it was to be given back
+            yield Unreserve(name, unit.token - 1)  # its removal may have been ordered just before the new reservation
         if unit.phase is UnitPhase.RESERVING:
             yield Reserve(name, unit.token, unit.node, limits.RESERVE_S, memory_overrides.given(state.grants, name))
         elif unit.phase is not UnitPhase.HELD and unit.token:
@@ -107,6 +114,7 @@ def _units(state: JobState) -> Iterator[Action]:
 def _host(
     d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.There]
 ) -> Iterator[Action]:
+    """The orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
     if own.phase is HostPhase.SPAWNING:
         unit = d.facts(host.role).unit_of(host)
         yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
@@ -125,12 +133,13 @@ def _host(
 
 
 def _leave(d: StateTransaction, host: HostId, own: HostState) -> Iterator[Action]:
-    """At the end of the job: what the ranks of a host were asked."""
+    """The stop order of a host's ranks at the end of the job."""
     live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
     if own.phase is HostPhase.READY and live and d.verdict is not None:
         yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason)
 
 
 def _in_phase(d: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
+    """The ranks of a host that are in one of these phases."""
     ranks = d.facts(host.role).ranks_of(host.index)
     return tuple(rank for rank in ranks if d.ranks[host.role, rank].phase in phases)

@@ -1,4 +1,4 @@
-"""Giving roles other numbers of ranks: where their units can be then, and the restart with which they have them."""
+"""Resizing: the number of ranks that a role can have on the present nodes, and the restart that gives it to it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 RESIZED = "Resized"
-"""Why ranks are restarted that have other peers now."""
+"""Restart reason of ranks whose world changed its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Numbers of ranks by role, and the nodes of the units that have none yet."""
+    """New numbers of ranks by role, and the nodes of the units that have none yet."""
 
     sizes: Mapping[str, int]
     nodes: Mapping[str, str]
 
 
 def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
-    """The largest numbers of ranks of these roles with which all that has no place finds one, the first roles first."""
+    """The largest sizes of these roles with which every unit without a node finds one.
+
+    All roles begin at their minimum, and are then enlarged by bisection in the given order: the first keep most.
+    """
     sizes = {role: d.facts(role).plan.min_replicas for role in roles}
     found = placed(d, sizes, spares=spares)
     for role in roles if isinstance(found, Assignment) else ():
@@ -55,7 +58,7 @@ def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) ->
 
 
 def more(d: StateTransaction, role: str, upto: int) -> Resize:
-    """The most ranks up to so many of a role that there is room for."""
+    """The largest size of a role, up to `upto` ranks, that there is room for; found by bisection."""
     facts = d.facts(role)
     group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
     best = Resize({role: facts.plan.replicas}, {})
@@ -70,16 +73,16 @@ def more(d: StateTransaction, role: str, upto: int) -> Resize:
 
 
 def fits(d: StateTransaction, role: str, size: int) -> Assignment | None:
-    """Where a role finds room that grows to so many ranks; None: there is none."""
+    """The nodes for a role that grows to `size` ranks; None: there is no room."""
     tried = placed(d, {role: size}, spares=True)
     return tried if isinstance(tried, Assignment) and _leaves_quotas(d, {role: size}, tried) else None
 
 
 def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
-    """Where all units that lack a node go when roles have these numbers of ranks. `spares`: those nodes stay free.
+    """The nodes for all units that lack one, if roles had these sizes. `spares`: whether spare nodes stay free.
 
-    A job that is to start leaves what its quotas want, as at admission. A lost unit of another role whose ranks have
-    all ended lacks none.
+    A job that has not started also leaves room for its quotas, as at admission. A lost unit of another role whose ranks
+    have all ended needs no node.
     """
     plan = d.job.sized(sizes).plan
     quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
@@ -87,6 +90,7 @@ def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = Fals
     lacking = [name for name in plan.units if _lacks(d, name, sizes)]
     barred = frozenset(d.exclusions).union(d.departures)
     nodes = {node.id: node for node in d.nodes}
+    # Units that the smaller size gives back make room on their nodes, which Ray's `free` does not show yet.
     for name in gone:
         own = d.units[name]
         if own.phase is UnitPhase.HELD and own.node in nodes:
@@ -103,7 +107,7 @@ def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = Fals
 
 
 def _lacks(d: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
-    """Whether a unit is to have a node when these roles are resized: all their ranks start anew, ended ones too."""
+    """Whether a unit needs a node when these roles are resized. All their ranks start anew, even finished ones."""
     phase = d.units[name].phase if name in d.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
         return phase in _NOWHERE
@@ -111,9 +115,10 @@ def _lacks(d: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignment) -> bool:
-    """Whether roles that grow so leave what frameworks count on, which may have taken it, or not yet.
+    """Whether growing roles leave the quotas that frameworks (placement groups of their own) count on.
 
-    What is free does not tell which: so it is asked whether all of it fits beside all units, on nodes that are empty.
+    A framework may or may not have taken its quota already, and `free` does not tell which. So the question is whether
+    all quotas and all units would fit together on empty nodes.
     """
     quotas = {name: own.plan for name, own in d.job.roles.items() if own.plan.quota and not completed(d, name)}
     if not quotas:
@@ -137,12 +142,12 @@ _NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
 
 
 def _units(facts: RoleFacts, size: int) -> Iterable[str]:
-    """The units that a role has no more with so many ranks."""
+    """The units beyond the first `size` ranks of a role."""
     return (f"{facts.series}/{k}" for k in range(size // facts.plan.group_size, facts.plan.groups))
 
 
 def start_with_fewer(d: StateTransaction, why: str) -> bool:
-    """Admit a job that has no room with as many ranks of its elastic roles as there is room for, if there is."""
+    """Admit a job that lacks room with fewer ranks of its elastic roles; return whether that is possible."""
     roles = [role for role in d.job.roles if role in d.sizes]
     made = fewer(d, roles, spares=True)
     before = {role: d.facts(role) for role in roles}
@@ -163,8 +168,10 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
 
 
 def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
-    """Restart roles with other numbers of ranks. `anew`: for the loss that restarts them anyhow."""
+    """Restart roles with other numbers of ranks. `anew`: it continues the restart that a loss began."""
     before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
+    # The order matters: units are given back by the old plan, ranks and units are added by the new one, and the new
+    # units are reserved before the restarts ask for their hosts.
     left_out = {role: _give_back(d, facts, made.sizes[role]) for role, facts in before.items()}
     d.job = d.job.sized({role: made.sizes[role] for role in before})
     for role, facts in before.items():
@@ -186,27 +193,28 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
 
 
 def part(d: StateTransaction, role: str, why: str) -> None:
-    """Have all ranks of a role leave user code and keep their processes; who starts, and with whom, comes later."""
+    """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
     begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave: {why}", gathers=True))
 
 
 def stay(d: StateTransaction, role: str) -> None:
-    """Ranks that left for a world of another size meet again as they were."""
+    """Restart, in its old size, a role whose ranks left for another size that has no room any longer."""
     begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", anew=True))
 
 
 def level_of(job: Job, role: str) -> Level:
-    """What a role with other ranks restarts: its processes, unless it says of failures that who lives keeps its own."""
+    """The restart level of a resize: InProcess for roles that also fail over so, else Role."""
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
 def _give_back(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
-    """Give up the units beyond so many ranks; gives the ranks that are no more."""
+    """Give up the units beyond the first `size` ranks of a role; return the ranks that it drops."""
     for name in _units(facts, size):
         own = d.units[name]
         d.do(Unreserve(name, own.token))
         for host in unit_hosts(d, name):
             kill(d, host)
+        # The token stays: a unit that comes back must not be mistaken for its earlier reservation.
         d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
     keys = tuple((facts.plan.name, rank) for rank in range(size, facts.plan.replicas))
     for key in keys:
@@ -215,7 +223,7 @@ def _give_back(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKe
 
 
 def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
-    """Ranks that the role had not; one that it once had is a later process of it."""
+    """Add ranks to a role; a rank that it had before keeps its counts, so that old events stay stale."""
     facts = d.facts(role)
     for rank in range(before.plan.replicas, facts.plan.replicas):
         key, host = (role, rank), facts.host_of(rank)

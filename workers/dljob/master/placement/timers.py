@@ -1,4 +1,7 @@
-"""Timers: what is due when. The shell sleeps until the earliest and sends a Tick; an early Tick is harmless."""
+"""Timers: all times at which the state must change by itself. The shell sleeps until the earliest and sends a Tick.
+
+A Tick that comes too early finds nothing due and is harmless.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from dljob.telemetry.wording import counted
 
 
 def earliest(state: JobState | StateTransaction) -> float | None:
-    """When the next timer is due, in unix seconds."""
+    """When the next timer is due (unix seconds); None: no timer runs."""
     due = [at for at in _times(state) if at is not None]
     return min(due) if due else None
 
 
 def _times(state: JobState | StateTransaction) -> list[float | None]:
+    """All running timers (unix seconds), in any order; None for those that are not set."""
     if state.phase.final:
         return []
-    if state.verdict is not None:
+    if state.verdict is not None:  # an ending job has no timers but those of its release
         at = state.verdict.release_at
         return [state.verdict.kill_at, None if at is None else at + limits.RELEASE_S]
     times = [state.search.retry_at, state.search.deadline, state.search.final_at]
@@ -39,11 +43,12 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
 
 
 def tick(d: StateTransaction) -> None:
-    """Do what is due, and find out what is due next."""
+    """Do what is due, and set the time of the next Tick."""
     verdict = d.verdict
     if verdict is not None:
         _end_of_grace(d, verdict)
     else:
+        # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
         for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, _search):
             if not d.ending:
                 rule(d)
@@ -51,6 +56,7 @@ def tick(d: StateTransaction) -> None:
 
 
 def _end_of_grace(d: StateTransaction, verdict: Verdict) -> None:
+    """Order the release when the grace period is over, or again when it was not answered in time."""
     late = verdict.kill_at is not None and verdict.kill_at <= d.now
     unanswered = verdict.release_at is not None and verdict.release_at + limits.RELEASE_S <= d.now
     if late or unanswered:
@@ -58,6 +64,7 @@ def _end_of_grace(d: StateTransaction, verdict: Verdict) -> None:
 
 
 def _deadlines(d: StateTransaction) -> None:
+    """End a job that is past its activeDeadlineSeconds or preRunningDeadlineSeconds."""
     started, spec = d.started_at, d.job.spec
     most, first = spec.active_deadline_seconds, spec.pre_running_deadline_seconds
     if most is not None and started + most <= d.now:
@@ -71,8 +78,9 @@ def _deadlines(d: StateTransaction) -> None:
 
 
 def _restarts(d: StateTransaction) -> None:
+    """Launch the restarts whose backoff is over, and escalate those that take too long."""
     for number in sorted(d.incidents):
-        incident = d.incidents.get(number)
+        incident = d.incidents.get(number)  # an earlier one in this loop may have taken it over
         if incident is None or d.ending:
             continue
         if not incident.launched and incident.due <= d.now:
@@ -84,7 +92,7 @@ def _restarts(d: StateTransaction) -> None:
 
 
 def _overdue(d: StateTransaction, number: int) -> None:
-    """A restart took too long; while units that it needs look for room, the time for that counts instead."""
+    """Escalate a restart that took too long, unless it waits for room: then the search's own deadline counts."""
     incident = d.incidents[number]
     if _looks_for_room(d, number):
         d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
@@ -94,7 +102,7 @@ def _overdue(d: StateTransaction, number: int) -> None:
 
 
 def _looks_for_room(d: StateTransaction, number: int) -> bool:
-    """Whether a member of a restart has no place, or one of its world; or anybody, while its role waits for others."""
+    """Whether a restart waits for room: of its members, of their world, or of any rank while their role must wait."""
     members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
     roles = {role for role, _ in members}
     if not all(starting.dependencies_met(d, role) for role in roles):
@@ -107,9 +115,10 @@ def _looks_for_room(d: StateTransaction, number: int) -> bool:
 
 
 def _search(d: StateTransaction) -> None:
+    """Look for room again when the backoff is over, and fail the job when its lost units found none in time."""
     late = d.search.deadline is not None and d.search.deadline <= d.now
     if late and not admission.needed(d):
-        # All ranks of these units ended: nobody waits for them, until somebody restarts one.
+        # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
         d.search = evolve(d.search, deadline=None)
     elif late and not _found_at_last(d):
         message = f"{counted(len(admission.lost(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
@@ -119,7 +128,7 @@ def _search(d: StateTransaction) -> None:
 
 
 def _found_at_last(d: StateTransaction) -> bool:
-    """Whether units of lost nodes have a place after all, if only on a node that was excluded."""
+    """Whether lost units find a place in a last attempt, in which excluded nodes may be used as well."""
     admission.look(d, last=True)
     if admission.lost(d):
         return False
