@@ -1,7 +1,7 @@
-"""ElasticMaster: the torch store of one role, in a process of its own, so that no rank's death takes it along.
+"""ElasticMaster: the torch store of one role, in a process of its own, so that it survives the death of any rank.
 
-Ranks of a thread host meet under a prefix per generation. Scripts meet under names of their own, so the first rank of
-a new generation asks here for an empty store; the address stays the same.
+Ranks of thread hosts use a key prefix per generation. Scripts choose their own keys, so the first rank of a new
+generation asks ElasticMaster for an empty store; the address stays the same.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 FOR_EVER = timedelta(days=3650)
+"""A new generation may be days away; without a timeout of its own, a TCPStore client gives up after 300 s."""
 
 
 class ElasticMaster(Host):
-    """A host without ranks: `hello().address` is where its store serves."""
+    """A host without ranks; `hello().address` is the address of its TCPStore."""
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
@@ -36,17 +37,17 @@ class ElasticMaster(Host):
         threading.Thread(target=self._renewals, name="dljob-store", daemon=True).start()
 
     def address(self) -> str:
-        """Where the store serves, for all generations."""
+        """Return host:port of the store, the same for all generations."""
         return f"{self._ip}:{self._port}"
 
     def start_ranks(self, order: StartOrder) -> None:
-        """A store has no ranks to start; a new generation empties it when its first rank comes."""
+        """Do nothing: a store has no ranks. Its first rank of a new generation has it emptied, see `_renewals`."""
 
     def stop_ranks(self, order: StopOrder) -> None:
-        """A store has no ranks to stop."""
+        """Do nothing: a store has no ranks."""
 
     def _open(self, generation: int) -> None:
-        """Replace the store by an empty one on the same listening socket; connections to the old one break."""
+        """Replace the store by an empty one on the same listening socket; connections to the old store break."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         self._store = None
@@ -61,6 +62,7 @@ class ElasticMaster(Host):
         self._store.set(GENERATION_KEY, str(generation))
 
     def _renewals(self) -> None:
+        """Serve requests of ranks for a new generation, for ever."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         while True:

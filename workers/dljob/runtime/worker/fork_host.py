@@ -1,7 +1,7 @@
 """The fork host: one Ray actor per role group, for entrypoints that are modules, scripts or commands.
 
-Ranks are processes forked from a clean helper: each has its main thread, its signals, its true exit code, and its
-process group; nothing of a rank outlives it.
+Ranks are processes forked from a clean fork server. Each has its own main thread, signals, true exit code and process
+group, and nothing that a rank started outlives it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.host_socket import HostSocket
 
 UP_S = 120.0
-"""How long the helper may take to start, torch's import included."""
+"""How long the fork server may take to come up, the import of torch included."""
 UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
+"""The outcome of a rank whose exit status nobody could collect."""
 KILLED_S = 10.0
-"""How long a killed rank's descendants may take to be gone."""
+"""How long the kernel may take to end a killed rank and its descendants."""
 
 
 @dataclass(slots=True)
@@ -54,18 +55,18 @@ class _Rank:
     log_from: int
     facts: Mapping[str, Any]
     place: Callable[[], Mapping[str, Any]]
-    """Where it saves; asked for when it first does."""
+    """Returns the rank's place in the node's saver; called when the rank first saves."""
     slot: int
-    """Which of the host's step counters is its own."""
+    """The index of the rank's step counter in the host's segment."""
     progress: ProgressCounter
     pid: int = 0
     why: str = ""
-    """Why it was told to end; empty while it was not."""
+    """Why it was asked to end; empty as long as it was not."""
     ended: threading.Event = field(default_factory=threading.Event)
 
 
 class ForkHost(Host):
-    """A host of the ranks of one role group; a restarted rank is forked again in the same host."""
+    """A host of the ranks of one role group. A restarted rank is forked again in the same host."""
 
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
@@ -78,6 +79,8 @@ class ForkHost(Host):
         self._cores = numa.Cores(spec.role.numa_binding)
         self._leaving = False
         self._last_report = 0
+        # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
+        # hides them all from it.
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
         self._helper = Helper(early, env, self._on_event, self._helper_gone, hidden)
         guard.at_end(self._socket.close)
@@ -86,7 +89,7 @@ class ForkHost(Host):
     # -- orders
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Fork the ranks; a rank that runs in this incarnation already is left alone."""
+        """Fork the ranks of an order; a rank that already runs in this incarnation is left alone."""
         if not self._helper.up.wait(UP_S):
             raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
         self._cores.look(order.ranks, self._kind)
@@ -95,6 +98,7 @@ class ForkHost(Host):
                 old = self._ranks.get(start.rank)
                 if old is not None and old.start.incarnation >= start.incarnation:
                     continue
+            # One process per rank: the predecessor has to be gone before its successor takes device, port and log.
             if old is not None and not old.ended.is_set():
                 self._helper.order("kill", start.rank, old.start.incarnation)
                 old.ended.wait(KILLED_S)
@@ -140,7 +144,7 @@ class ForkHost(Host):
         return self.spec.role.accelerator[0] if self.spec.role.accelerator else ""
 
     def _for_driver(self, start: RankStart, log: int) -> dict[str, str]:
-        """What a rank finds that is a Ray driver; what earlier ones of the rank made in Ray is gone by then."""
+        """Return the variables of a rank that is a Ray driver, after removing what its earlier incarnations left."""
         job, role = self.spec.job, self.spec.role.name
         found, left = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
         for words, what in ((found, "was removed"), (left, "is still there")):
@@ -150,18 +154,19 @@ class ForkHost(Host):
         return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
 
     def stop_ranks(self, order: StopOrder) -> None:
-        """SIGTERM to each rank's group, and after the grace SIGKILL to everything of it."""
+        """Send SIGTERM to each rank's process group, and SIGKILL to everything of it after the grace."""
         latest = dict(zip(order.ranks, order.incarnations, strict=False))
         with self._lock:
             meant = [n for n in order.ranks if self._is_meant(n, latest.get(n))]
         self._stop(tuple(meant), order.reason, order.grace_s)
 
     def _is_meant(self, number: int, latest: int | None) -> bool:
-        """Whether an order that may come late is about the rank as it is now."""
+        """Whether a stop order that may arrive late is about the rank's present incarnation."""
         rank = self._ranks.get(number)
         return rank is not None and (latest is None or rank.start.incarnation <= latest)
 
     def _stop(self, numbers: tuple[int, ...], reason: str, grace_s: float) -> None:
+        # All are signalled before any is waited for: the grace is for all together.
         with self._lock:
             ranks = [rank for n in numbers if (rank := self._ranks.get(n)) is not None and not rank.ended.is_set()]
         for rank in ranks:
@@ -177,7 +182,7 @@ class ForkHost(Host):
             rank.ended.wait(KILLED_S)
 
     def terminated(self) -> None:
-        """SIGTERM from outside: pass it on to all ranks, and go with them."""
+        """Pass a SIGTERM from outside on to all ranks, and wait for their end."""
         with self._lock:
             numbers = tuple(self._ranks)
         self._leaving = True
@@ -189,6 +194,7 @@ class ForkHost(Host):
     def _on_event(self, event: Event) -> None:
         with self._lock:
             rank = self._ranks.get(event["rank"])
+        # An event of an incarnation that has been replaced meanwhile says nothing about the present one.
         if rank is None or rank.start.incarnation != event["incarnation"]:
             return
         if event["event"] == "started":
@@ -205,7 +211,7 @@ class ForkHost(Host):
                 rank.ended.set()
 
     def _outcome(self, rank: _Rank, event: Event) -> Outcome:
-        """The rank's own last words under its true exit code; without words, the status and the end of its log."""
+        """Combine the rank's own report with its true exit code; without a report, the status and its log's tail."""
         bare = from_status(event["status"], detail=_tail(rank))
         words = event["words"]
         if words and not bare.ok:
@@ -218,7 +224,7 @@ class ForkHost(Host):
         return bare
 
     def _helper_gone(self) -> None:
-        """The fork server is gone, and with it all ranks: say so, and end."""
+        """Report the end of all ranks, which died with the fork server, and end this host."""
         with self._lock:
             left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
         for rank in left:
@@ -228,7 +234,7 @@ class ForkHost(Host):
         self.reports.wait_acked(self._last_report, HEARD_S)
         end(EndCode.HELPER_GONE, "the fork server is gone")
 
-    # -- what ranks ask
+    # -- requests of ranks, through the host socket
 
     def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
         job, role = self.spec.job, self.spec.role
@@ -274,14 +280,14 @@ class ForkHost(Host):
     # -- calls and steps
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
-        """Scripts have no methods to call."""
+        """Refuse a call: scripts have no methods to call."""
         del payload, common
         kind = self.spec.role.entrypoint[0]
         said = f"{self.spec.role.name}/{call.rank} runs a {kind}: only classes have methods to call"
         return Reply(error_type="CallError", message=said, refused=NotRun.NO_METHOD)
 
     def take_steps(self) -> Steps:
-        """The last steps that are new."""
+        """Return the last steps that are new."""
         with self._lock:
             ranks = list(self._ranks.items())
         found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
@@ -295,12 +301,12 @@ class ForkHost(Host):
 
 
 def threads_of(role: RolePlan) -> str:
-    """How many threads a rank's libraries may use: its CPUs. Ray's own default counts those of the whole host."""
+    """The number of threads for a rank's libraries: its CPUs. Ray's default counts those of the whole host."""
     return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
 
 
 def _tail(rank: _Rank) -> str:
-    """The end of what this process of the rank wrote to its log."""
+    """The end of the rank's log, as far as this incarnation wrote it."""
     try:
         with Path(rank.log).open("rb") as log:
             size = log.seek(0, os.SEEK_END)

@@ -1,8 +1,8 @@
-"""The fork server of a fork host: a clean process, started by exec, that forks ranks. Ray is never imported here.
+"""The fork server of a fork host: a clean process, started by exec, that forks ranks. It never imports Ray.
 
-It may import torch once, before it forks: sixteen ranks then start in a fraction of a second. It talks with its host
-over one SEQPACKET socket: orders come in, events go out (also from the supervisors), and when the host is gone, so is
-everything below.
+It may import torch once before it forks, so that sixteen ranks start in a fraction of a second. One SEQPACKET socket
+connects it to its host: orders come in, events go out, also from the supervisors. When the host is gone, the fork
+server ends all its ranks and itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from dljob.runtime.worker import script, supervise
 
 MESSAGE_BYTES = 180_000
-"""The longest message on the socket. A longer order, as of a large environment, comes as a descriptor of its text."""
+"""The longest message on the socket. A longer order (a large environment) travels as a memfd that holds its text."""
 
 
 def send_order(link: socket.socket, order: Mapping[str, Any]) -> None:
-    """Send an order to a fork server, however long it is; one that is gone needs none any more."""
+    """Send an order of any length to a fork server. A server that is gone needs no order: errors are dropped."""
     text = json.dumps(order).encode()
     if len(text) <= MESSAGE_BYTES:
         with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def send_order(link: socket.socket, order: Mapping[str, Any]) -> None:
 
 
 def receive_order(link: socket.socket) -> dict[str, Any] | None:
-    """The next order; None when the host is gone."""
+    """Return the next order; None when the host is gone."""
     text, fds, _, _ = socket.recv_fds(link, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
     for fd in fds:
         with os.fdopen(fd, "rb") as file:
@@ -48,7 +48,7 @@ def receive_order(link: socket.socket) -> dict[str, Any] | None:
 
 
 class ForkServer:
-    """Takes orders: `fork`, `term` (SIGTERM to a rank's group), `kill` (all of a rank, at once)."""
+    """Performs orders: `fork`, `term` (SIGTERM to a rank's process group), `kill` (SIGKILL to everything of a rank)."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -58,7 +58,7 @@ class ForkServer:
         self._pidfds: dict[int, tuple[int, int, int]] = {}
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until the host is gone (None); in a forked rank: its order."""
+        """Serve until the host is gone, then return None. In a forked rank it returns that rank's order."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd in self._pidfds:
@@ -75,7 +75,7 @@ class ForkServer:
                     self._signal(order)
 
     def _fork(self, order: dict[str, Any]) -> bool:
-        """True in the rank."""
+        """Fork a rank and its supervisor; True in the rank."""
         pid = supervise.fork_supervised(self._link, order)
         if pid is None:
             for fd in self._pidfds:
@@ -94,10 +94,11 @@ class ForkServer:
             os.kill(pid, supervise.TERM if order["op"] == "term" else supervise.KILL)
 
     def _supervisor_ended(self, fd: int) -> None:
-        """A supervisor that ended well has said how its rank ended; else the rank was killed with it."""
+        """Report the rank of a supervisor that was killed itself; one that ended well has reported its rank."""
         rank, incarnation, pid = self._pidfds.pop(fd)
         self._poll.unregister(fd)
         os.close(fd)
+        # The pid is collected only here, so it cannot be reused while it stands in `_supervisors`.
         _, status = os.waitpid(pid, 0)
         self._supervisors.pop((rank, incarnation), None)
         if status:
@@ -106,6 +107,7 @@ class ForkServer:
                 self._link.send(json.dumps({**event, "words": {}}).encode())
 
     def _kill_all(self) -> None:
+        # Signal all before waiting for any, so that they end side by side.
         for pid in self._supervisors.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, supervise.KILL)
@@ -115,7 +117,7 @@ class ForkServer:
 
 
 def _step_aside(link: socket.socket) -> None:
-    """Serve in a child, so that what Ray kills with the actor, its direct children, is not the fork server."""
+    """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks."""
     pid = os.fork()
     if pid:
         link.close()
@@ -123,15 +125,16 @@ def _step_aside(link: socket.socket) -> None:
 
 
 def main(fd: int, preload: tuple[str, ...]) -> None:
-    """Serve on a socket that was inherited; when the host is gone, end. Ranks end here too."""
+    """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too."""
     link = socket.socket(fileno=fd)
     link.set_inheritable(False)
     _step_aside(link)
     for module in preload:
-        with contextlib.suppress(Exception):  # the rank's own import says what is wrong
+        with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
             importlib.import_module(module)
+    # A collection in a rank would write to the headers of all shared objects and so copy their pages.
     gc.collect()
-    gc.freeze()  # ranks share the helper's objects as long as nobody touches them
+    gc.freeze()
     link.send(json.dumps({"event": "up", "pid": os.getpid()}).encode())
     order = ForkServer(link).serve()
     if order is None:

@@ -1,4 +1,4 @@
-"""The beacon: PrimeMaster hears that this host lives and how far its ranks are, and its answer renews the lease."""
+"""The heartbeat of a host: it carries the ranks' steps to PrimeMaster, whose answer renews the host's lease."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from dljob.runtime.process.step_counters import StepCounters
 
 ANSWER_S = 2.0
-"""How long an answer is awaited before a new beacon is sent (the master may have been replaced meanwhile)."""
+"""How long to wait for an answer before sending the next heartbeat: the master may have been replaced meanwhile."""
 
 
 IDLE = 5
-"""A host without news sends one beacon for so many of one with news: 16 idle hosts at 5 a second cost a master a tenth
-of a core, most felt while it comes back."""
+"""A host without new steps sends a heartbeat only every fifth time: 16 idle hosts at 5 a second cost PrimeMaster a
+tenth of a core, which hurts most while it recovers."""
 
 
 Steps = Mapping[int, tuple[int, int, Mapping[str, float]]]
-"""Of each rank: its incarnation, its last step, and the metrics of that step."""
+"""Rank -> (incarnation, last step, metrics of that step)."""
 
 
 class HeartbeatSource(Protocol):
-    """A worker host, as far as its heartbeat reads it."""
+    """The part of a worker host that its heartbeat reads."""
 
     spec: HostSpec
     reports: Reports
@@ -44,19 +44,19 @@ class HeartbeatSource(Protocol):
     evidence: HostEvidence
 
     def take_steps(self) -> Steps:
-        """Steps since the last call, by rank."""
+        """Return the steps since the last call, by rank."""
         ...
 
     def steps_lost(self) -> None:
-        """The heartbeat with these steps was not heard: the next call of `take_steps` gives them again."""
+        """Return the last steps again at the next `take_steps`: their heartbeat was not acknowledged."""
         ...
 
 
 class BeaconThread:
-    """Sees to it that PrimeMaster hears of this host: by the agent of its node, or while that says nothing, by itself.
+    """Keeps PrimeMaster informed of this host: through the agent of its node or, while that is silent, directly.
 
-    Then a beacon goes every `job.beacon_s` while there is progress to tell, else every `IDLE` times that. While
-    PrimeMaster is away it goes on trying, and the lease runs down.
+    A direct heartbeat goes out every `job.beacon_s` while there are new steps, else every `IDLE` times that. While
+    PrimeMaster does not answer, the thread goes on trying and the lease runs down.
     """
 
     def __init__(self, host: HeartbeatSource, lease: Lease, line: AgentLine) -> None:
@@ -75,22 +75,23 @@ class BeaconThread:
             time.sleep(max(0.01, pause - (time.monotonic() - started)))
 
     def turn(self) -> None:
-        """What is done every `job.beacon_s`."""
-        with suppress(Exception):  # who cannot tell why somebody dies lives all the same
+        """Do one round: sample evidence, count the heartbeat in shared memory, and send one if nobody else does."""
+        with suppress(Exception):  # evidence only explains a death: without it the host works all the same
             self._host.evidence.sample()
         self._host.counters.beat()
         try:
             if not self._spoken_for():
                 self._beat()
-        except (ActorDiedError, ValueError):  # a master that is restarted keeps its handle; this one is gone
+        except (ActorDiedError, ValueError):  # a restarted master keeps its handle; this master is gone for good
             self._master = None
             self._host.steps_lost()
-        except Exception:  # noqa: BLE001 - whatever it is, the next beacon may be heard; else the lease ends us
+        except Exception:  # noqa: BLE001 - the next heartbeat may get through; if none does, the lease ends this host
             self._host.steps_lost()
 
     def _spoken_for(self) -> bool:
-        """Whether the agent of this node speaks for this host; then PrimeMaster's last answer is in the counters."""
+        """Whether the node's agent speaks for this host. It writes PrimeMaster's last answer into the counters."""
         renewal = self._line.renewal()
+        # A host whose lease is half over does not rely on its agent any longer.
         if renewal is None or boottime() > renewal.sent_at + self._lease.seconds / 2:
             return False
         self._take(renewal.epoch, known=renewal.known)
@@ -110,6 +111,7 @@ class BeaconThread:
             return
         if self._master is None:
             self._master = ray.get_actor(job.master, job.namespace)
+        # The lease counts from before the call, when PrimeMaster certainly still knew this host.
         beacon = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(beacon), timeout=ANSWER_S)

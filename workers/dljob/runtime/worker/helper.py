@@ -1,4 +1,4 @@
-"""The host's handle on its fork server: starts it, orders, and hands on its events."""
+"""The fork host's client of its fork server: starts it, sends orders, and delivers its events."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from dljob.runtime.worker.forkserver import main
 main(**boot)
 """
 _RAYS = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""What Ray sets for its own workers only: in a rank they would mislead a Ray that user code starts."""
+"""Variables that Ray sets for its own workers. In a rank they would mislead a Ray that user code starts."""
 
 Event = Mapping[str, Any]
 
 
 class Helper:
-    """A fork server below this process. `on_event` is called in one thread with each event, `on_gone` at its end.
+    """A fork server below this process.
 
-    `without`: variables of this process that ranks do not inherit.
+    One thread calls `on_event` with each event of the server, and `on_gone` at the server's end. Ranks do not inherit
+    the variables named in `without`.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Helper:
         on_gone: Callable[[], None],
         without: tuple[str, ...] = (),
     ) -> None:
+        # SEQPACKET keeps message boundaries, and supervisors in other processes can write to the same socket.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
@@ -62,20 +64,20 @@ class Helper:
 
     @property
     def pid(self) -> int:
-        """The fork server's process; 0 before it is up."""
+        """The fork server's pid; 0 until it is up."""
         return self._pid
 
     def order(self, op: str, rank: int, incarnation: int, **details: Any) -> None:
-        """Send an order; one that cannot be sent is of no use any more, `on_gone` follows."""
+        """Send an order. One that cannot be sent is dropped: the server is gone, and `on_gone` follows."""
         send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
 
     def close(self) -> None:
-        """Let the fork server end all ranks, and itself."""
+        """Make the fork server end all ranks, and then itself."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; its exit code."""
+        """Wait for the fork server's end; its exit code, None after `timeout_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None

@@ -1,7 +1,7 @@
-"""What all hosts share: the guard, the beacon, reports, the log file, and the way out.
+"""The base of all worker hosts: lease guard, heartbeat, reports, log file, and an orderly end.
 
-A host is a Ray actor with concurrency groups, so its `__init__` runs in the main thread (signals can be caught there)
-and control calls are answered while user code runs.
+A host is a Ray actor with concurrency groups. Ray then runs its `__init__` in the main thread, where signal handlers
+can be installed, and answers control calls while user code runs.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from dljob.runtime.ray_private import SYSTEM_GROUP
 from dljob.runtime.worker.heartbeat import BeaconThread, Steps
 
 TERM_GRACE_S = 5.0
-"""What user code gets between a SIGTERM from outside and the end of its process."""
+"""How long user code may take to end after a SIGTERM from outside, before its process is ended."""
 HEARD_S = 2.0
-"""How long a process that must end waits for PrimeMaster to acknowledge its last words."""
+"""How long a process that is about to end waits for PrimeMaster to acknowledge its last reports."""
 
 
 class Host:
-    """The base of all hosts; PrimeMaster spawns them by dotted path with these concurrency groups."""
+    """The base class of all hosts. PrimeMaster creates them by dotted path, with these concurrency groups."""
 
     concurrency_groups: ClassVar[dict[str, int]] = {
         "ctl": 8, "watch": 4, "rpc": 64, "pull": 64, "ask": 4, "cancel": 1, SYSTEM_GROUP: 1,
     }  # fmt: skip
-    """`pull`, `ask`, `cancel`: see `messages.GROUPS`."""
+    """Threads per group; `messages.GROUPS` says what `pull`, `ask` and `cancel` are for."""
 
     def __init__(self, spec: HostSpec) -> None:
         self.spec = spec
@@ -61,6 +61,7 @@ class Host:
         self.reports.heard(spec.epoch)
         self.actor_name: str = ray.get_runtime_context().get_actor_name() or ""
         self._log = _own_log()
+        # A child that outlives this process keeps its sockets open, so nobody would notice that it died.
         descendants.adopt_orphans()
         descendants.end_forks_with_me()
         _keep_ray_connected()
@@ -77,7 +78,7 @@ class Host:
 
     @ray.method(concurrency_group="ctl")
     def hello(self) -> Hello:
-        """The first answer: this host is up."""
+        """Return this host's pid, node, devices, log and address. PrimeMaster's first call: the host is up."""
         context = ray.get_runtime_context()
         ids: dict[str, list[str]] = context.get_accelerator_ids()
         devices = tuple((name, tuple(found)) for name, found in sorted(ids.items()) if found)
@@ -92,24 +93,31 @@ class Host:
 
     @ray.method(concurrency_group="ctl")
     def start(self, order: StartOrder) -> None:
-        """Start ranks; the same incarnation again is fine, an order of an older master is refused."""
+        """Start the ranks of an order. Repeating an incarnation changes nothing.
+
+        Raises:
+            UsageError: The order is of an earlier epoch than the one that commands this host.
+        """
         self._must_be_heard(order.epoch, "start")
         self.start_ranks(order)
 
     @ray.method(concurrency_group="watch")
     def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
-        """Reports newer than `acked`, as soon as there are some; breaks when this process dies."""
+        """Return the reports newer than `acked`, as soon as there are some.
+
+        The call breaks when this process dies, which is how PrimeMaster notices a death: Ray announces none.
+        """
         return self.reports.watch(epoch, acked)
 
     @ray.method(concurrency_group="ctl")
     def stop(self, order: StopOrder) -> None:
-        """Ask ranks to shut down, end them after the grace; returns at once, `watch` reports their ends."""
+        """Ask ranks to shut down, and end them after the grace. Returns at once; `watch` reports their ends."""
         self._must_be_heard(order.epoch, "stop")
         threading.Thread(target=self.stop_ranks, args=(order,), name="dljob-stop", daemon=True).start()
 
     @ray.method(concurrency_group="ctl")
     def leave_group(self, order: LeaveOrder) -> None:
-        """Take a rank out of its torch group; returns at once, `watch` reports its end."""
+        """Make a rank leave its torch group. Returns at once; `watch` reports its end."""
         self._must_be_heard(order.epoch, "leave_group")
         threading.Thread(target=self.leave_rank, args=(order,), name="dljob-leave", daemon=True).start()
 
@@ -120,36 +128,36 @@ class Host:
 
     @ray.method(concurrency_group="rpc")
     def invoke(self, packed: bytes, payload: bytes = b"", common: bytes = b"") -> bytes | Reply:
-        """Run a call from another role. Its arguments are in the packed call, or beside it where they are large."""
+        """Run a call from another role. Small arguments are inside `packed`; large ones are in `payload`, `common`."""
         call, small = Call.unpacked(packed)
         reply = self.answer(call, payload or small, common)
         return reply.packed() if len(reply.payload) < LARGE else reply
 
     @ray.method(concurrency_group="ctl")
     def clues(self, pid: int) -> tuple[Clue, ...]:
-        """What can be known here of the end of another process of this machine, which went without a word."""
+        """Return evidence about the end of another process of this machine that died without a report."""
         return self.evidence.clues(pid, killed=True)
 
-    # -- what a kind of host says
+    # -- what subclasses override
 
     def address(self) -> str:
-        """Where a store host serves; others do not."""
+        """Return host:port of the store or service that this host offers; empty for hosts of ranks."""
         return ""
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Start the ranks of an order that is not out of date."""
+        """Start the ranks of an order whose epoch has been checked."""
         raise UsageError(f"{type(self).__name__} runs no ranks, got {len(order.ranks)}")
 
     def stop_ranks(self, order: StopOrder) -> None:
-        """Stop ranks, in a thread of its own."""
+        """Stop ranks. Runs in a thread of its own, so it may wait for the grace."""
         del order
 
     def leave_rank(self, order: LeaveOrder) -> None:
-        """Take a rank out of its torch group, in a thread of its own."""
+        """Make a rank leave its torch group. Runs in a thread of its own."""
         del order
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
-        """Run a call; the default host has nothing to call."""
+        """Run a call from another role. The base host refuses it: it has no user object."""
         del payload, common
         return Reply(
             error_type="CallError",
@@ -158,16 +166,16 @@ class Host:
         )
 
     def take_steps(self) -> Steps:
-        """Rank -> (incarnation, step, metrics) of what is new since the last call."""
+        """Return the steps that are new since the last call: rank -> (incarnation, step, metrics)."""
         return {}
 
     def steps_lost(self) -> None:
-        """The beacon with the last steps was not answered: they are to be taken again."""
+        """Take the last steps again at the next `take_steps`: their heartbeat was not answered."""
 
     def terminated(self) -> None:
-        """SIGTERM came from outside: wind down within TERM_GRACE_S and report it."""
+        """Stop user code within TERM_GRACE_S after a SIGTERM from outside, and report its end."""
 
-    # -- shared ways
+    # -- shared by all hosts
 
     def _sigterm(self) -> None:
         try:
@@ -190,7 +198,7 @@ def _own_log() -> str:
 
 
 def _keep_ray_connected() -> None:
-    """`ray.shutdown()` would cut the rank off from its job: here it does nothing; `exit_actor()` is `sys.exit()`."""
+    """Replace `ray.shutdown` by a no-op, which would cut the rank off from its job, and `exit_actor` by `sys.exit`."""
 
     def shutdown(*_: Any, **__: Any) -> None:
         print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201

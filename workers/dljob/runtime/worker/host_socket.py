@@ -1,6 +1,6 @@
-"""The host's end of the lines to its forked ranks: a unix socket that only processes of this user can use.
+"""The unix socket on which a fork host serves its forked ranks; only processes of the same user can connect.
 
-Its name is abstract (`man 7 unix`), so that nothing is left of it however the host ends; the kernel says who connects.
+Its name is abstract (`man 7 unix`), so no file stays behind however the host ends. The kernel tells who connects.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dljob.runtime.process.worker_context import CallTransport, RankCall
 class HostSocket:
     """Serves the ranks of a fork host.
 
-    `facts(rank, incarnation)` is what a rank is told, None for one of the past; `counter(rank)` the descriptor of the
-    host's step counters, and which of them is the rank's.
+    `facts(rank, incarnation)` returns a rank's context, None for an earlier incarnation. `counter(rank)` returns the
+    descriptor of the host's step counters and the rank's index in them. `calls(rank)` sends the rank's calls;
+    `saver(rank)` returns its place in the node's saver.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class HostSocket:
         self._lock = threading.Lock()
         self._lines: dict[int, list[Frames]] = {}
         self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
-        """The leading @ stands for the zero byte, which an environment variable cannot hold."""
+        """The leading @ stands for a zero byte, which an environment variable cannot hold."""
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(abstract(self.path))
         self._server.listen(256)
         threading.Thread(target=self._accept, name="dljob-socket", daemon=True).start()
 
     def stopping(self, rank: int, reason: str) -> None:
-        """Tell a rank's processes that it is to end."""
+        """Notify a rank's processes that the rank is to end."""
         with self._lock:
             lines = list(self._lines.get(rank, ()))
         for line in lines:
@@ -57,7 +58,7 @@ class HostSocket:
                 line.send({"op": "stopping", "reason": reason})
 
     def close(self) -> None:
-        """Close all lines."""
+        """Close the socket and all connections."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -78,6 +79,7 @@ class HostSocket:
             threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
 
     def _serve(self, line: Frames) -> None:
+        # A rank may connect more than once: processes that it forks have their own connections.
         rank = -1
         try:
             hello = line.receive()
@@ -93,7 +95,7 @@ class HostSocket:
             line.send({**facts, "slot": slot}, fds=(fd,))
             while (frame := line.receive()) is not None:
                 self._one(line, rank, *frame)
-        except OSError:
+        except OSError:  # the rank is gone; its supervisor reports how it ended
             pass
         finally:
             with self._lock, contextlib.suppress(KeyError, ValueError):
@@ -118,25 +120,25 @@ class HostSocket:
         )
 
     def _say_saver(self, line: Frames, rank: int) -> None:
-        """The saver may have to be made first: that takes a while."""
+        """Answer in a thread of its own: the saver may have to be started first, which takes a while."""
         try:
             said: dict[str, Any] = {"place": dict(self._saver(rank))}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rank waits for an answer, and gets it
             said = {"why": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):
             line.send({"op": "saver", **said})
 
 
 def _peer(connection: socket.socket) -> int:
-    """The uid of the process that connected."""
+    """The uid of the connected process."""
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
 def _sent(calls: CallTransport, call: RankCall) -> Future[Reply]:
-    """Start a call; one that cannot be sent, as Ray's store has no room for its arguments, is one that failed."""
+    """Start a call. One that cannot be sent, e.g. as Ray's object store is full, becomes a failed future."""
     try:
         return calls.send(call)
-    except Exception as error:  # noqa: BLE001 - the line is there for all other calls of the rank
+    except Exception as error:  # noqa: BLE001 - an exception would close the connection, and with it all other calls
         failed: Future[Reply] = Future()
         said = f"{call.name}: it could not be sent: {type(error).__name__}: {error}"
         failed.set_exception(CallError(said, role=call.role, rank=call.rank))

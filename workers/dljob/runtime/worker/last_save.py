@@ -1,4 +1,7 @@
-"""What a rank saved before its user code ended. Light: a script that saves nothing imports nothing for it."""
+"""The end of checkpointing in a rank.
+
+The module imports nothing of checkpoints: a script that never saves must not pay for that import at its end.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import sys
 
 
 def close(*, ok: bool) -> None:
-    """Give what was saved to the saver of the node.
+    """Hand the rank's saved checkpoints over to the saver of the node.
 
-    A rank that ended well waits until it is on disk. One that failed does not: its peers wait to hear of it, and the
-    saver holds the memory.
+    With `ok` the call waits until they are on disk. A rank that failed does not wait: its peers cannot restart before
+    its end is reported, and the saver holds the shared memory anyway.
     """
     used = sys.modules.get("dljob.runtime.checkpoint")
     if used is not None:

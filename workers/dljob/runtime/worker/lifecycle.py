@@ -1,4 +1,4 @@
-"""A rank's life in a thread host: import, construct, check, set up, run, shut down; and how each of them can fail."""
+"""The life of a rank in a thread host: import, construct, check, set up, run, shut down; and how each step can fail."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from dljob.runtime.process.worker_context import WorkerContext
 from dljob.runtime.worker.worker import Worker
 
 FATAL_PHASES = frozenset({"import", "__init__", "setup"})
-"""What fails here fails again: the job ends at once with this cause."""
+"""Phases whose errors would occur again after a restart: the job ends at once with this cause."""
+# Words in a RuntimeError by which torch reports that a peer or the network failed, not this rank's code.
 
 _COLLECTIVE = re.compile(r"connection|peer|timed? ?out|nccl|gloo|hccl|store", re.IGNORECASE)
 
 
 class Lifecycle:
-    """One rank's user code, from import to end, in the calling thread of `live`.
+    """One rank's user code, from import to end, in the thread that calls `live`.
 
-    `join` forms the role's process group after the import and before `__init__`; `ready` is called with the object
-    once `setup` is done; `leave` after `run` returned well. With `kept`, the object of an earlier life in this process,
-    nothing is constructed or set up: `on_restart` and `run` are called again.
+    `join` forms the role's process group, after the import and before `__init__`. `ready` gets the object once `setup`
+    is done. `leave` is called after `run` returned well. With `kept`, the object of an earlier incarnation in this
+    process, nothing is constructed or set up: `on_restart` and `run` are called again.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class Lifecycle:
         self._ending = threading.Lock()
         self._shut = False
         self._settled = False
-        """Whether the object is set up; a function needs no setup."""
+        """Whether the object is set up; True for a function, which needs no setup."""
 
     def live(self) -> Outcome:
-        """Run it all; whatever happens, an Outcome."""
+        """Run all phases; an Outcome whatever happens, except for ThreadInterrupted, which passes."""
         try:
             value = self._run_phases()
             self.shutdown()
@@ -75,7 +76,9 @@ class Lifecycle:
             return self._unusable(error)
         except ThreadInterrupted:
             raise
+        # Before the branch of `BaseException`: an interrupt is no failure of user code.
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are ends like others
+            # Once leaving is ordered, errors come from broken collectives, not from this rank.
             if self._recall.ordered:
                 raise ThreadInterrupted from None
             return self._raised(error)
@@ -83,16 +86,16 @@ class Lifecycle:
 
     @property
     def left_over(self) -> tuple[bool, Any]:
-        """Whether a later life may go on in this process, and the object that it goes on with, if it has one.
+        """Whether a next incarnation may run in this process, and the object that it goes on with, if any.
 
-        Not when the object was half made, or shut down.
+        False when the object is half set up, or shut down: nobody knows what it left behind.
         """
         if self._phase in ("import", "process group") or self._settled:
             return not self._shut, self._kept if self._object is None else self._object
         return False, None
 
     def shutdown(self) -> None:
-        """Call the worker's `shutdown` hook, the first time only; what it raises is printed, and changes nothing."""
+        """Call the worker's `shutdown` hook, only the first time. What it raises is printed and changes nothing."""
         with self._ending:
             if self._shut:
                 return
@@ -101,17 +104,20 @@ class Lifecycle:
         if isinstance(owner, Worker):
             try:
                 settle(owner.shutdown())
-            except Exception:  # noqa: BLE001 - the end goes on whatever a hook does
+            except Exception:  # noqa: BLE001 - its traceback is in the log, and the rank ends all the same
                 traceback.print_exc()
 
     def _run_phases(self) -> Any:
+        """Run the phases in order; `_phase` names the present one, for an error's outcome. Returns `run`'s value."""
         path = self._role.entrypoint[1]
+        # An interrupt during an import could leave modules half initialised in a process that is to go on.
         with self._recall.held():
             register_for_rank(self._role.name)
             target = resolve(path)
         self._still_wanted()
         with_context = takes_context(target, path)
         run = self._check(target, path)
+        # The group is formed before `__init__`, so that constructors and `setup` can use collectives.
         if self._join is not None:
             self._phase = "process group"
             self._join()
@@ -129,6 +135,7 @@ class Lifecycle:
             self._object = self._kept
         self._settled = True
         self._restarted()
+        # Calls are served only from here on: user methods may rely on what `setup` and `on_restart` made.
         self._ready(self._object)
         self._phase = "run"
         if run:
@@ -151,12 +158,16 @@ class Lifecycle:
             settle(self._object.on_restart(self._context.restart_reason))
 
     def _still_wanted(self) -> None:
-        """The order to leave may have come too early to break anything off."""
+        """Raise ThreadInterrupted if leaving was ordered: the order may have come too early to break off anything."""
         if self._recall.ordered:
             raise ThreadInterrupted
 
     def _check(self, target: Callable[..., Any], path: str) -> bool:
-        """Whether a class has a `run` to call; refuses a `run` with arguments, and a driver that would never end."""
+        """Whether a class has a `run` to call.
+
+        Raises:
+            EntrypointError: `run` takes arguments, or a driver has no `run` of its own and would never end.
+        """
         if not inspect.isclass(target):
             return True
         run = getattr(target, "run", None)
@@ -176,7 +187,7 @@ class Lifecycle:
         return callable(run)
 
     def _result(self, value: Any) -> str:
-        """The result as JSON. Only rank 0 of a driver must return what can be kept; others are told in their log."""
+        """The result as JSON. Only rank 0 of a driver must return JSON; for other ranks it is a warning in the log."""
         if value is None:
             return ""
         try:
@@ -210,7 +221,7 @@ class Lifecycle:
         return ended
 
     def _from_outside(self, error: BaseException) -> bool:
-        """Whether an error of setup may well not come again: a peer, the network or memory, not the user's code."""
+        """Whether an error of setup may not come again: it comes from a peer, the network or memory."""
         if isinstance(error, (CallError, ConnectionError, TimeoutError, MemoryError)):
             return True
         if any(kind.__module__.startswith("torch.distributed") for kind in type(error).__mro__):

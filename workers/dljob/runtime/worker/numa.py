@@ -1,8 +1,8 @@
-"""Ranks bound to the cores near their devices, by torch's own rules: `torch.numa.binding`, torchrun's --numa-binding.
+"""Binding of ranks to the cores near their devices, by torch's rules: `torch.numa.binding`, torchrun's --numa-binding.
 
-torch finds a device's NUMA node by looking at the device, and for `exclusive` and `core-complex` at all devices, which
-it initialises for that. So a process of its own looks, once for a host: as torchrun's agent does, and not its ranks.
-It is shown all devices of the machine, whoever has them, so that jobs beside each other do not get the same cores.
+torch initialises a device to find its NUMA node, and all devices for `exclusive` and `core-complex`. A probe process
+does that once per host, as torchrun does it in its agent and not in its ranks. The probe sees all devices of the
+machine, whoever uses them, so that two jobs on one machine do not get the same cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dljob.master.state.actions import RankStart
 from dljob.runtime.process.environment import variable_of
 
 LOOK_S = 180.0
-"""How long torch may take to be imported, and to look at all devices."""
+"""How long the probe may take to import torch and look at all devices."""
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
 sys.path[:] = boot.pop("path")
@@ -33,7 +33,7 @@ main(**boot)
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The cores of one device, or why there are none."""
+    """The cores of one device, or the reason why there are none."""
 
     cores: tuple[int, ...] = ()
     error: str = ""
@@ -44,14 +44,14 @@ class BindingError(Exception):
 
 
 class Cores:
-    """The cores near the devices of a host's ranks. `mode`: torch's word; empty: nobody looks, no rank is bound."""
+    """The cores near the devices of a host's ranks. `mode` is torch's affinity mode; empty: no rank is bound."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
         self._known: dict[str, Near] = {}
 
     def look(self, starts: Iterable[RankStart], kind: str) -> None:
-        """Find the cores of ranks that are to start, as far as they are not known; takes seconds the first time."""
+        """Find the cores of ranks about to start, as far as they are unknown; takes seconds the first time."""
         if not self._mode:
             return
         seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
@@ -59,7 +59,7 @@ class Cores:
             self._known |= look(self._mode, tuple(seen), variable_of(kind))
 
     def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
-        """What `bind` is to be given for a rank; None: nothing is bound."""
+        """Return what `bind` needs for a rank; None: the rank is not bound."""
         if not self._mode:
             return None
         device = _own(start, kind)
@@ -73,7 +73,7 @@ def _own(start: RankStart, kind: str) -> str:
 
 
 def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
-    """Ask torch, in a process of its own, for the cores near each device; `variable` shows and hides them there."""
+    """Ask torch, in a probe process, for the cores near each device; `variable` names the visible devices there."""
     boot = {"path": [p for p in sys.path if p], "mode": mode, "devices": devices, "variable": variable}
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
     try:
@@ -93,7 +93,7 @@ def main(mode: str, devices: Sequence[str], variable: str) -> None:
     if all(device.isdecimal() for device in devices):
         os.environ.pop(variable, None)
         indices = {device: int(device) for device in devices}
-    else:  # ids of another form, which only the variable translates: torch sees no others
+    else:  # ids of another form (UUIDs) are translated by the variable alone: torch sees no other devices then
         os.environ[variable] = ",".join(devices)
         indices = {device: index for index, device in enumerate(devices)}
     sys.stdout.write(f"\n{json.dumps({device: _near(mode, index) for device, index in indices.items()})}\n")
@@ -107,14 +107,14 @@ def _near(mode: str, index: int) -> tuple[list[int], str]:
 
 
 def _torch_says(mode: str, index: int) -> set[int]:
-    """The choice of torch itself. Its check for the command numactl is left out: nothing here runs it."""
+    """Return torch's choice. Its check for the command numactl is left out, since nothing here runs numactl."""
     try:
         from torch.numa.binding import AffinityMode, NumaOptions, _get_logical_cpus_to_bind_to
     except ImportError as error:
         raise BindingError(f"the torch that is installed has no torch.numa.binding, 2.9 has ({error})") from error
     options = NumaOptions(affinity_mode=AffinityMode(mode))
     known = inspect.signature(_get_logical_cpus_to_bind_to).parameters
-    which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older ones
+    which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older releases
     found: set[int] = _get_logical_cpus_to_bind_to(**which, numa_options=options)
     if not found:
         raise BindingError("Must bind to a non-empty set of CPU indices")
@@ -122,10 +122,10 @@ def _torch_says(mode: str, index: int) -> set[int]:
 
 
 def bind(near: Mapping[str, Any]) -> str:
-    """Bind all threads of this process that may run where this one may, and so all that come of them; says so in words.
+    """Bind this process's threads that still have its affinity, and so their future children. Returns words for a log.
 
     Raises:
-        BindingError: It cannot be; the message says why and what to do.
+        BindingError: It is impossible; the message says why and what to do.
     """
     what = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
     if near["error"]:
@@ -135,9 +135,10 @@ def bind(near: Mapping[str, Any]) -> str:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, near["cores"])
-    except OSError as error:  # its control group's cores changed since they were looked at
+    except OSError as error:  # the cores of its control group changed since the probe looked
         here, there = ranges(before), ranges(near["cores"])
         raise BindingError(f"not bound to {there}, the {what}: {error}; it may run on {here}; leave it out") from error
+    # Threads that already run keep their affinity; one that somebody bound elsewhere is left alone.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it ended meanwhile
             if os.sched_getaffinity(int(thread.name)) == before:
@@ -146,7 +147,7 @@ def bind(near: Mapping[str, Any]) -> str:
 
 
 def ranges(cores: Iterable[int]) -> str:
-    """Cores as Linux writes them: "0-2,4"."""
+    """Format cores as Linux does: "0-2,4"."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][-1] == core - 1:

@@ -1,7 +1,7 @@
-"""A forked rank, from the fork to the user's first line: environment, log file, folder, and then the script itself.
+"""A forked rank, from the fork to its end: environment, log file, folder, and then the user's script.
 
-It runs in the main thread of its own process, so signal handlers work; `atexit` and non-daemon threads have their
-say at its end.
+The script runs in the main thread of its own process, so its signal handlers work; its `atexit` handlers and
+non-daemon threads run to completion.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from dljob.runtime.process import outcome
 from dljob.runtime.process.entrypoint import EntrypointError
 from dljob.runtime.worker import last_save, numa, supervise, torch_group
 
+# What a shell answers, too, when it cannot find or execute a command.
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python ignores, and a program that it becomes would too; `subprocess`, and so torchrun, gives them back."""
+"""Signals that Python ignores, and so would a program that replaces it by exec: they get their defaults back.
+`subprocess`, and so torchrun, does the same."""
 
 
 def run(order: Mapping[str, Any]) -> int | str | None:
-    """Become the rank of an order; returns what `finish` is to be given: what the script gave `sys.exit`."""
+    """Become the rank of an order. Returns what the script passed to `sys.exit`, for `finish`."""
     try:
         _enter(order)
     except numa.BindingError as error:
         return _ended(order, error, "start", fatal=True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must say so
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rank cannot start, and must report why
         return _ended(order, error, "start", fatal=False)
     kind, target = order["entrypoint"][0], order["entrypoint"][1]
     if kind == "command":
@@ -61,9 +63,9 @@ def run(order: Mapping[str, Any]) -> int | str | None:
 
 
 def finish(code: int | str | None) -> NoReturn:
-    """End as the interpreter does, but for taking its modules apart: with torch that alone costs most of a second.
+    """End as the interpreter does, but without tearing down modules: with torch that alone takes most of a second.
 
-    Non-daemon threads are waited for, `atexit` handlers run, streams are flushed; objects that are still there are not
+    Non-daemon threads are waited for, `atexit` handlers run and streams are flushed. Objects that still exist are not
     finalised, as in a child of `multiprocessing`.
     """
     number = code & 0xFF if isinstance(code, int) else int(code is not None)
@@ -75,12 +77,13 @@ def finish(code: int | str | None) -> NoReturn:
             last_save.close(ok=False)
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed, or full: there is nowhere to say it
+        with contextlib.suppress(Exception):  # closed, or the disk is full: there is nowhere to report it
             stream.flush()
     os._exit(number)
 
 
 def _enter(order: Mapping[str, Any]) -> None:
+    # The log comes first, so that whatever fails below is written to it.
     _redirect(order["log"])
     os.environ.update(order["env"])
     os.chdir(order["code_dir"])
@@ -88,10 +91,12 @@ def _enter(order: Mapping[str, Any]) -> None:
     faulthandler.enable(file=2)
     if order.get("near"):
         print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+    # torch read OMP_NUM_THREADS when the fork server imported it, before this rank's environment was set.
     threads = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")
     if torch is not None and threads.isdigit():
         torch.set_num_threads(int(threads))
+    # The store must be empty before the script's own rendezvous uses it.
     if order["store"]:
         torch_group.renew(order["store"], order["generation"])
 
@@ -113,7 +118,7 @@ def _redirect(log: str) -> None:
 
 
 def _path_body(target: str) -> Callable[[], None]:
-    """What `python train.py` does."""
+    """Return what `python train.py` runs."""
     path = Path(target).absolute()
 
     def body() -> None:
@@ -131,7 +136,7 @@ def _path_body(target: str) -> Callable[[], None]:
 
 
 def _module_body(target: str) -> Callable[[], None]:
-    """What `python -m pkg.mod` does."""
+    """Return what `python -m pkg.mod` runs."""
 
     def body() -> None:
         sys.path.insert(0, str(Path.cwd()))
@@ -141,7 +146,7 @@ def _module_body(target: str) -> Callable[[], None]:
 
 
 def _register(target: str) -> None:
-    """Register the job's collective backends, found as the script will find its modules."""
+    """Register the job's collective backends, with the import path that the script will have."""
     if not os.environ.get(COLLECTIVES):
         return
     first = str(Path(target).absolute().parent if target.endswith(".py") else Path.cwd())
@@ -153,7 +158,7 @@ def _register(target: str) -> None:
 
 
 def _exec(order: Mapping[str, Any]) -> int:
-    """Run an argv as it is. Returns only when it cannot be run."""
+    """Replace this process by a command. Returns only when that is impossible: the exit code that says why."""
     argv = [*order["entrypoint"][1:], *order["args"]]
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
@@ -175,8 +180,8 @@ def _phase(error: BaseException, target: str, order: Mapping[str, Any]) -> str:
 
 
 def _repeats(error: BaseException, target: str, order: Mapping[str, Any]) -> bool:
-    """Whether a script cannot even be loaded: it is not there, or one of its top-level imports or its syntax is bad."""
-    script = Path(order["code_dir"], target).resolve()  # by now the script may have gone to another folder
+    """Whether a script failed to load, so that a restart fails again: it is missing, or has bad syntax or imports."""
+    script = Path(order["code_dir"], target).resolve()  # absolute: the script may have changed the working directory
     if isinstance(error, SyntaxError):
         return Path(error.filename or "").resolve() == script or _importing(error)
     if isinstance(error, FileNotFoundError):
@@ -186,9 +191,11 @@ def _repeats(error: BaseException, target: str, order: Mapping[str, Any]) -> boo
 
 
 def _importing(error: SyntaxError) -> bool:
-    """Whether it is of a module: data that was taken for Python (`ast.literal_eval`) may be better the next time.
+    """Whether a syntax error comes from importing a module.
 
-    An `import` leaves out the frames of the import system, so the last one is who wrote it; other ways leave them.
+    Data that was parsed as Python (`ast.literal_eval`) may be fine the next time, so it does not count. An `import`
+    statement hides the frames of the import system, and the last frame stands at IMPORT_NAME; importlib leaves its own
+    frames ("<frozen ...").
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -201,14 +208,14 @@ def _importing(error: SyntaxError) -> bool:
 
 def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal: bool) -> int:
     said = outcome.from_exception(error, code_dir=order["code_dir"], phase=phase, fatal=fatal)
-    with contextlib.suppress(Exception):  # the same is reported to the host below
+    with contextlib.suppress(Exception):  # the host gets the same below
         print(said.detail or "".join(traceback.format_exception_only(error)), file=sys.stderr, flush=True)  # noqa: T201
     _say(order, said)
     return said.code or 1
 
 
 def _say(order: Mapping[str, Any], said: Outcome) -> None:
-    """The rank's last words, to its supervisor."""
+    """Pass the rank's report of its end to its supervisor, if it fits into the pipe."""
     data = json.dumps(asdict(said)).encode()
     if len(data) <= supervise.WORDS_BYTES:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The base class of SubMasters: control of one role's ranks as a group, by those who know that kind of group."""
+"""The base class of SubMasters: user code that controls the ranks of one role as a group."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ if TYPE_CHECKING:
 
 
 class SubMaster:
-    """Serves where the ranks of one Elastic role meet, in a process of its own that shares the unit of rank 0.
+    """Serves the rendezvous of one Elastic role, in its own process on the unit (placement group) of rank 0.
 
-    Named by `comm.subMaster`; an entry point in `dljob.submasters` leads to the class. If its process dies the role's
-    ranks start again with another one. Constructed without arguments; the attributes are there when `setup` is called.
+    `comm.subMaster` names it, and an entry point in `dljob.submasters` leads to the class. If its process dies, the
+    role's ranks restart with a new SubMaster. It is constructed without arguments; the attributes below are set before
+    `setup` is called.
     """
 
     role: str = ""
     """The role whose ranks meet here."""
     config: Mapping[str, Any] = {}
-    """The job's config with the role's own laid over it."""
+    """The job's config, overridden by the role's."""
     job: JobControl
-    """What `current_worker().job` is: `status()`, `restart(role=, rank=)`, `stop()`."""
+    """Control of the job, as `current_worker().job`: `status()`, `restart(role=, rank=)`, `stop()`."""
 
     def setup(self) -> None:
-        """Open what is served. No rank has started."""
+        """Start serving. Called before any rank starts."""
 
     def address(self) -> str:
-        """host:port, which the ranks find as MASTER_ADDR and MASTER_PORT; the same for this process's life."""
+        """Return host:port, which ranks get as MASTER_ADDR and MASTER_PORT; constant for the life of this process."""
         raise NotImplementedError(f"{type(self).__name__}.address() is to say where it serves, as host:port")
 
     def begin(self, generation: int, world_size: int) -> None:
-        """All ranks of the role are about to start, for the first time or again; none does before this returns.
+        """Prepare for a start or restart of all ranks; no rank starts before this returns.
 
-        Called once a generation, each greater than the one before. What earlier ranks said here is void. An exception
-        ends this process, and the ranks are started again with another one.
+        Called once per generation, with increasing numbers. State that earlier ranks left here is void. An exception
+        ends this process, and the ranks restart with a new SubMaster.
         """

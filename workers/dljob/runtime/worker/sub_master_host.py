@@ -1,4 +1,4 @@
-"""The process of a SubMaster that an entry point names: a host without ranks, as ElasticMaster is."""
+"""The process of a SubMaster: a host without ranks, as ElasticMaster is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dljob.runtime.worker.sub_master import SubMaster
 
 
 class SubMasterHost(Host):
-    """`hello().address` is what the SubMaster says; what it raises is told by `hello` and `start`."""
+    """A host whose `hello().address` is the SubMaster's; exceptions of the SubMaster surface in `hello` and `start`."""
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
@@ -28,7 +28,7 @@ class SubMasterHost(Host):
         self._error: Exception | None = None
         try:
             self._own = self._made(spec)
-        except Exception as error:  # noqa: BLE001 - a constructor that raises tells Ray, and nobody else, why
+        except Exception as error:  # noqa: BLE001 - `hello` raises it: Ray tells nobody else why a constructor failed
             self._error = error
 
     def _made(self, spec: HostSpec) -> SubMaster:
@@ -46,11 +46,11 @@ class SubMasterHost(Host):
         return own
 
     def address(self) -> str:
-        """Where it serves.
+        """Return host:port of the SubMaster.
 
         Raises:
-            UsageError: it says something else than host:port.
-            Exception: what its constructor or `setup` raised.
+            UsageError: Its `address()` is not host:port.
+            Exception: What its constructor or `setup` raised.
         """
         if self._own is None:
             raise self._error or UsageError("the SubMaster has not been made")
@@ -61,7 +61,7 @@ class SubMasterHost(Host):
         return str(said)
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Ranks are about to start: tell the SubMaster, once a generation."""
+        """Call the SubMaster's `begin`, once per generation: its ranks are about to start."""
         with self._lock:
             if self._own is not None and order.generation > self._generation:
                 self._own.begin(order.generation, order.world_size)

@@ -1,7 +1,7 @@
-"""One small process per forked rank: it learns the rank's true exit status and leaves nothing of the rank behind.
+"""A supervisor process for each forked rank: it collects the rank's true exit status and ends all its descendants.
 
-It is the parent of the rank and the adoptive parent of all that the rank leaves behind, so that when the rank ends, or
-must end, everything below it ends too, daemons included. It is single-threaded and holds no user code.
+It is the parent of the rank, and the subreaper of what the rank leaves behind. When the rank ends, or must end,
+everything below it ends too, daemons included. It is single-threaded and runs no user code.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import Any, NoReturn
 from dljob.runtime.linux import descendants
 
 TERM = signal.SIGUSR1
-"""To the supervisor: pass SIGTERM on to the rank's process group."""
+"""Signal to the supervisor: pass SIGTERM on to the rank's process group."""
 KILL = signal.SIGTERM
-"""To the supervisor: SIGKILL everything below it; also what it gets when the fork server dies."""
+"""Signal to the supervisor: SIGKILL everything below it. The kernel sends it, too, when the fork server dies."""
 WORDS_BYTES = 60_000
-"""What fits into a pipe at once: the last words of a rank are never longer."""
+"""The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
+"""How long to wait for processes that do not end on SIGKILL."""
 REAP_S = 5.0
 
 _SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL})
 
 
 def fork_supervised(link: socket.socket, order: dict[str, Any]) -> int | None:
-    """Fork a supervisor and below it a rank: the supervisor's pid in the caller, None in the rank.
+    """Fork a supervisor and below it a rank. Returns the supervisor's pid in the caller, None in the rank.
 
-    The supervisor itself never returns. `order["words"]` in the rank is the pipe for its last words.
+    The supervisor itself never returns. In the rank, `order["words"]` is the pipe for its report.
     """
     server = os.getpid()
     pid = os.fork()
@@ -38,16 +39,18 @@ def fork_supervised(link: socket.socket, order: dict[str, Any]) -> int | None:
         return pid
     try:
         _become_rank(link, order, server)
-    except BaseException:  # noqa: BLE001 - nothing may run on in a second copy of the fork server
+    except BaseException:  # noqa: BLE001 - a second copy of the fork server must not run on
         os._exit(1)
     return None
 
 
 def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> None:
-    """In the supervisor: fork the rank and watch it, for good. Returns in the rank."""
+    """In the supervisor: fork the rank and watch it until its end. Returns only in the rank."""
+    # Blocked before the fork, so that no signal is lost: the supervisor takes them by sigwait.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     descendants.prctl(descendants.PR_SET_PDEATHSIG, KILL)
     descendants.adopt_orphans()
+    # The fork server may have died before the line above took effect; then nothing would ever end this process.
     if os.getppid() != server:
         os._exit(1)
     reader, writer = os.pipe()
@@ -63,6 +66,7 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         order["words"] = writer
         return
+    # With the writer closed here, a read of the pipe ends once the rank has.
     os.close(writer)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
@@ -86,7 +90,7 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int) ->
 
 
 def _terminate(rank: int) -> None:
-    """SIGTERM to the rank's group (to the rank alone while it has none yet), and wake it if it is stopped."""
+    """Send SIGTERM to the rank's group (to the rank alone before it has one), and resume it if it is stopped."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         try:
             os.killpg(rank, number)
@@ -96,7 +100,7 @@ def _terminate(rank: int) -> None:
 
 
 def _reap(rank: int) -> int | None:
-    """Collect all children that ended; the rank's wait status when it is among them."""
+    """Collect all ended children; the rank's wait status if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
@@ -106,13 +110,13 @@ def _reap(rank: int) -> int | None:
 
 
 def _end_rest() -> None:
-    """Kill and collect what the rank left behind; give up after a while on what cannot be killed."""
+    """Kill and collect what the rank left behind; give up after REAP_S on what cannot be killed."""
     end = time.monotonic() + REAP_S
     while time.monotonic() < end:
         try:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
-        except ChildProcessError:  # all that was below has come to us, so there is nothing left
+        except ChildProcessError:  # orphans were re-parented to this process, so without children nothing is left
             return
         descendants.kill_all()
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)

@@ -1,6 +1,6 @@
 """The thread host: one Ray actor per rank, for entrypoints that are classes or functions.
 
-User code runs in a thread of its own; control calls, the beacon and calls from other roles go on beside it.
+User code runs in a thread of its own, beside the threads of control calls, the heartbeat and calls from other roles.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ LEFT = Outcome(ok=True, message="left its torch group, as ordered")
 
 
 class ThreadHost(Host):
-    """A host of one rank. A restart of the rank is another host, but for restarts in process of a torch group."""
+    """A host of one rank.
+
+    A rank restarts in a new host, except for restarts in process: then the same process runs its next incarnation.
+    """
 
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
@@ -59,9 +62,9 @@ class ThreadHost(Host):
         self._life: Lifecycle | None = None
         self._recall = ThreadInterrupt()
         self._left = 0
-        """The last incarnation that was told to leave."""
+        """The highest incarnation that was ordered to leave its torch group."""
         self._parts = 0
-        """The last incarnation that was told that its role is to have it no more."""
+        """The highest incarnation that was ordered to leave for good, as its role shrinks."""
         self._done = threading.Event()
         self._report = 0
         self._killed = ""
@@ -72,11 +75,12 @@ class ThreadHost(Host):
     # -- orders
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Start the one rank; the same incarnation again changes nothing."""
+        """Start the one rank of the order. Repeating an incarnation changes nothing."""
         if len(order.ranks) != 1:
             raise UsageError(f"a thread host starts one rank, got {len(order.ranks)}")
         start = order.ranks[0]
         with self._lock:
+            # An order to leave can overtake the order to start: the start is then void.
             if start.incarnation <= self._left:
                 return
             if self._start is not None and not self._may_rejoin(start):
@@ -86,6 +90,7 @@ class ThreadHost(Host):
                     f"{self.actor_name} is {self.spec.role.name}/{self._start.rank}, incarnation "
                     f"{self._start.incarnation}, already; it cannot become rank {start.rank}, {start.incarnation}"
                 )
+            # From here on it is a first start, or a restart in process whose earlier incarnation has ended.
             self._progress = ProgressCounter(self.counters.slots[0], start.rank, start.incarnation)
             if self._start is not None:
                 self._renew()
@@ -93,7 +98,7 @@ class ThreadHost(Host):
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
     def stop_ranks(self, order: StopOrder) -> None:
-        """Ask user code to end, wait for the grace, then end the process around it."""
+        """Ask user code to end and wait for the grace; then end the whole process, as a thread cannot be killed."""
         start = self._start
         if start is None or start.rank not in order.ranks:
             return
@@ -101,27 +106,28 @@ class ThreadHost(Host):
             message = f"did not end within {order.grace_s:g} s of being asked to stop ({order.reason})"
             self._end_reported(start, Outcome(ok=False, reason=Reason.UNKNOWN, message=message), 1, message)
 
-    # -- leaving the group, and meeting again
+    # -- restart in process: leaving the torch group, and joining the next one
 
     def leave_rank(self, order: LeaveOrder) -> None:
-        """Take the rank's thread back from user code, however often it takes; the core has a deadline for it."""
+        """Interrupt user code until it returns, however long that takes: the deadline is PrimeMaster's."""
         with self._lock:
             early = self._start is None or self._start.incarnation < order.incarnation
             if order.incarnation > self._left:
                 self._left = order.incarnation
-                if early:  # the order to start it comes later, or never, and is not obeyed
+                if early:  # leave overtook start, which will be ignored: report the end now
                     self.reports.add(order.rank, order.incarnation, os.getpid(), LEFT)
             current = self._start is not None and self._start.incarnation == order.incarnation
             if not current or self._done.is_set():
                 return
             recall, done = self._recall, self._done
-            # Before the lock is given back: a rank that ends now may be told to start again here, as another one.
+            # Under the lock: once the rank ends, the next order may start its next incarnation in this process, which
+            # must not be interrupted.
             recall.order()
             if order.parts:
                 self._parts = order.incarnation
             self._callee.close(LEFT, cut=True)
             self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
-        tells = threading.Timer(PATIENCE_S, _tell_where)  # also where what breaks off does not come back
+        tells = threading.Timer(PATIENCE_S, _tell_where)  # a timer, because breaking off may itself hang in C code
         tells.start()
         try:
             self._have_left(recall, done)
@@ -129,7 +135,10 @@ class ThreadHost(Host):
             tells.cancel()
 
     def _have_left(self, recall: ThreadInterrupt, done: threading.Event) -> None:
+        """Break off collectives and raise in the user's thread, again and again until the incarnation has ended."""
         self._break_off(recall)
+        # Most code ends by itself once its collectives fail. The exception comes only after ASK_S, because it can
+        # strike between taking a lock and the block that releases it.
         asked = float("-inf")
         while not done.wait(ASK_S):
             if time.monotonic() - asked >= PATIENCE_S and recall.interrupt():
@@ -139,29 +148,30 @@ class ThreadHost(Host):
             self._break_off(recall)
 
     def _break_off(self, recall: ThreadInterrupt) -> None:
-        """Break off the process groups of one life, and of no later one."""
+        """Abort the process groups of the incarnation that `recall` belongs to, never those of a later one."""
         with self._lock:
             if self._recall is recall and self._order is not None:
                 torch_group.abort(self._order.store)
 
     def _may_rejoin(self, start: RankStart) -> bool:
-        """Whether this process may be a later incarnation of its rank: the one that it was has ended."""
+        """Whether this process may run `start`: a later incarnation of its rank, whose earlier one has ended."""
         old = self._start
         later = old is not None and old.rank == start.rank and old.incarnation < start.incarnation
         return later and self.spec.role.rejoins and self._done.is_set()
 
     def _renew(self) -> None:
-        """Make room for the next incarnation of the rank in this process; a group may be left of one that failed."""
+        """Reset the state of the last incarnation; one that failed may have left a process group behind."""
         torch_group.abort(self._order.store if self._order else "")
         self._recall, self._done = ThreadInterrupt(), threading.Event()
         self._callee = RpcServer(self.spec.role.name)
         self._stopping.withdraw()
 
     def _has_left(self, start: RankStart) -> None:
-        """User code is left; a process in which it cannot go on ends."""
+        """Report that user code has left its group. A process that cannot run a next incarnation ends instead."""
         self._callee.wait_idle()
         last_save.close(ok=False)
         life = self._life
+        # Left before user code ran, or after a complete setup: the next incarnation can run in this process.
         if life is None or life.left_over[0]:
             if self._parts == start.incarnation and life is not None:
                 life.shutdown()
@@ -170,10 +180,10 @@ class ThreadHost(Host):
             end(EndCode.CANNOT_GO_ON, "user code was left half set up, or shut down: it cannot go on in this process")
 
     def terminated(self) -> None:
-        """SIGTERM from outside: user code may end in its own way, but the rank counts as ended from outside."""
+        """End after a SIGTERM from outside; user code may end its own way, but the outcome says SIGTERM."""
         if self._done.is_set():
             self.reports.wait_acked(self._report, HEARD_S)
-            end(0, "its rank has ended, and its work is done")  # as Ray ends it when the job is released
+            end(0, "its rank has ended, and its work is done")  # Ray sends SIGTERM, too, when it releases the job
         self._killed = "SIGTERM from outside"
         start = self._start
         if start is None:
@@ -192,8 +202,9 @@ class ThreadHost(Host):
             outcome = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message=str(error), fatal=True)
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
-        if os.getpid() != pid:  # user code forked, and this is the child that came back here
+        if os.getpid() != pid:  # a child that user code forked returned to here: it must report nothing
             os._exit((outcome.code if outcome else 0) or 0)
+        # SIGTERM wins over an order to leave: this process will not run another incarnation.
         if recall.ordered and not self._killed:
             self._has_left(start)
         else:
@@ -201,7 +212,7 @@ class ThreadHost(Host):
 
     def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
         life = self._enter(order, start)
-        self._preload.join()
+        self._preload.join()  # user code that imports torch while this thread does can abort the process
         outcome = life.live()
         last_save.close(ok=outcome.ok)
         return outcome
@@ -209,6 +220,8 @@ class ThreadHost(Host):
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
         start = self._entered = environment.kept(self._kind, self._entered, start)
+        # The log comes first, so that whatever fails below is written to it. No module of the user is imported before
+        # environment, folder and cores are set.
         fd, log = open_log(spec.job, spec.role.name, start)
         self.logs.begin(log, os.lseek(fd, 0, os.SEEK_END) if log else 0)
         redirect_output(fd)
@@ -232,19 +245,19 @@ class ThreadHost(Host):
         return self._life
 
     def _bind(self, start: RankStart) -> None:
-        """Bind this process to the cores near the rank's device, where the role says so."""
+        """Bind this process to the cores near the rank's device, if the role asks for it."""
         self._cores.look((start,), self._kind)
         near = self._cores.of(start, self._kind)
         if near is not None:
             print(f"[dljob] {numa.bind(near)}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
     def _kept(self) -> Any:
-        """The object of an earlier life that a later one goes on with; one that was shut down is none."""
+        """The user's object that a restart in process goes on with; None after `shutdown` was called on it."""
         goes_on, kept = (False, None) if self._life is None else self._life.left_over
         return kept if goes_on else None
 
     def _installed(self, context: WorkerContext) -> WorkerContext:
-        """The context of this process; in a later incarnation it is the object that user code may hold."""
+        """Install the context; a later incarnation updates the object that user code may still hold."""
         if self._life is None:
             install(context)
             return context
@@ -283,7 +296,7 @@ class ThreadHost(Host):
         self.reports.add(start.rank, start.incarnation, os.getpid(), None)
 
     def _ended(self, start: RankStart, outcome: Outcome) -> int:
-        """Report the end, once; later ones are dropped. The number of the report."""
+        """Report the end of an incarnation, only the first time. Returns the number of that report."""
         with self._lock:
             if not self._done.is_set():
                 said = self._progress.told_by(outcome)
@@ -297,10 +310,11 @@ class ThreadHost(Host):
     # -- ends that do not come from user code
 
     def _wind_down(self, reason: str, grace_s: float) -> bool:
-        """Ask user code to end and wait; whether it did."""
+        """Ask user code to end and wait up to `grace_s`; whether it ended."""
         deadline = time.monotonic() + grace_s
         self._stopping.order(reason)
         if self._life is not None:
+            # In a thread of its own: the hook may hang, and the grace must hold all the same.
             hook = threading.Thread(target=self._life.shutdown, name="dljob-shutdown", daemon=True)
             hook.start()
             self._done.wait(max(0.0, deadline - time.monotonic()))
@@ -324,7 +338,7 @@ class ThreadHost(Host):
         return self._callee.answer(call, payload, common, stale=mismatch)
 
     def take_steps(self) -> Steps:
-        """The rank's last step, when it is new."""
+        """Return the rank's last step, if it is new."""
         start = self._start
         last = self._progress.take() if start is not None else None
         return {start.rank: (start.incarnation, *last)} if start is not None and last else {}
@@ -335,6 +349,6 @@ class ThreadHost(Host):
 
 
 def _tell_where() -> None:
-    """Into the rank's log, where its threads are: in what C code, or in what wait, nothing can be raised."""
-    print(f"[dljob] has not left after {PATIENCE_S:g} s; its threads:", file=sys.stderr, flush=True)  # noqa: T201 - its log
+    """Print all stacks to the rank's log: nothing can be raised in a thread that is inside C code or a wait."""
+    print(f"[dljob] has not left after {PATIENCE_S:g} s; its threads:", file=sys.stderr, flush=True)  # noqa: T201
     faulthandler.dump_traceback(sys.__stderr__ or 2)

@@ -1,4 +1,4 @@
-"""The role's torch process group: joined through the store that ElasticMaster serves, left at a good end."""
+"""The role's torch process group: formed on the store that ElasticMaster serves, destroyed at a good end."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from dljob.runtime.process.worker_context import WorkerContext
 if TYPE_CHECKING:
     import torch
 
+# Keys of the store: the generation that it serves, and the one that ranks ask for next.
 GENERATION_KEY = "dljob/generation"
 NEXT_KEY = "dljob/next"
 _MAKER = "_new_process_group_helper"
-"""What all ways to make a group go through; torch keeps it to itself, and without it only the deadline helps."""
+"""The private function of torch that makes every group. Without it the sockets of groups stay unknown, and ranks that
+wait for a dead peer are ended by the deadline for leaving."""
 STORE_S = 60.0
 """How long a rank tries to reach the store."""
 
 
 sockets = GroupSockets()
-"""Those of this process's groups."""
+"""The sockets of this process's gloo groups, known so that they can be shut."""
 
 
 class StaleGenerationError(Exception):
-    """This rank belongs to a world that has been replaced."""
+    """This rank belongs to a generation that a later one has replaced."""
 
 
 def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
-    """Form the default process group of this generation: all ranks of the role, each in its own prefix."""
+    """Form the default process group of this generation, of all ranks of the role, under a key prefix of its own."""
     import torch.distributed as dist
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch's own documents use it
     from torch.distributed.distributed_c10d import PrefixStore
@@ -57,7 +59,7 @@ def join(role: RolePlan, order: StartOrder, start: RankStart) -> None:
 
 
 def _notice_groups() -> None:
-    """From now on the sockets of every group that is made are known, those that user code makes as well."""
+    """Track the sockets of every group made from now on, those of user code included."""
     from torch.distributed import distributed_c10d
 
     made: Any = distributed_c10d
@@ -74,20 +76,21 @@ def _notice_groups() -> None:
 
 
 def abort(address: str) -> None:
-    """Break off all process groups of this process, from another thread than the one that is in a collective.
+    """Break off all process groups of this process, while another thread is inside a collective.
 
-    NCCL and HCCL are aborted; gloo's connections are shut, first of all: what follows may wait for who is in them.
-    `address` is that of the store: who waits there for others is let go too.
+    NCCL and HCCL groups are aborted. gloo cannot be: its connections are shut, before anything else, because the steps
+    after may wait for the thread that is in them. `address` is the store's: connections to it are shut as well, so
+    that ranks which still wait there for others return.
     """
     sockets.shut()
     dist = sys.modules.get("torch.distributed")
-    with contextlib.suppress(Exception):  # whatever a backend says to it: what goes on after is replaced in the end
+    with contextlib.suppress(Exception):  # whatever a backend raises: a rank that does not leave is replaced in the end
         if dist is not None and dist.is_available() and dist.is_initialized():
             from torch.distributed import distributed_c10d
 
             made: Any = distributed_c10d
-            # It coalesces: what another thread asks of the default group meanwhile is put off, as if it were done, and
-            # done at the end, or fails there and leaves the groups (torch 2.15). Gloo has nothing that it aborts.
+            # torch's abort coalesces: what another thread asks of the default group meanwhile is deferred to the end,
+            # where it may fail and leave the groups behind (torch 2.15). gloo has nothing to abort, so it is destroyed.
             aborts = getattr(made, "_abort_process_group", None)
             gloo = {dist.get_backend(group) for group in tuple(made._world.pg_map)} == {"gloo"}
             (dist.destroy_process_group if gloo or aborts is None else aborts)()
@@ -95,16 +98,20 @@ def abort(address: str) -> None:
 
 
 def renew(address: str, generation: int, timeout_s: float = STORE_S) -> None:
-    """Wait until the store serves this generation: the first rank of a new one makes ElasticMaster empty it.
+    """Wait until the store serves this generation; the first rank of a generation asks for an empty store.
 
-    Scripts form their group under names of their own (`env://`), so each generation needs an empty store.
+    Scripts form their group under fixed keys (`env://`), so they need an empty store in each generation.
+
+    Raises:
+        StaleGenerationError: The store serves a later generation.
+        TimeoutError: It does not serve this one within `timeout_s`.
     """
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     host, _, port = address.rpartition(":")
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
-        with contextlib.suppress(RuntimeError):  # the store is just being replaced
+        with contextlib.suppress(RuntimeError):  # connections break while the store is replaced
             store = TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=left))
             served = int(store.get(GENERATION_KEY))
             if served == generation:
@@ -117,14 +124,14 @@ def renew(address: str, generation: int, timeout_s: float = STORE_S) -> None:
 
 
 def leave() -> None:
-    """Destroy the process group, if user code has not done so."""
+    """Destroy the process group, unless user code has done so."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def own_device(context: WorkerContext) -> torch.device:
-    """The device of a rank, counted among those that it may see; the CPU for a role without devices."""
+    """The device of a rank, as an index into its visible devices; the CPU for a role without devices."""
     import torch
 
     for resource, kind in (("GPU", "cuda"), ("NPU", "npu")):

@@ -1,9 +1,9 @@
-"""`dljob.RoleGroup`, `dljob.rpc` and `dljob.Worker` as type checkers see them; nothing imports this module at run time.
+"""`dljob.RoleGroup`, `dljob.rpc` and `dljob.Worker` as type checkers see them; never imported at run time.
 
-`RoleGroup["Rollout"]("rollout")` has the type `type[Rollout]`: on the class itself an @rpc method is a descriptor whose
-value takes the method's arguments and answers `Any`, since what the ranks answer is collected as `@rpc` says. A name or
-an argument that the method lacks is an error. What every role has (`call`, `options`, `len`, an index) comes from the
-metaclass that `Worker` has here alone. On an instance, `self.generate(...)`, the method is as it was written.
+`RoleGroup["Rollout"]("rollout")` has the type `type[Rollout]`. On the class, an @rpc method is a descriptor that takes
+the method's arguments and returns `Any`, because the return type depends on how `@rpc` collects the ranks' answers. An
+unknown method or argument is a type error. The methods of every role (`call`, `options`, `len`, an index) come from a
+metaclass that `Worker` has only here. On an instance, `self.generate(...)` has the type that was written.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ C = TypeVar("C")
 
 
 class Untyped:
-    """Stands for the class of a role that nobody named."""
+    """The class of a role in `RoleGroup("name")`, where no class is named: nothing is checked."""
 
 
 T = TypeVar("T", default=Untyped)
 
 
 class RemoteMethod(Protocol[P]):
-    """An @rpc method of another role: it takes what the method takes, and answers what is collected."""
+    """An @rpc method of another role: takes the method's arguments, returns the collected answers."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call it and wait for its answer; of a stream, its items."""
+        """Call the method and wait for its answer; for a stream, its items."""
         ...
 
     def options(self, **changes: Any) -> RemoteMethod[P]:
-        """The same method with other options."""
+        """Return the same method with other options."""
         ...
 
 
 class RpcMethod(Protocol[P, R_co]):
-    """What `@rpc` makes of a method."""
+    """The descriptor that `@rpc` makes of a method."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any]) -> RemoteMethod[P]: ...
@@ -81,17 +81,17 @@ def rpc(
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[P, R_co]]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
-    """As `dljob.runtime.rpc.rpc.rpc`. With dispatch="each" a caller gives lists of arguments, which are not checked."""
+    """Mark a method as `dljob.runtime.rpc.rpc.rpc` does. With dispatch="each" the lists of arguments are unchecked."""
     return made.rpc(method, **options)
 
 
 class Callee(ABCMeta):
-    """What `RoleGroup["Rollout"]("rollout")` has beside the @rpc methods of `Rollout`."""
+    """The members of `RoleGroup["Rollout"]("rollout")` beside the @rpc methods of `Rollout`."""
 
     role: str
 
     def call(cls, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
-        """Call an @rpc method by its name; the future gives its answer."""
+        """Call an @rpc method by its name; return a future of its answer."""
         raise NotImplementedError
 
     def call_rank0(cls, method: str, *args: Any, **kwargs: Any) -> CallFuture[Any]:
@@ -99,15 +99,15 @@ class Callee(ABCMeta):
         raise NotImplementedError
 
     def call_batch(cls, method: str, size: int, *args: Any, **kwargs: Any) -> FutureSequence[Any]:
-        """Share a batch among the ranks."""
+        """Split a batch of `size` items among the ranks."""
         raise NotImplementedError
 
     def stream(cls, method: str, *args: Any, **kwargs: Any) -> Stream:
-        """The items of an @rpc(stream=...) method, as they are made."""
+        """Return the items of an @rpc(stream=...) method, as they are produced."""
         raise NotImplementedError
 
     def options(cls: type[C], **changes: Any) -> type[C]:
-        """The same role or rank with other options."""
+        """Return the same role or rank with other options."""
         raise NotImplementedError
 
     def __len__(cls) -> int:
@@ -136,14 +136,14 @@ class TypedRoleGroup(made.RoleGroup, Generic[T]):
     @overload
     def __new__(cls, role: str) -> type[T]: ...
     def __new__(cls, role: str) -> Any:
-        """A role as a callee."""
+        """Return the role as a callee."""
         raise NotImplementedError
 
     def __init__(self, role: str) -> None:
         super().__init__(role)
 
     def options(self, **changes: Any) -> Self:
-        """The same role with other options."""
+        """Return the same role with other options."""
         raise NotImplementedError
 
     def __getattr__(self: TypedRoleGroup[Untyped], method: str) -> made.Method:
