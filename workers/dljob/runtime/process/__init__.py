@@ -1,4 +1,4 @@
-"""Every process of a job uses these parts, in reading order.
+"""Parts that every process of a job uses, in reading order.
 
 Messages: `messages`, `frames`, `wire`, `arrays`. A process and its end: `environment`, `entrypoint`, `extensions`,
 `preload`, `guard`, `outcome`, `process_end`, `evidence`, `logfile`. Time and threads: `clock`, `loop`, `handover`,

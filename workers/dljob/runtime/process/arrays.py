@@ -1,4 +1,4 @@
-"""The libraries whose values `shard` cuts and `concat` joins; each is imported by who has such a value already."""
+"""The array libraries that `shard` splits and `concat` joins. Each is imported only where such a value exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dljob.calls.rows import register_rows
 
 
 def _length(value: Any) -> int | None:
-    """Rows of an array; None for one without dimensions."""
+    """The number of rows; None for an array without dimensions."""
     return int(value.shape[0]) if len(value.shape) else None
 
 
@@ -18,7 +18,7 @@ def _cut(value: Any, begin: int, end: int) -> Any:
 
 
 def _cut_copy(value: Any, begin: int, end: int) -> Any:
-    """Its own memory: pickling a slice of a tensor sends all of the memory that it looks into."""
+    """Copy the slice: pickling a slice of a tensor sends all of the storage behind it."""
     return value[begin:end].clone()
 
 
@@ -47,7 +47,7 @@ def _torch_maximum(a: Any, b: Any) -> Any:
 
 
 def register() -> None:
-    """Teach `shard` and `concat` the arrays of NumPy, the tensors of torch, and TensorDicts."""
+    """Register the arrays of NumPy, the tensors of torch, and TensorDicts for `shard` and `concat`."""
     register_rows("numpy.ndarray", count=_length, cut=_cut, join=_numpy_join, maximum=_numpy_maximum)
     register_rows("torch.Tensor", count=_length, cut=_cut_copy, join=_torch_join, maximum=_torch_maximum)
     register_rows("tensordict.base.TensorDictBase", count=_length, cut=_cut_copy, join=_torch_join)

@@ -1,4 +1,4 @@
-"""The time of a job, which no setting of the machine's clock moves."""
+"""The clock of a job, which is independent of changes to the machine's clock."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 
 
 class JobClock:
-    """Unix seconds: the machine's when it begins, and from then on the seconds that really passed.
+    """Unix seconds: the machine's clock at the start, advanced by the time that really passes.
 
-    Deadlines, backoff and budgets count in it: a clock that is set an hour ahead must not end every wait at once, nor
-    one that is set back stop them all.
+    Deadlines, backoff and budgets use it: a clock set an hour ahead must not end every wait at once, nor one set back
+    stop them all.
     """
 
     def __init__(self) -> None:
         self._began = time.time() - _passed()
 
     def not_before(self, last: float) -> None:
-        """Go on from `last` where the machine's clock says less: the journal's time never goes back."""
+        """Go on from `last` if this clock is behind it: the journal's time never goes back."""
         self._began = max(self._began, last - _passed())
 
     def now(self) -> float:
@@ -25,5 +25,5 @@ class JobClock:
 
 
 def _passed() -> float:
-    """Seconds since the machine started, sleep included."""
+    """Seconds since the machine booted, suspension included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,6 +1,6 @@
-"""`current_worker()` is the rank that this process is, and `progress(step, ...)` says how far it is.
+"""`current_worker()` returns this process's rank, and `progress(step, ...)` records how far it is.
 
-Light on purpose: scripts import it in processes that have neither ray nor torch.
+Scripts import this module in processes without ray and torch, so it imports neither.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from dljob.errors import UsageError
 from dljob.runtime.process.worker_context import WorkerContext
 
 SOCKET_ENV = "DLJOB_HOST_SOCKET"
-"""Where the ranks of a fork host find it; set in their environment only."""
+"""The address of the fork host's socket, set only in the environment of its ranks."""
 
 _current: WorkerContext | None = None
 _connect_lock = threading.Lock()
 
 
 def install(context: WorkerContext | None) -> None:
-    """Make this the process's worker (None: it is no worker any more)."""
+    """Set this process's worker; None: it is no worker any more."""
     global _current  # noqa: PLW0603 - one rank per process: that is what a rank is
     _current = context
 
 
 def current_worker() -> WorkerContext:
-    """The rank that this process is. Raises UsageError in a process that is none."""
+    """Return the rank that this process is.
+
+    Raises:
+        UsageError: This process is no rank of a job.
+    """
     if _current is not None:
         return _current
     path = os.environ.get(SOCKET_ENV)
@@ -39,15 +43,17 @@ def current_worker() -> WorkerContext:
             from dljob.runtime.process.rank_link import connect
 
             install(connect(path))
-            os.register_at_fork(after_in_child=lambda: install(None))  # a child of this rank needs a line of its own
+            os.register_at_fork(after_in_child=lambda: install(None))  # a forked child needs a connection of its own
     return _current or current_worker()
 
 
 def progress(step: int, **metrics: float) -> None:
-    """Say that this rank has finished `step`, with metrics of it; cheap, only the last one is sent (every 0.2 s).
+    """Record that this rank has finished `step`, with metrics of that step.
+
+    Cheap: it writes to shared memory. Only the last step is sent on, every 0.2 s.
 
     Raises:
-        TypeError: when the step is no integer, or a metric no number; it says which.
+        TypeError: The step is no integer, or a metric no number; the message says which.
     """
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"progress(step): the step must be an integer, got {type(step).__name__}")

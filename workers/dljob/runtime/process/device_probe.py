@@ -1,4 +1,4 @@
-"""Which devices a bundle has: Ray tells only a process that lives in it, and it is the same for all that ever do."""
+"""A probe for the devices of a bundle: Ray reveals them only to a process in it, and to each the same."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Devices = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class DeviceProbe:
-    """An actor that takes a bundle's devices for as long as it takes to say which they are; it ends after its time."""
+    """An actor that holds a bundle's devices just long enough to report them; it ends after `life_s` by itself."""
 
     def __init__(self, life_s: float) -> None:
         self._guard = Guard(Lease(life_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     def devices(self) -> Devices:
-        """Ray resource -> ids."""
+        """Return Ray resource -> ids."""
         import ray
 
         ids = ray.get_runtime_context().get_accelerator_ids()
@@ -24,7 +24,7 @@ class DeviceProbe:
 
 
 def together(parts: Iterable[Devices]) -> Devices:
-    """All devices of several bundles: per resource each id once, in the order of the bundles."""
+    """Merge the devices of several bundles: per resource each id once, in the order of the bundles."""
     found: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, ids in part:

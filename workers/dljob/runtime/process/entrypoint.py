@@ -1,4 +1,4 @@
-"""From `roles[].entrypoint.class` to something that can be called: a class or a function, by dotted path."""
+"""Resolution of `roles[].entrypoint.class`, a dotted path, to a class or function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WANTED = "wanted: a class or function that takes no argument, or one: the worker
 
 
 class EntrypointError(Exception):
-    """An entrypoint that was found and cannot be used; `kind` names the error type that users see."""
+    """An entrypoint that cannot be used; `kind` is the error type that users see."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class EntrypointError(Exception):
 
 
 def resolve(path: str) -> Callable[..., Any]:
-    """The class or function of a dotted path. What the user's module raises while it is imported passes through."""
+    """Return the class or function of a dotted path. Exceptions of the user's module, while it is imported, pass."""
     module_name, _, name = path.rpartition(".")
     if not module_name:
         raise EntrypointError("ImportError", f"{path!r} has no module: write it as module.Name")
@@ -37,12 +37,13 @@ def resolve(path: str) -> Callable[..., Any]:
 
 
 def _import(module_name: str, name: str) -> tuple[Any, list[str]]:
-    """The longest prefix that is a module, and what remains as attributes (for a class inside a class)."""
+    """Import the longest prefix that is a module; return it and the remaining attributes (for a nested class)."""
     attributes = [name]
     while True:
         try:
             return importlib.import_module(module_name), attributes
         except ModuleNotFoundError as error:
+            # A module missing inside the user's module is the user's error, and not a reason to try a shorter prefix.
             parent, _, last = module_name.rpartition(".")
             if error.name != module_name or not parent:
                 raise

@@ -1,4 +1,4 @@
-"""Putting a rank's environment in place: the plan's variables, the devices it may see, the code's folder."""
+"""The environment of a rank: the plan's variables, its visible devices, the code's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MACRO = re.compile(r"\$+\{local_rank\}")
 
 
 def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dict[str, str]:
-    """What to set before a rank's user code runs."""
+    """Return the variables to set before a rank's user code runs."""
     job = spec.job
     env = rank_env(
         spec.role,
@@ -48,10 +48,10 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
 
 
 def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:
-    """A script's arguments. `${local_rank}` in those of an Elastic role is the rank's own.
+    """Return a script's arguments, in which `${local_rank}` of an Elastic role is replaced by the rank's own.
 
-    `$${local_rank}` is that text; no other `$` means anything, for a role may run a shell. With `virtual_local_rank`
-    it is not LOCAL_RANK, which is 0: so it is in torch 2.15.
+    `$${local_rank}` escapes it. No other `$` has a meaning, since a role may run a shell. With `virtual_local_rank` the
+    value is not LOCAL_RANK, which is 0 then; torch 2.15 does the same.
     """
     if not role.elastic:
         return role.args
@@ -60,23 +60,23 @@ def arguments(role: RolePlan, start: RankStart) -> tuple[str, ...]:
 
 
 def switches(role: RolePlan, env: Mapping[str, str]) -> Mapping[str, str]:
-    """An environment as far as it may keep a rank's devices shown; LOCAL_RANK 0 in every rank would then be one device.
+    """Return the variables that may keep a rank's devices from being restricted; none for virtual local ranks.
 
-    Source: torch 2.15, `LocalElasticAgent._set_local_rank_env`: virtual ranks get a variable of their own, whatever is
-    set already.
+    There LOCAL_RANK is 0 in every rank: unrestricted, all would use one device. Source: torch 2.15,
+    `LocalElasticAgent._set_local_rank_env`, which sets the variable of virtual ranks whatever is set already.
     """
     return {} if role.virtual_local_rank else env
 
 
 HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
-"""Ray's switch, 0 in a role's `env`: a rank sees devices of kinds that it takes none of."""
+"""Ray's switch; 0 in a role's `env` lets a rank see devices of kinds of which it takes none."""
 
 
 def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[str, str]) -> dict[str, str]:
-    """What hides the devices of each kind that a rank takes none of, for they are somebody else's.
+    """Return the variables that hide devices of each kind of which a rank takes none: they belong to others.
 
-    So Ray once did by itself, and does where its switch says so (ray 2.60, `ray/_private/utils.py`). What the
-    role's `env` says of a variable holds, and a framework with a quota hands out devices itself.
+    Ray used to do so by itself, and still does where its switch says so (ray 2.60, `ray/_private/utils.py`). A variable
+    in the role's `env` wins, and nothing is hidden from a framework with a quota, which assigns devices itself.
     """
     said = dict(role.env)
     if role.quota is not None or said.get(HIDES, "1").lower() in ("0", "false"):
@@ -90,7 +90,7 @@ def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[st
 
 @cache
 def known_kinds() -> tuple[str, ...]:
-    """Resources whose devices can be hidden here: those that Ray has ids for, else those of our own table."""
+    """The resources whose devices can be hidden here: those for which Ray has ids, else those of our own table."""
     try:
         return ray_private.device_kinds()
     except ImportError:
@@ -98,16 +98,17 @@ def known_kinds() -> tuple[str, ...]:
 
 
 def shown(resource: str, ids: tuple[str, ...], env: Mapping[str, str]) -> dict[str, str]:
-    """What shows a process of this machine these devices only; empty where the role's `env` keeps Ray from it too."""
+    """Return what restricts a process to these devices; empty where the role's `env` forbids Ray to restrict it."""
     variable = variable_of(resource)
     return {} if left_alone(variable, env) else visible_devices(variable, ids)
 
 
 @cache
 def variable_of(resource: str) -> str:
-    """The variable that hides devices here: Ray knows more kinds than the spec, and whose GPUs this machine has.
+    """The variable that restricts devices of a kind on this machine.
 
-    Source: ray 2.60, `ray/_private/accelerators/__init__.py`; where that is not there, our own table says it.
+    Ray is asked because it knows more kinds than the spec, and the vendor of this machine's GPUs.
+    Source: ray 2.60, `ray/_private/accelerators/__init__.py`; without Ray, our own table.
     """
     try:
         return ray_private.device_variable(resource)
@@ -116,7 +117,7 @@ def variable_of(resource: str) -> str:
 
 
 def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
-    """A rank that starts again in its process sees what the process saw first: the device's runtime looked then."""
+    """Give a restarted rank the devices that its process saw first: the device's runtime has read them by then."""
     seen, now = dict(before.devices if before else ()).get(kind, ()), dict(start.devices).get(kind, ())
     if before is None or not seen or not now or now[start.device_index] not in seen:
         return start
@@ -124,9 +125,9 @@ def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
 
 
 def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
-    """Which of the devices that its process sees is a rank's own: of all of the machine where nobody hides any.
+    """The index of a rank's own device among those its process sees, which are all of the machine if none is hidden.
 
-    Who leaves them alone may be the role, or this machine: an image that sets Ray's switch for all.
+    The role's `env` or the machine itself (an image that sets Ray's switch for all) may forbid to hide devices.
     """
     variable, ids = variable_of(kind), dict(start.devices).get(kind, ())
     env = {**os.environ, **dict(role.env)}
@@ -137,7 +138,7 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
 
 
 def located(spec: HostSpec) -> HostSpec:
-    """With the folder of user code: where there is none in particular, the one that Ray started this process in."""
+    """Fill in the folder of user code: if the job names none, the one in which Ray started this process."""
     here = str(Path.cwd())
     if spec.job.code_dir or here == "/":
         return spec

@@ -1,8 +1,8 @@
-"""What a machine knows of the end of a process: the kernel's log, and what the memory controller counted.
+"""Evidence on a machine about the end of a process: the kernel's log, and kills counted by the memory controller.
 
-Everything here may be missing (a container without the kernel's log, another kind of control groups): then there is no
-clue, or one that says so, and never a guess. A clue must be about the process itself: its pid in the kernel's log,
-where pids mean the same as here, or one more kill counted in its own control group since just before.
+All of it may be missing (a container without the kernel's log, other control groups). Then there is no clue, or one
+that says so, and never a guess. A clue must be about the process itself: its pid in the kernel's log, if pids there
+mean the same as here, or an additional kill counted in its own control group since just before.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from dljob.runtime.linux import memory_limit
 KMSG = Path("/dev/kmsg")
 PROC = Path("/proc")
 INITIAL_PIDS = "pid:[4026531836]"
-"""The machine's own pid namespace: only there is a pid of the kernel's log one of ours."""
+"""The machine's initial pid namespace: only there are pids of the kernel's log those of this process."""
 KEPT = 256
+"""How many lines of the kernel's log are kept."""
 RECORD_BYTES = 8192
+"""The longest record that /dev/kmsg returns; a shorter buffer makes the read fail."""
 SAMPLE_S = 1.0
 KILL_S, DEVICE_S = 60.0, 900.0
-"""How old a line may be that explains an end that is noticed now."""
+"""How old a kill, or a device's error, may be to explain an end that is noticed now. A kill is noticed at once; after an
+error of its device a process may live on for a while."""
 _XID = "NVRM: Xid"
 _WANTED = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
 _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
 
 
 class KernelLog:
-    """Lines of the kernel's log that can be a cause, from now on (or from the boot on)."""
+    """The lines of the kernel's log that can be a cause of death, from now on or (`whole`) since the boot."""
 
     def __init__(self, path: Path = KMSG, *, whole: bool = False) -> None:
         self._lines: deque[tuple[float, str]] = deque(maxlen=KEPT)
         self.why_not = ""
-        """Why it cannot be read; empty: it can."""
+        """Why the log cannot be read; empty if it can."""
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -47,11 +50,11 @@ class KernelLog:
             self.why_not = error.strerror or type(error).__name__
 
     def lines(self) -> tuple[str, ...]:
-        """What was written of late, the oldest first: a kill is noticed at once, a device's error may take a while."""
+        """Return the recent lines, the oldest first."""
         while self._fd >= 0:
             try:
                 record = os.read(self._fd, RECORD_BYTES)
-            except BrokenPipeError:  # the ring was overwritten: reading goes on behind the gap
+            except BrokenPipeError:  # the kernel has overwritten the ring: reading goes on behind the gap
                 continue
             except OSError:
                 break
@@ -65,14 +68,14 @@ class KernelLog:
         return tuple(text for at, text in lines if now - at <= (DEVICE_S if _XID in text else KILL_S))
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class MemoryKills:
-    """How often the kernel ended a process of our control group for its memory, as `sample` saw it."""
+    """The number of processes of our control group that the kernel killed for memory, sampled once a second."""
 
     def __init__(self, cgroups: Path = memory_limit.CGROUPS, proc: Path = PROC) -> None:
         self._group = memory_limit.own_group(cgroups, proc)
@@ -81,13 +84,13 @@ class MemoryKills:
         self._at = time.monotonic()
 
     def sample(self) -> None:
-        """Look, once a second at most: what was counted before the last look but one is of the past."""
+        """Sample the counter, at most once a second. A kill before the last but one sample counts as past."""
         if time.monotonic() - self._at >= SAMPLE_S:
             self._at = time.monotonic()
             self._before, self._last = self._last, self._count()
 
     def clue(self) -> Clue | None:
-        """What was counted since the last look but one; the same kill is told once."""
+        """Return the kills since the last but one sample; each kill is reported once."""
         now = self._count()
         if now is None or self._before is None or now <= self._before:
             return None
@@ -105,7 +108,7 @@ class MemoryKills:
 
 
 class HostEvidence:
-    """What one host keeps an eye on, so that it can say why a process beside it ended."""
+    """The evidence that one host collects, to say why a process of its machine ended."""
 
     def __init__(self) -> None:
         self._kernel = KernelLog()
@@ -113,21 +116,21 @@ class HostEvidence:
         self._own_pids = same_pids()
 
     def sample(self) -> None:
-        """Once in a beacon."""
+        """Sample the counters; called once per heartbeat."""
         self._memory.sample()
 
     def clues(self, pid: int, *, killed: bool) -> tuple[Clue, ...]:
-        """All that is known of the end of a process; `killed`: it went without a word."""
+        """Return all clues about the end of a process; `killed`: it died without a report of its own."""
         found = about(self._kernel.lines(), pid if self._own_pids else None)
         if not killed or (self._own_pids and not self._kernel.why_not):
-            return found  # the kernel names whom it ends: a count could only be somebody else's
+            return found  # the kernel's log names whom it kills: a count could only be about another process
         counted = self._memory.clue()
         silent = Clue("kernel", f"the kernel's log cannot be read here: {self._kernel.why_not}")
         return (*found, *((counted,) if counted else ()), *((silent,) if self._kernel.why_not else ()))
 
 
 def about(lines: Iterable[str], pid: int | None) -> tuple[Clue, ...]:
-    """The lines about a process, and those about a device that name no other; pid None: none can be told apart."""
+    """The lines about a process, and lines that name no process; `pid` None: pids cannot be compared here."""
     found: list[Clue] = []
     for line in lines:
         named = _PID.search(line)
@@ -144,7 +147,7 @@ def same_pids() -> bool:
 
 
 def of_the_dead(pid: int) -> tuple[Clue, ...]:
-    """What this machine's kernel log says of a process that is gone; run where nobody watched while it lived."""
+    """Return what the kernel's log says about a dead process, on a machine where nobody watched it alive."""
     if not same_pids():
         return ()
     log = KernelLog(whole=True)

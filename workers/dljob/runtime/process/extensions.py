@@ -1,6 +1,6 @@
-"""What others add to the control of a job, found by entry point: SubMasters, and who replaces nodes.
+"""Extensions of a job's control, found by entry point: SubMasters, and relaunchers that replace nodes.
 
-A backend is one too (`backend.py`). A package says so in its pyproject.toml:
+Backends are found in the same way (`backend.connect`). A package declares them in its pyproject.toml:
 
     [project.entry-points."dljob.submasters"]
     ring = "ringmaster:RingMaster"
@@ -20,17 +20,17 @@ RELAUNCHERS = "dljob.noderelaunchers"
 
 
 def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:
-    """The entry points of a group by name: of packages in the folder of user code, then of those installed."""
+    """Return the entry points of a group by name. Packages in the folder of user code win over installed ones."""
     path = [code_dir, *sys.path] if code_dir else sys.path
     points = [p for found in distributions(path=path) for p in found.entry_points if p.group == group]
     return {point.name: point for point in reversed(points)}
 
 
 def check(spec: DLJobSpec, code_dir: str) -> None:
-    """Whether all extensions that a job names are there, before anything of it starts.
+    """Check that all extensions that a job names are installed, before anything of the job starts.
 
     Raises:
-        UsageError: one is not; with those that are.
+        UsageError: One is missing; the message lists those that are installed.
     """
     for role in spec.roles:
         if role.comm.sub_master:
@@ -40,11 +40,11 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
 
 
 def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:
-    """What an entry point names.
+    """Load the object that an entry point names.
 
     Raises:
-        UsageError: there is none of that name.
-        ImportError, AttributeError: it cannot be loaded.
+        UsageError: There is no entry point of that name.
+        ImportError, AttributeError: It cannot be loaded.
     """
     return _there(group, name, whose, code_dir).load()
 

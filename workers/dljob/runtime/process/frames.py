@@ -10,11 +10,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+"""The lengths of head and body, in front of each frame."""
 _LENGTHS = struct.Struct(">IQ")
 
 
 class Frames:
-    """One connection; `send` may be called from many threads, `receive` from one."""
+    """One connection. `send` may be called from any thread, `receive` from one at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -22,7 +23,7 @@ class Frames:
         self._begun = b""
 
     def send(self, head: dict[str, Any], body: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Send a frame, and descriptors with it. Raises OSError when the other side is gone."""
+        """Send a frame, with file descriptors. Raises OSError when the other side is gone."""
         text = json.dumps(head).encode()
         whole = _LENGTHS.pack(len(text), len(body)) + text
         with self._sending:
@@ -32,7 +33,7 @@ class Frames:
                 self._connection.sendall(body)
 
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame; None when the other side is gone."""
+        """Return the next frame; None when the other side is gone."""
         lengths = self._exactly(_LENGTHS.size)
         if lengths is None:
             return None
@@ -44,7 +45,8 @@ class Frames:
         return json.loads(head), body
 
     def receive_fds(self, count: int) -> list[int]:
-        """The descriptors that come with the next frame, which `receive` gives; fewer when the other side is gone."""
+        """Return the descriptors sent with the next frame, before `receive` returns it; fewer if the peer is gone."""
+        # One byte is enough for the kernel to deliver the descriptors; `_exactly` puts it back in front.
         try:
             self._begun, fds, _, _ = socket.recv_fds(self._connection, 1, count, socket.MSG_CMSG_CLOEXEC)
         except OSError:
@@ -71,5 +73,5 @@ class Frames:
 
 
 def abstract(path: str) -> str:
-    """The kernel's form of an address: `@name` is abstract, as `ss` writes it."""
+    """Convert an address to the kernel's form: `@name` is abstract, as `ss` prints it."""
     return f"\0{path[1:]}" if path.startswith("@") else path

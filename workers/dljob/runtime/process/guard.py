@@ -1,7 +1,7 @@
-"""What ends a worker process when nobody else does: its raylet is gone, SIGTERM, or a lease that ran out.
+"""The guard of a worker process: it ends the process when its raylet is gone, on SIGTERM, or when its lease is over.
 
-A Ray worker with a pending call leaves neither by SIGTERM nor through `exit_actor`, and outlives its raylet. So every
-host has this thread, and every way out is `end()`: the descendants first, then `os._exit`.
+A Ray worker with a pending call ends neither by SIGTERM nor by `exit_actor`, and outlives its raylet. So every host has
+this thread, and every way out is `end()`: it kills the descendants first, then calls `os._exit`.
 """
 
 from __future__ import annotations
@@ -20,50 +20,54 @@ from typing import NoReturn
 from dljob.runtime.linux import descendants
 
 TICK_S = 0.2
-"""How late a lease that ran out may be noticed."""
+"""How late the end of a lease may be noticed."""
 
 
 class EndCode(IntEnum):
-    """What a host process exits with when it ends itself."""
+    """The exit codes of a host process that ends itself."""
 
+    """The raylet of its node has died."""
     RAYLET_GONE = 70
+    """PrimeMaster did not answer for the time of the lease; another may run the rank elsewhere."""
     LEASE_OVER = 71
     NOT_KNOWN = 72
-    """PrimeMaster says that this actor is nobody's host any more."""
+    """PrimeMaster answered that this actor is nobody's host any more."""
     HELPER_GONE = 73
-    """A fork host's helper process is gone."""
+    """A fork host's fork server is gone."""
     CANNOT_GO_ON = 74
-    """User code was left half set up in a process that should have been used again."""
+    """User code was left half set up in a process that a restart in process should have used."""
     SIGTERM = 143
+    """SIGTERM came from outside; the code is a shell's, 128 + 15."""
 
 
 def boottime() -> float:
-    """Seconds of CLOCK_BOOTTIME: it runs on while a process is stopped and while a machine is suspended."""
+    """Seconds of CLOCK_BOOTTIME, which runs on while a process is stopped and while a machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def suspended() -> float:
-    """Seconds that this machine was suspended since it booted."""
+    """Seconds for which this machine has been suspended since it booted."""
     return boottime() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def boot_id() -> str:
-    """What names this machine's present life, also in a container; empty where nothing does."""
+    """The id of this machine's present boot, the same in its containers; empty where there is none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def asleep_together(boot: str) -> Callable[[], float]:
-    """Of a lease what is not counted, when PrimeMaster and all others live on the machine of that boot id; or none."""
+    """Return the clock of suspended time, which a lease excuses, if the whole job is on this machine; else zero."""
     return suspended if boot and boot == boot_id() else lambda: 0.0
 
 
 class Lease:
-    """How long this process may go on unheard. Renewed by the time at which an answered beacon was *sent*.
+    """The time that this process may run without an answer from PrimeMaster.
 
-    Time during which the machine is suspended counts: a successor may be at work elsewhere. But where there is no
-    elsewhere (`asleep_together`) nobody is to wake up to the end of a lease that nobody could have renewed.
+    It is renewed as of the time at which the answered heartbeat was *sent*. Time for which the machine is suspended
+    counts, since a successor may be at work elsewhere. It does not count where there is no elsewhere
+    (`asleep_together`): otherwise every process would wake up to the end of a lease that nobody could have renewed.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Lease:
         self._until = clock() - excused() + seconds
 
     def renew(self, sent_at: float) -> None:
-        """A beacon sent at that time was answered."""
+        """Extend the lease: a heartbeat sent at that time was answered."""
         self._until = max(self._until, sent_at - self._excused() + self._seconds)
 
     @property
@@ -85,12 +89,12 @@ class Lease:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the lease."""
         return self._seconds
 
 
 class Guard:
-    """The guard thread. To be made in the main thread: only there can a signal be caught."""
+    """The guard thread. Create it in the main thread: only there can Python install signal handlers."""
 
     def __init__(self, lease: Lease, on_sigterm: Callable[[], None]) -> None:
         self._lease = lease
@@ -107,17 +111,22 @@ class Guard:
                 poll.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll(TICK_S * 1000)}
+            # First of all: a process that was stopped and resumed must not act on a lease that is long over.
             if self._lease.over:
                 end(EndCode.LEASE_OVER, f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over")
             if self._raylet in ready:
                 end(EndCode.RAYLET_GONE, "the raylet of this node is gone")
             if self._signals in ready and signal.SIGTERM in _read(self._signals) and not self._told:
+                # In a thread of its own: winding down takes seconds, in which the lease is watched on.
                 self._told = True
                 threading.Thread(target=self._on_sigterm, name="dljob-term", daemon=True).start()
 
 
 def raylet_pidfd() -> int | None:
-    """A file descriptor that becomes readable when the raylet, our parent, is gone."""
+    """Return a descriptor that becomes readable when the raylet is gone; None without a raylet.
+
+    The raylet is this process's parent, or named by Ray where something stands between them.
+    """
     for pid in (os.getppid(), int(os.environ.get("RAY_RAYLET_PID") or 0)):
         with contextlib.suppress(OSError):
             if pid > 1:
@@ -126,7 +135,10 @@ def raylet_pidfd() -> int | None:
 
 
 def _catch_signals() -> int | None:
-    """A pipe into which the C half of Python's signal handler writes, even while the main thread is inside C."""
+    """Install signal handlers that write to a pipe, and return its read end; None outside of the main thread.
+
+    The C half of Python's handler writes to the pipe even while the main thread is inside C code.
+    """
     if threading.current_thread() is not threading.main_thread():
         return None
     reader, writer = os.pipe()
@@ -149,30 +161,31 @@ _last_things: list[Callable[[], None]] = []
 
 
 def at_end(last_thing: Callable[[], None]) -> None:
-    """Have something quick done before this process ends itself."""
+    """Register something quick to be done before this process ends itself."""
     _last_things.append(last_thing)
 
 
 def ending() -> bool:
-    """Whether this process ends itself: whoever ends below it now ends for that reason."""
+    """Whether this process is ending itself, which then is the cause of any end below it."""
     return _ended.locked()
 
 
 def end(code: int, why: str) -> NoReturn:
-    """End this process: a last line into the log, every descendant killed, `os._exit`. The first caller decides."""
+    """End this process: write a last line to the log, kill every descendant, `os._exit`. The first caller decides."""
+    # Another thread is ending the process; this one must not go on with what it was doing.
     if not _ended.acquire(blocking=False):
         while True:
             time.sleep(60)
     with contextlib.suppress(OSError):
         os.write(2, f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n".encode())
     for last_thing in (descendants.kill_all, *_last_things):
-        with contextlib.suppress(Exception):  # the process ends now, whatever one of them says
+        with contextlib.suppress(Exception):  # the process ends now, whatever one of them raises
             last_thing()
     os._exit(code)
 
 
 def end_soon(code: int, why: str, delay_s: float = 0.03) -> None:
-    """Answer first, then end: the call that orders it returns before the process goes."""
+    """End this process after a short delay, so that the call which orders it can return first."""
     timer = threading.Timer(delay_s, end, (code, why))
     timer.daemon = True
     timer.start()

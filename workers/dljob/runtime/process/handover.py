@@ -1,4 +1,4 @@
-"""Awaitable twins of blocking methods: a thread does the work and knows whether its coroutine took what it made."""
+"""Awaitable versions of blocking methods: a thread does the work and knows whether its coroutine took the result."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 LOOK_S = 1.0
-"""How often a thread that offers something looks whether the loop of its coroutine is still there."""
+"""How often a thread that offers a value checks that the coroutine's loop still exists."""
 
 T = TypeVar("T")
 
 
 class Handover(Generic[T]):
-    """One value on its way from a thread to the coroutine that made this."""
+    """Hands one value from a thread to the coroutine that created this object.
+
+    A cancelled coroutine must not lose the value: the thread learns that nobody took it, and can put it back.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -25,11 +28,11 @@ class Handover(Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits any more: the coroutine was cancelled."""
+        """Whether the coroutine was cancelled, so that nobody waits for the value."""
         return self._over.is_set() and not self._taken
 
     def offer(self, value: T) -> bool:
-        """Give the coroutine its value; False when it was cancelled and has not taken it."""
+        """Offer the value; False when the coroutine was cancelled before it took it."""
         self._post(self._answer.set_result, value)
         while not self._over.wait(LOOK_S):
             if self._loop.is_closed():
@@ -37,9 +40,9 @@ class Handover(Generic[T]):
         return self._taken
 
     async def run(self, work: Callable[[], object]) -> T:
-        """The value that `work` offers in a thread of its own, or what it raises.
+        """Return the value that `work` offers in a thread of its own, or raise what it raises.
 
-        The thread is a daemon: one whose coroutine was cancelled keeps no loop and no process alive.
+        The thread is a daemon: after a cancellation it keeps neither the loop nor the process alive.
         """
 
         def body() -> None:
@@ -66,6 +69,6 @@ class Handover(Generic[T]):
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The call's answer, in a thread of its own."""
+    """Return the call's result, computed in a thread of its own."""
     made = Handover[T]()
     return await made.run(lambda: made.offer(call()))

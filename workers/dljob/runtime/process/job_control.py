@@ -1,4 +1,4 @@
-"""`current_worker().job`: what user code may ask of its job, and order it to do."""
+"""`current_worker().job`: the job's status for user code, and its orders to the job."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Protocol
 from dljob.errors import NotFoundError
 
 ANSWER_S = 60.0
-"""How long PrimeMaster may take, its own restart included."""
+"""How long PrimeMaster may take to answer, its own restart included."""
 
 
 class MasterLine(Protocol):
-    """Carries questions to PrimeMaster."""
+    """The transport of requests to PrimeMaster."""
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
-        """Ask PrimeMaster something; the future gives its answer, or raises UnreachableError."""
+        """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
         ...
 
 
 class JobControl:
-    """The job, as one of its ranks sees it. Orders are in the job's journal when these return."""
+    """The job, as one of its ranks sees it. An order is in the job's journal when its method returns."""
 
     def __init__(self, calls: MasterLine, me: str, peers: Mapping[str, int]) -> None:
         self._calls = calls
@@ -30,7 +30,7 @@ class JobControl:
         self._peers = peers
 
     def status(self) -> dict[str, Any]:
-        """The status now: phase, roles, ranks, restarts, progress; what `JobHandle.status` gives.
+        """Return the present status: phase, roles, ranks, restarts, progress; the same as `JobHandle.status`.
 
         Raises:
             UnreachableError: PrimeMaster does not answer within a minute.
@@ -38,10 +38,10 @@ class JobControl:
         return self._ask("status").result()
 
     def restart(self, *, role: str | None = None, rank: int | None = None) -> None:
-        """Restart a role, one rank of it, or, without either, the job, the caller included.
+        """Restart a role, one rank of it, or, without either, the whole job, the caller included.
 
         Raises:
-            NotFoundError: there is no such role or rank.
+            NotFoundError: There is no such role or rank.
             UnreachableError: PrimeMaster does not answer within a minute.
         """
         self._order("restart", self._target(role, rank))

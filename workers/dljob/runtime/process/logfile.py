@@ -1,4 +1,4 @@
-"""Where a rank's output goes: one file per rank in the job's folder, through all its incarnations."""
+"""The log file of a rank: one per rank in the job's folder, through all its incarnations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from dljob.runtime.process.outcome import DETAIL_BYTES, clip
 
 
 def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
-    """Open `<job dir>/logs/<role>-<rank>.log` to append to and write a first line; its descriptor and its path.
+    """Open `<job dir>/logs/<role>-<rank>.log` for appending and write a first line; return its descriptor and path.
 
-    Its size is marked (`logs.marks`). Where the job has a checkpoint path, it is noted that the log is to be kept
-    there (`kept_logs`).
-    (-1, "") when it cannot be written: then the output stays where it was.
+    Its size is marked with the time (`logs.marks`). If the job has a checkpoint path, the log is registered to be kept
+    there (`logs.archive`). Returns (-1, "") when the file cannot be written: then the output stays where it was.
     """
     path = Path(job.dir) / "logs" / _name(role, start.rank)
     why = f", after: {start.restart_reason}" if start.restart_reason else ""
@@ -28,7 +27,7 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(fd).st_size
-        with contextlib.suppress(OSError):  # a full disk: `--since` shows more than was asked for
+        with contextlib.suppress(OSError):  # a full disk: then `--since` prints more than was asked for
             marks.add(path, size)
         volume = os.environ.get(archive.CHECKPOINT)
         if volume:
@@ -42,7 +41,7 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
 
 
 def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
-    """The end of what one incarnation of a rank wrote; empty where nothing can be read."""
+    """Return the tail of what one incarnation of a rank wrote; empty if nothing can be read."""
     try:
         with (logs / _name(role, rank)).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - DETAIL_BYTES))
@@ -62,7 +61,7 @@ def _begins(role: str, rank: int, incarnation: int) -> str:
 
 
 def redirect_output(fd: int) -> None:
-    """Send this process's stdout and stderr, of C code and children too, to a file; -1 changes nothing."""
+    """Send stdout and stderr of this process, of C code and children too, to a file; -1 changes nothing."""
     if fd < 0:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""One event loop per process, in a thread of its own, for what users write as `async def`."""
+"""One event loop per process, in a thread of its own, for user methods that are `async def`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from dljob.runtime.process.thread_interrupt import ThreadInterrupted
 
 LOOK_S = 0.1
-"""How often a waiting thread comes by where it can be called back."""
+"""How often a waiting thread executes bytecode, where it can be interrupted."""
 CLEAN_S = 10.0
-"""How long it waits, when it is broken off, until what it waited for has cleaned up; not longer: Ray may be gone."""
+"""How long an interrupted wait lets the awaited coroutine clean up; bounded, because Ray may already be gone."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def user_loop() -> asyncio.AbstractEventLoop:
-    """The loop, started when it is first wanted."""
+    """Return the loop; it starts at the first call."""
     global _loop  # noqa: PLW0603 - a loop belongs to its process
     with _lock:
         if _loop is None:
@@ -32,7 +32,7 @@ def user_loop() -> asyncio.AbstractEventLoop:
 
 
 def settle(value: Any) -> Any:
-    """The value itself, or, when it is awaitable, what it gives: awaited on the loop while this thread waits."""
+    """Return the value; an awaitable is awaited on the loop first, while this thread waits."""
     if not inspect.isawaitable(value):
         return value
     tasks: list[asyncio.Task[Any]] = []
@@ -45,7 +45,7 @@ def settle(value: Any) -> Any:
             future.cancel()
         raise
     except BaseException:
-        if future is None or not future.done():  # Ctrl-C and the like, here: what was awaited puts right what it began
+        if future is None or not future.done():  # Ctrl-C and the like: the awaited coroutine may clean up
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(_cancel(tasks), user_loop()).result(CLEAN_S)
         raise
@@ -67,7 +67,7 @@ async def _await(value: Awaitable[Any], tasks: list[asyncio.Task[Any]]) -> Any:
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
-    """End what is awaited. It has begun if it ever will: the loop takes things up in their order."""
+    """Cancel the awaited task and wait for it. It has begun by now: the loop runs callbacks in order."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,7 +1,7 @@
-"""What a thread makes for a caller that may be cancelled meanwhile: it comes all the same, and who looks waits for it.
+"""Creations that outlive the cancellation of their caller, so that a cleanup can wait for them.
 
-A thread cannot be taken back from what it does. Without this, what was ordered just before a job's end would be there
-after it: nobody waits for it any more, and a list of what is there does not have it yet.
+A thread cannot be cancelled. An actor ordered just before a job's end would otherwise exist after it: nobody waits for
+it any more, and a listing does not have it yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Making:
-    """What is being made, by name, in the threads of a pool."""
+    """The creations under way in the threads of a pool, by name."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -24,23 +24,23 @@ class Making:
         self._lock = threading.Lock()
 
     async def make(self, name: str, function: Callable[..., T], *args: Any) -> T:
-        """Make something in a thread. A caller that is cancelled does not keep what has begun from being made."""
+        """Create something in a thread. Cancelling the caller does not cancel a creation that has begun."""
         with self._lock:
             made = self._under_way[name] = self._pool.submit(function, *args)
         made.add_done_callback(lambda _: self._done(name, made))
         return await asyncio.wrap_future(made)
 
     def _done(self, name: str, made: Future[Any]) -> None:
-        with self._lock:  # the same name may be being made again
+        with self._lock:  # a second creation of the same name may have begun
             if self._under_way.get(name) is made:
                 del self._under_way[name]
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Of what is being made, the names that start so."""
+        """Return the names of creations under way that start with `prefix`."""
         return tuple(name for name in tuple(self._under_way) if name.startswith(prefix))
 
     async def settled(self, names: Iterable[str]) -> None:
-        """Return when none of these is being made any more: each is there, or will never be."""
+        """Return when none of these is under way: each exists now, or never will."""
         under_way = [made for name in names if (made := self._under_way.get(name))]
         if under_way:
             # Unlike gather, wait does not cancel what it waits for when its own caller is cancelled.
@@ -48,6 +48,6 @@ class Making:
 
 
 def _quiet(awaited: asyncio.Future[Any]) -> asyncio.Future[Any]:
-    """Its error is that of who had it made, and is read here so that asyncio does not tell of it."""
+    """Mark the error as retrieved, so that asyncio does not log it: the caller of `make` gets it."""
     awaited.add_done_callback(lambda done: done.cancelled() or done.exception())
     return awaited

@@ -1,27 +1,27 @@
-"""What PrimeMaster, worker hosts and peers say to each other: plain frozen data, picklable without ray or torch.
+"""The messages between PrimeMaster, worker hosts and peers: plain frozen data, picklable without ray or torch.
 
 A host is a Ray actor with these methods (both kinds of host, and spares):
 
-    hello() -> Hello                        the first answer: it is up
+    hello() -> Hello                        the first answer: the host is up
     start(StartOrder) -> None               start ranks; idempotent by incarnation; a spare becomes the host it names
-    watch(epoch, acked) -> tuple[Report]    long poll and sentinel in one: answers when there are reports newer than
-                                            `acked`, and breaks at once when the process dies; a call with a newer
-                                            epoch, or a later call of the same epoch, releases the older one with ()
+    watch(epoch, acked) -> tuple[Report]    long poll: answers when there are reports newer than `acked`, and breaks
+                                            at once when the process dies; a call with a newer epoch, or a later call
+                                            of the same epoch, releases the older one with ()
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
     leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload, common) -> Reply  a call from another role; arguments and result travel pickled; small ones
                                             in packed bytes, with the Call and the Reply
 
-an agent of a node (`dljob.runtime.node.node_agent`) with:
+An agent of a node (`dljob.runtime.node.node_agent`) has:
 
-    beat(Ask) -> Pulse                      the beacons of all hosts of the node in one; both go as packed bytes
+    beat(AgentRequest) -> Pulse             the heartbeats of all hosts of the node in one; both travel as packed bytes
 
-and PrimeMaster answers hosts with:
+PrimeMaster answers hosts:
 
-    beacon(Beacon) -> BeaconReply           renews the lease; carries progress; while the agent of its node does not
-    peers(role) -> RoleTable                who is who now
-    await_peer(role, rank, after) -> Peer   parks until that rank is ready in an incarnation > `after`
+    beacon(Heartbeat) -> BeaconReply        renews the lease and carries progress; used while the node's agent is silent
+    peers(role) -> RoleTable                the present actor of each rank
+    await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from dljob.plan.role import RolePlan
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What every process of a job knows of it."""
+    """The facts of a job that each of its processes gets."""
 
     uid: str
     name: str
     dir: str
-    """The job's folder: journal, logs, and what user code keeps there."""
+    """The job's folder: journal, logs, and files of user code."""
     namespace: str
     master: str
     """The actor name of PrimeMaster."""
     lease_s: float
     beacon_s: float
     code_dir: str
-    """First on the path of user code, and its working directory; empty: where Ray starts each process."""
+    """The working directory of user code and the first entry of its import path; empty: where Ray starts processes."""
     roles: tuple[tuple[str, int], ...]
-    """(role, replicas) at first, so that a group's size needs no question; `StartOrder.sizes` says what changed."""
+    """(role, replicas) as planned, so that a role's size needs no question; `StartOrder.sizes` has later changes."""
     attempt: int = 1
-    """Which attempt of the job."""
+    """The number of this attempt (RayCluster) of the job."""
     save_on_exit: bool = True
-    """Whether what is in memory alone goes to disk when its rank ends."""
+    """Whether checkpoints that are only in memory go to disk when their rank ends."""
     peer_copy: bool = True
-    """Whether what is not on disk has a copy on a peer node."""
+    """Whether checkpoints that are not on disk yet are copied to a peer node."""
     save_grace_s: float = 120.0
-    """How long that may take."""
+    """How long writing them to disk at the end may take."""
     boot: str = ""
-    """The boot id of the one machine that has all of the cluster, PrimeMaster included; empty: there are more."""
+    """The boot id of the one machine that holds the whole cluster, PrimeMaster included; empty: there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A host is up. `devices`: Ray resource -> ids that Ray assigned it. `log` is where its output goes."""
+    """A host is up. `devices`: Ray resource -> ids that Ray assigned to it. `log` is the file of its output."""
 
     pid: int
     node: str
@@ -91,7 +91,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """Start these ranks of the role in this host."""
+    """An order to start ranks of the role in this host."""
 
     epoch: int
     life: int
@@ -100,36 +100,36 @@ class StartOrder:
     generation: int
     store: str
     sizes: tuple[tuple[str, int], ...] = ()
-    """(role, ranks) now, of roles whose number of ranks may change."""
+    """(role, present number of ranks) of roles whose number of ranks may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Shut these ranks down; SIGTERM-like, then the end after `grace_s`."""
+    """An order to shut ranks down: as SIGTERM does, and by force after `grace_s`."""
 
     epoch: int
     ranks: tuple[int, ...]
     grace_s: float
     reason: str
     incarnations: tuple[int, ...] = ()
-    """Of these ranks, in the same order: of a later one nothing is asked. Empty: it is meant whichever it is."""
+    """The incarnations of `ranks`, in the same order: a later incarnation is not stopped. Empty: any incarnation is."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOrder:
-    """Take this incarnation of a rank out of its torch group and its user code; the process stays."""
+    """An order to one incarnation of a rank to leave its torch group and its user code; the process stays."""
 
     epoch: int
     rank: int
     incarnation: int
     reason: str
     parts: bool = False
-    """Its role is to have it no more: it is shut down, and its process ended by PrimeMaster."""
+    """Whether the role shrinks below this rank: it is shut down, and PrimeMaster ends its process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened to a rank: it became ready (`outcome` None) or ended. `seq` counts the reports of a host."""
+    """A rank became ready (`outcome` None) or ended. `seq` numbers the reports of a host."""
 
     seq: int
     rank: int
@@ -140,19 +140,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A host lives. `steps`: rank -> (incarnation, last step, its metrics), only what changed since the last beacon."""
+    """A sign of life of a host. `steps`: rank -> (incarnation, last step, its metrics), changes since the last one."""
 
     role: str
     actor: str
     epoch: int
     steps: Mapping[int, tuple[int, int, Mapping[str, float]]] = field(default_factory=dict)
     silent_s: float = 0.0
-    """From the node's agent: how long the host's own thread has not run, when that is longer than it should be."""
+    """Set by the node's agent: for how long the host's own thread has not run, if longer than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeaconReply:
-    """`known` False: this actor is nobody's host any more and must end itself."""
+    """PrimeMaster's answer to a heartbeat. `known` False: the actor is nobody's host any more and must end itself."""
 
     epoch: int
     known: bool
@@ -160,49 +160,49 @@ class BeaconReply:
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """What PrimeMaster asks a node's agent, and what it answers to the agent's last words."""
+    """PrimeMaster's request to a node's agent, which is also its answer to the agent's last heartbeat."""
 
     epoch: int
     pause_s: float
-    """The answer comes after so long."""
+    """The pause in seconds after which the agent answers."""
     news_s: float
-    """And as soon as there are news, but not before so long."""
+    """The pause in seconds after which the agent answers if it has news."""
     acked: int = 0
-    """The number of the last answer that was heard; 0: none of this process was."""
+    """The number of the last answer that arrived; 0: none of this agent process did."""
     unknown: tuple[str, ...] = ()
-    """The actors in it that are nobody's host any more."""
+    """The actors in that answer that are nobody's host any more."""
     may_go: str = ""
-    """Of a node that is announced to go: why nobody there is worth waiting for; empty: its ranks may yet leave it."""
+    """For a departing node: why nobody there is worth waiting for; empty: its ranks may still leave in order."""
 
     def packed(self) -> bytes:
-        """As bytes, which Ray passes on as they are; its own pickling would be most of what a question costs."""
+        """Encode as bytes, which Ray passes on as they are; Ray's own pickling would be most of a request's cost."""
         return json.dumps((self.epoch, self.pause_s, self.news_s, self.acked, self.unknown, self.may_go)).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> AgentRequest:
-        """What `packed` made."""
+        """Decode the result of `packed`."""
         epoch, pause_s, news_s, acked, unknown, may_go = json.loads(data)
         return cls(epoch, pause_s, news_s, acked, tuple(unknown), may_go)
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """A node's agent answers: the node lives, and this is what its hosts have to say."""
+    """A node agent's answer: the node lives, with the heartbeats of its hosts."""
 
     pid: int
     number: int
     hosts: tuple[Heartbeat, ...] = ()
     leaving: str = ""
-    """Who said here that the node is to go; empty: nobody."""
+    """Who announced on the node that it will go (a preStop hook); empty: nobody."""
 
     def packed(self) -> bytes:
-        """As bytes, for the same reason."""
+        """Encode as bytes, for the same reason as AgentRequest."""
         rows = [(host.role, host.actor, host.epoch, list(host.steps.items()), host.silent_s) for host in self.hosts]
         return json.dumps((self.pid, self.number, rows, self.leaving)).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Pulse:
-        """What `packed` made."""
+        """Decode the result of `packed`."""
         pid, number, rows, leaving = json.loads(data)
         return cls(pid, number, tuple(_beacon(*row) for row in rows), leaving)
 
@@ -214,7 +214,7 @@ def _beacon(role: str, actor: str, epoch: int, steps: list[Any], silent_s: float
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A rank as its peers address it; `actor` is empty while it has no process."""
+    """A rank, as its peers address it; `actor` is empty while it has no process."""
 
     role: str
     rank: int
@@ -222,9 +222,9 @@ class Peer:
     actor: str
     ready: bool
     gone: str = ""
-    """Why it will never be back, when it will not: the rank ended, the job is stopping."""
+    """Why it will never be back: the rank ended, or the job is stopping. Empty: it may be back."""
     size: int = 0
-    """How many ranks its role has now; 0: that is not said."""
+    """The present number of ranks of its role; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class RoleTable:
 class Call:
     """A call to one rank's @rpc method. `timeout_s` is what was left of the caller's deadline when it was sent.
 
-    The arguments travel beside it as pickled `(args, kwargs)`: they are pickled once, in the caller's thread.
+    The arguments travel beside it as pickled `(args, kwargs)`, pickled once, in the caller's thread.
     """
 
     id: str
@@ -250,59 +250,58 @@ class Call:
     timeout_s: float | None
     caller: str
     again: bool = False
-    """Sent before, and lost with its process, or its answer was: to be run only if the method is idempotent."""
+    """Whether it was sent before and lost, or its answer was: it runs only if the method is idempotent."""
     quiet: bool = False
-    """The answer is not wanted: an empty one will do."""
+    """Whether the value is not wanted, so that an empty answer will do."""
     window: int = 0
-    """Of a stream: how many items may be made ahead of the caller."""
+    """For a stream: how many items may be produced ahead of the caller."""
 
     def packed(self, payload: bytes) -> bytes:
-        """As bytes, with the arguments: Ray pickles an object in three times what all of this takes."""
+        """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""
         head = (self.id, self.rank, self.incarnation, self.method, self.timeout_s, self.caller)
         return marshal.dumps((*head, self.again, self.quiet, self.window, payload))
 
     @classmethod
     def unpacked(cls, data: bytes) -> tuple[Call, bytes]:
-        """What `packed` made."""
+        """Decode the result of `packed`."""
         *head, payload = marshal.loads(data)  # noqa: S302 - from a process of the same job
         return cls(*head), payload
 
 
 KEEPER = ":"
-"""What the address of a keeper begins with, where a call has its role: `:queue:samples`."""
+"""The prefix of a storage actor's address, which stands where a call has its role: `:queue:samples`."""
 CARD, PULL, CLOSE = ":card", ":pull", ":close"
-"""Calls to the host rather than to a method: what the role can do; the next items of a stream; no more of them."""
+"""Calls to the host instead of a method: describe the role's service; the next items of a stream; close a stream."""
 CANCEL = ":cancel"
-"""Says that the caller of the call with this id has given up; answered with the call's `Fate`."""
+"""Tells the callee that the caller of this call id has given up; the answer is the call's `Fate`."""
 GROUPS = {CARD: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel"}
-"""The host's threads that answer them. Methods have "rpc": calls that wait for their turn may take all of those, and a
-stream comes to its end, which gives the turn on, by its pulls. Pulls wait for items, and cards for `setup`, so each
-have their own; a cancel waits for nothing."""
+"""The concurrency group of the host's threads that answers each. Methods have "rpc". Calls that wait for their turn may
+take all of its threads, and a stream ends, which passes the turn on, only by its pulls: these need other threads. Pulls
+wait for items, and descriptors for `setup`, so each has a group of its own. A cancel waits for nothing."""
 
 
 class NotRun(StrEnum):
-    """Why a host did not run a call."""
+    """The reason why a host did not run a call."""
 
     NO_METHOD = "no method"
-    """Unknown, or not @rpc: it will not be there on another try."""
+    """The method is unknown, or not @rpc; another try will not find it either."""
     ENDED = "ended"
     """That process of the rank has ended; a later incarnation may answer."""
     LATE = "late"
-    """The deadline passed before it began; the message says what it waited for."""
+    """The deadline passed before the method began; the message says what the call waited for."""
     BAD_ARGUMENTS = "bad arguments"
-    """The arguments cannot be read back in the callee's process."""
+    """The arguments cannot be unpickled in the callee's process."""
     NOT_AGAIN = "not again"
-    """The call was lost with an earlier process, or its answer was, and its method is not idempotent."""
+    """The call, or its answer, was lost with an earlier process, and its method is not idempotent."""
     CUT_OFF = "cut off"
-    """It was run, and broken off because the rank starts again in its process: it may have had an effect, or not."""
+    """The call was broken off because the rank restarts in its process: it may have had an effect, or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to a call: a pickled value, or the callee's exception as text.
 
-    `refused` says that the method was not run to its end, and why: the rank is not there (any more), or has no such
-    method.
+    `refused` says why the method did not run to its end.
     """
 
     payload: bytes = b""
@@ -311,40 +310,40 @@ class Reply:
     traceback: str = ""
     refused: NotRun | None = None
     idempotent: bool = False
-    """Whether the method is; the caller remembers it for the day when a call is lost."""
+    """Whether the method is idempotent; the caller remembers it, in case it has to send a lost call again."""
 
     def packed(self) -> bytes:
-        """As bytes, for the same reason as a Call."""
+        """Encode as bytes, for the same reason as a Call."""
         refused = None if self.refused is None else str(self.refused)
         return marshal.dumps((self.payload, self.error_type, self.message, self.traceback, refused, self.idempotent))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Reply:
-        """What `packed` made."""
+        """Decode the result of `packed`."""
         payload, error_type, message, traceback, refused, idempotent = marshal.loads(data)  # noqa: S302 - the same
         return cls(payload, error_type, message, traceback, None if refused is None else NotRun(refused), idempotent)
 
 
 def saver_name(job: JobInfo, node: str) -> str:
-    """The actor that keeps a node's saver of checkpoints; `node` is Ray's id of the node."""
+    """The name of the actor that keeps a node's checkpoint saver; `node` is Ray's id of the node."""
     return f"{saver_prefix(job)}{node[:12]}"
 
 
 def saver_prefix(job: JobInfo) -> str:
-    """What the names of all savers' actors of a job begin with."""
+    """The prefix of the names of all saver actors of a job."""
     return f"{job.uid[:8]}/saver/"
 
 
 def agent_prefix(job: JobInfo) -> str:
-    """What the names of all agents of a job's nodes begin with; eight letters of the node's id follow."""
+    """The prefix of the names of all node agents of a job; eight letters of the node's id follow."""
     return f"{job.uid[:8]}/agent/"
 
 
 def queue_folder(job: JobInfo) -> Path:
-    """Where the head has the queues of a job, gone with its attempt."""
+    """The folder on the head for the queues of this attempt; it goes with the attempt."""
     return Path(job.dir) / "queues" / str(job.attempt)
 
 
 def is_saver(actor: str) -> bool:
-    """Whether an actor's name is that of a saver's."""
+    """Whether an actor's name is that of a saver."""
     return actor.split("/")[1:2] == ["saver"] and actor.count("/") == 2

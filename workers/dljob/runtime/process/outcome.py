@@ -1,4 +1,4 @@
-"""How the end of user code becomes an Outcome: exit code, the user's innermost frame, a bounded traceback."""
+"""Outcomes of user code: exit code, the innermost frame of the user's code, a bounded traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Any
 from dljob.master.state.views import Outcome, Reason
 
 DETAIL_BYTES = 8192
+"""The longest traceback or log tail in an outcome: outcomes go into the journal."""
 RESULT_BYTES = 8192
+"""The longest result of a job, for the same reason."""
 
 _OWN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -25,11 +27,11 @@ _IMPORTLIB = importlib.__path__[0]
 
 
 class ResultError(TypeError):
-    """What user code returned cannot be the job's result; nothing of ours is wrong, so no frame is named."""
+    """User code returned a value that cannot be the job's result. No frame is named: none is wrong."""
 
 
 def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bool = False) -> Outcome:
-    """The outcome of user code that raised; `sys.exit` is an exit code, everything else an error with exit code 1."""
+    """Return the outcome of user code that raised: `sys.exit` gives its exit code, any other exception exit code 1."""
     if isinstance(error, SystemExit):
         return _exited(error, phase)
     importing = isinstance(error, ImportError) and phase == "import"
@@ -62,7 +64,7 @@ def _exited(error: SystemExit, phase: str) -> Outcome:
 
 
 def from_status(status: int, *, detail: str = "") -> Outcome:
-    """The outcome of a child process by its wait status: the exit code, or 128 + n for signal n."""
+    """Return the outcome of a child process by its wait status: the exit code, or 128 + n for signal n."""
     number = -status_code(status)
     if number <= 0:
         code = -number
@@ -74,6 +76,7 @@ def from_status(status: int, *, detail: str = "") -> Outcome:
             message="" if code == 0 else message,
             detail="" if code == 0 else detail,
         )
+    # A crash is a bug in the code that ran; any other signal was sent by somebody else.
     crashed = number in {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
     return Outcome(
         ok=False,
@@ -85,20 +88,20 @@ def from_status(status: int, *, detail: str = "") -> Outcome:
 
 
 def status_code(status: int) -> int:
-    """A wait status as Python's subprocess writes it: the exit code, or minus the signal's number."""
+    """Convert a wait status to the form of `subprocess`: the exit code, or minus the signal's number."""
     signalled = status & 0x7F
     return -signalled if signalled else (status >> 8) & 0xFF
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; the bare number where there is no name."""
+    """The signal's name, as SIGKILL for 9; `signal N` for one without a name."""
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
 
 
 def encode_result(value: Any) -> str:
-    """What user code returned, as JSON. Raises ResultError, which says what to return instead."""
+    """Encode what user code returned as JSON. Raises ResultError, which says what to return instead."""
     try:
         text = json.dumps(value, allow_nan=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -115,7 +118,7 @@ def encode_result(value: Any) -> str:
 
 
 def user_frame(error: BaseException, code_dir: str) -> str:
-    """Where it was, `file.py:12 in f`: the innermost frame of the user's code; without one, of what is not ours."""
+    """The location of an error, as `file.py:12 in f`: the innermost frame of the user's code, else of a library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
     frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
@@ -128,9 +131,9 @@ def user_frame(error: BaseException, code_dir: str) -> str:
 
 
 def is_users(filename: str, code_dir: str) -> bool:
-    """Whether a file is the user's: under the code's folder, or outside every library.
+    """Whether a file is the user's: inside the code's folder, or outside of every library.
 
-    Libraries may lie below the code's folder, as in images whose Python is in the user's home.
+    Libraries may lie inside the code's folder, as in images whose Python is in the user's home.
     """
     if code_dir and _under(filename, code_dir) and not _under(filename, f"{code_dir}/.venv"):
         return not any(_under(library, code_dir) and _under(filename, library) for library in (*_LIBRARIES, _OWN))
@@ -138,17 +141,17 @@ def is_users(filename: str, code_dir: str) -> bool:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback without our own outer frames, at most 8 KiB: the end is kept, that is where the cause is."""
+    """Format the traceback without dljob's outer frames, at most 8 KiB of its end, which has the cause."""
     first = error.__traceback__
     while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen")):
         first = first.tb_next
-    with contextlib.suppress(Exception):  # a user's __str__ may raise: then the plain name must do
+    with contextlib.suppress(Exception):  # a user's __str__ may raise: then the type's name must do
         return clip(_writable("".join(traceback.format_exception(type(error), error, first))))
     return type(error).__name__
 
 
 def clip(text: str, limit: int = DETAIL_BYTES) -> str:
-    """The last `limit` bytes of a text, cut at a line, with a mark where something is missing."""
+    """Return the last `limit` bytes of a text, cut at a line, with a mark where something is missing."""
     data = text.encode(errors="replace")
     if len(data) <= limit:
         return text
@@ -175,12 +178,12 @@ def _short(filename: str, code_dir: str) -> str:
 
 
 def _say(error: BaseException) -> str:
-    """What an error says; its type stands beside it, in `error_type`."""
+    """Return an error's message; its type is in `error_type`."""
     with contextlib.suppress(Exception):  # user code's __str__ may raise anything
         return _writable(str(error)[:1000])
     return type(error).__name__
 
 
 def _writable(text: str) -> str:
-    """What Python made of bytes that are no UTF-8, in the name of a file, is no text that a file or a socket takes."""
+    """Escape surrogates: Python decodes file names that are no UTF-8 to them, and no file or socket takes them."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,6 +1,6 @@
-"""What a host may import before it is told which rank it is: torch, where the role's code imports it anyway.
+"""Imports that a host may do before it knows its rank: torch, if the role's code imports it anyway.
 
-Importing torch takes seconds and touches no device. Which code imports it is read from the source, so that nothing of
+Importing torch takes seconds and touches no device. Whether the code imports it is read from its source, so nothing of
 the user's runs before its rank's environment is in place, and roles without torch stay small.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from dljob.plan.role import RolePlan
 
 FILES = 100
-"""How many source files are read at most."""
+"""The most source files that are read for one role."""
 
 
 def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
-    """The modules to import early for a role."""
+    """Return the modules to import early for a role."""
     grouped = role.comm_backend is not None
     if grouped or "torch" in imported(role.entrypoint, code_dir):
         return ("torch", "torch.distributed") if grouped else ("torch",)
@@ -27,10 +27,10 @@ def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
 
 
 def in_background(names: tuple[str, ...]) -> threading.Thread:
-    """Import modules in a thread; to be joined before any code runs that may import them too.
+    """Import modules in a thread. Join it before running any code that may import them too.
 
     Python lets `import torch.distributed` begin while another thread is still inside `import torch`, whose lock it does
-    not take when `torch` is in sys.modules already; torch's C++ half then aborts the process.
+    not take once `torch` is in sys.modules; torch's C++ half then aborts the process.
     """
     thread = threading.Thread(target=_import, args=(names,), name="dljob-preload", daemon=True)
     thread.start()
@@ -41,12 +41,12 @@ def _import(names: tuple[str, ...]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: BLE001 - the user's own import says what is wrong
+        except Exception:  # noqa: BLE001 - the user's own import of it raises the error again
             return
 
 
 def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
-    """The top-level packages that a role's code imports while it is itself imported, as far as its folder tells."""
+    """Return the top-level packages that a role's code imports while being imported, as far as its folder shows."""
     kind, target = entrypoint[0], entrypoint[1]
     if kind == "command":
         return frozenset()
@@ -67,7 +67,7 @@ def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
 
 
 def _files(root: Path, module: str) -> Iterator[Path]:
-    """The source files under `root` that importing a module runs: its packages and itself."""
+    """The source files under `root` that importing a module executes: its packages' and its own."""
     path = root
     for part in module.split("."):
         path = path / part
@@ -77,7 +77,7 @@ def _files(root: Path, module: str) -> Iterator[Path]:
 
 
 def _names(path: Path, root: Path) -> Iterator[str]:
-    """The modules that a file imports when it is run, as absolute names."""
+    """The modules that a file imports when it is executed, as absolute names."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -94,7 +94,7 @@ def _names(path: Path, root: Path) -> Iterator[str]:
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those in functions and under `if TYPE_CHECKING`."""
+    """All nodes except those in functions and under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue

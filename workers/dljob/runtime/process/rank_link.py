@@ -1,4 +1,4 @@
-"""A forked rank's line to its host: what `current_worker()`, `progress()` and `RoleGroup` use in scripts."""
+"""A forked rank's connection to its host: `current_worker()`, `progress()` and `RoleGroup` of scripts use it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext, make_log, read_only
 
 SAVER_S = 90.0
-"""How long a saver may take to be made."""
+"""How long the node's saver may take to start."""
 
 
 class RankLink:
-    """One connection to the host; a thread reads what comes."""
+    """One connection to the host; a thread reads what arrives."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class RankLink:
         self.lives: dict[str, int] = {}
         self.stopping = Stopping()
         self.report: Callable[[int, Mapping[str, float]], None]
-        """Says how far the rank is, from `hello` on: a write to shared memory, whatever the host does."""
+        """Records the rank's progress, set by `hello`: a write to shared memory, which needs nothing of the host."""
         self.pid = os.getpid()
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -48,9 +48,13 @@ class RankLink:
         self._frames = Frames(connection)
 
     def hello(self, rank: int, incarnation: int) -> dict[str, Any]:
-        """Say who we are; what the host tells of us."""
+        """Identify this rank to the host; return the rank's facts.
+
+        Raises:
+            UnreachableError: The host is gone, or has a later incarnation of the rank.
+        """
         answer, fds = None, list[int]()
-        with contextlib.suppress(OSError):  # it is being closed
+        with contextlib.suppress(OSError):  # the host is closing its socket
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
             fds = self._frames.receive_fds(1)
             answer = self._frames.receive()
@@ -64,7 +68,7 @@ class RankLink:
         return answer[0]
 
     def saver(self) -> Mapping[str, Any]:
-        """Where the saver of this node is, and what this rank is called there; it is made if there is none."""
+        """Return the address of the node's saver and this rank's name there; the saver is started if there is none."""
         future: Future[Mapping[str, Any]] = Future()
         with self._lock:
             self._places.append(future)
@@ -75,7 +79,7 @@ class RankLink:
         return future.result(SAVER_S)
 
     def send(self, call: RankCall) -> Future[Reply]:
-        """Start a call; the host carries it."""
+        """Start a call, which the host sends on."""
         future: Future[Reply] = Future()
         future.set_running_or_notify_cancel()
         number = next(self._ids)
@@ -90,7 +94,7 @@ class RankLink:
         return future
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
-        """Ask PrimeMaster; the host does."""
+        """Ask PrimeMaster, through the host."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         number = next(self._ids)
@@ -136,6 +140,7 @@ class RankLink:
         self._lost()
 
     def _place(self, head: Mapping[str, Any]) -> None:
+        # The host answers such requests in their order, and they carry no number.
         with self._lock:
             future = self._places.pop(0)
         if "place" in head:
@@ -144,6 +149,7 @@ class RankLink:
             future.set_exception(CheckpointError(f"no saver for the checkpoints of this node: {head['why']}"))
 
     def _lost(self) -> None:
+        """Fail everything that waits: the host is gone, and no answer will come."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
             places, self._places = [*self._places, *self._asked.values()], []
@@ -156,13 +162,13 @@ class RankLink:
 
 
 def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
-    """The host's error in this process, of the same class."""
+    """The host's error as an exception of the same class in this process."""
     kind = getattr(dljob.errors, head["kind"], CallError)
     return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])
 
 
 def connect(path: str) -> WorkerContext:
-    """This process as a rank: asks the host what `current_worker()` is to say."""
+    """Connect this process to its host as a rank; return its context for `current_worker()`."""
     link = RankLink(path)
     said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
     if said["stopping"]:

@@ -1,4 +1,4 @@
-"""What a process knows of the roles that it calls: their cards, its turns, and how many of its calls are under way."""
+"""A caller's knowledge of the roles that it calls: their service descriptors, round-robin turns, calls in flight."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from dljob.calls.mark import ServiceDescriptor
 
 Heard = tuple[int, int]
-"""Of a role: how many ranks it has, and which incarnation its rank 0 is; 0 where that was not heard of."""
+"""A role's number of ranks and the incarnation of its rank 0; 0 where unknown. A change makes a descriptor stale."""
 
 
 class Cards:
-    """One for all handles of a process: turns are taken by all threads together."""
+    """Shared by all handles of a process, so that turns and calls in flight count across its threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,28 +23,28 @@ class Cards:
         self._in_flight: dict[str, Counter[int]] = defaultdict(Counter)
 
     def known(self, role: str, heard: Heard) -> ServiceDescriptor | None:
-        """The card of a role; None while none of its ranks has told it, and since other things are heard of it."""
+        """Return the descriptor of a role; None before a rank has sent it, and once `heard` has changed since."""
         when, card = self._known.get(role, (None, None))
         return card if when == heard else None
 
     def learn(self, role: str, card: ServiceDescriptor, heard: Heard) -> ServiceDescriptor:
-        """A rank of the role told it; all of them tell the same, until it restarts or has another number of ranks."""
+        """Store a role's descriptor. All its ranks send the same, until it restarts or its number of ranks changes."""
         self._known[role] = heard, card
         return card
 
     def turn(self, role: str) -> int:
-        """How many calls took turns before."""
+        """Return the number of turns taken before, and take one."""
         with self._lock:
             self._turns[role] += 1
             return self._turns[role] - 1
 
     def in_flight(self, role: str) -> dict[int, int]:
-        """Rank -> calls under way."""
+        """Return rank -> number of calls in flight."""
         with self._lock:
             return dict(self._in_flight[role])
 
     def count(self, role: str, rank: int, future: Future[Any]) -> None:
-        """One more is under way, until it ends."""
+        """Count a call as in flight until it ends."""
         with self._lock:
             self._in_flight[role][rank] += 1
         future.add_done_callback(lambda _: self._ended(role, rank))

@@ -1,8 +1,8 @@
-"""Step counters in shared memory: how far each rank of a host is, and that the host lives, without asking any of them.
+"""Step counters in shared memory: the progress of each rank of a host, and the host's heartbeat, readable by others.
 
-One segment per host: a memfd, which has no name, so that nothing is left of it when the last process that holds it is
-gone. A rank writes its own counter (`progress()` is a write to memory and no call), the host its heartbeat, and the
-agent of the node the lease. How to read, in any process that was handed the descriptor or in the host itself:
+One segment per host: a memfd, which has no name, so nothing is left of it once the last process that holds it is gone.
+A rank writes its own counter (`progress()` is a write to memory and no call), the host its heartbeat, and the node's
+agent the lease. Any process that was handed the descriptor can read it:
 
     counters = StepCounters.opened(fd)      # in the host: host.counters; in the NodeAgent: one for each host
     for count in counters.ranks():          # count.step is None while the process has told no step
@@ -10,9 +10,9 @@ agent of the node the lease. How to read, in any process that was handed the des
     now() - counters.heart()                # seconds since the host's own thread ran: a host that is stopped, or
                                             # whose C code holds the GIL, is silent; the steps above stay readable
 
-Reading takes no lock and nothing of the writer: neither its GIL nor its life. Every value is kept twice, with a number
-and a checksum, and a writer overwrites the older of the two: a reader never sees half of a value, and a writer that
-dies between two instructions leaves the value before.
+Reading takes no lock and needs nothing of the writer, neither its GIL nor its life. Every value is kept twice, each
+with a number and a checksum, and a writer overwrites the older copy. So a reader never sees half of a value, and a
+writer that dies between two instructions leaves the value before. No memory barriers are needed; Python has none.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _HEAD = struct.Struct("=QII")
-"""Number, length and checksum of one copy of a value."""
+"""The head of one copy of a value: number, length and checksum."""
 _WHO = struct.Struct("=qqq")
-"""Rank, incarnation, nanoseconds of CLOCK_BOOTTIME; what follows is JSON."""
+"""Rank, incarnation, nanoseconds of CLOCK_BOOTTIME. JSON follows: [step, metrics]."""
 _HEART = struct.Struct("=q")
+"""Nanoseconds of CLOCK_BOOTTIME at the host's last heartbeat."""
 _LEASE = struct.Struct("=qqq?")
+"""Epoch, sent_at and until in nanoseconds, known; see Renewal."""
 _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
 _RANKS_AT, ROOM = 4096, 8192
-"""Where the counters begin, and how long one copy of a counter may be, in bytes."""
+"""Where the rank counters begin, and the length of one copy of a counter, in bytes."""
 TRIES = 4
+"""How often a read is repeated when both copies were being overwritten."""
 
 
 def now() -> float:
-    """Seconds of CLOCK_BOOTTIME: the same clock in all processes of a machine."""
+    """Seconds of CLOCK_BOOTTIME, the same clock in all processes of a machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SharedValue:
-    """One value in shared memory; one writes at a time, anybody reads."""
+    """One value in shared memory: one writer at a time, any number of readers."""
 
     def __init__(self, memory: mmap.mmap, offset: int, room: int) -> None:
         self._memory = memory
@@ -54,11 +57,11 @@ class SharedValue:
         self._room = room - _HEAD.size
 
     def number(self) -> int:
-        """Grows with every write; a look that costs next to nothing, to be trusted only to tell a change."""
+        """Return a number that grows with every write. Cheap but unchecked: use it only to notice a change."""
         return max(_HEAD.unpack_from(self._memory, at)[0] for at in self._offsets)
 
     def read(self) -> tuple[int, bytes] | None:
-        """The number of the last write and its value, while one is being written of the one before; None: no write."""
+        """Return the number of the last complete write and its value; None before the first write."""
         for _ in range(TRIES):
             whole = [copy for at in self._offsets if (copy := self._copy(at)) is not None]
             if whole:
@@ -66,7 +69,7 @@ class SharedValue:
         return None
 
     def write(self, value: bytes) -> None:
-        """Put a value over the older copy. Raises ValueError when it is longer than the room."""
+        """Write a value over the older copy. Raises ValueError when it is longer than the room."""
         if len(value) > self._room:
             raise ValueError(f"a value of {len(value)} bytes does not fit into {self._room}")
         last = self.read()
@@ -89,21 +92,21 @@ def _checksum(number: int, value: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a rank's process told last."""
+    """The last progress of a rank's process."""
 
     rank: int
     incarnation: int
     step: int | None
-    """None: it has told none yet."""
+    """None until the process has reported a step."""
     metrics: Mapping[str, float]
     at: float
-    """When it did, by `now`; without a step: when the process was ordered."""
+    """When it was written, by `now`; without a step: when the process was ordered."""
     number: int
     """Grows with every write."""
 
 
 class StepCounter:
-    """The counter of one rank; a later process of the rank goes on in the same one."""
+    """The counter of one rank; the rank's next process uses the same one."""
 
     def __init__(self, cell: SharedValue) -> None:
         self._cell = cell
@@ -111,23 +114,23 @@ class StepCounter:
         self._said = False
 
     def begin(self, rank: int, incarnation: int) -> None:
-        """A process of the rank is ordered: what an earlier one told is over."""
+        """Start over for a new process of the rank: the steps of an earlier one are void."""
         with self._lock:
             self._write(rank, incarnation, None, {})
 
     def put(self, rank: int, incarnation: int, step: int, metrics: Mapping[str, float]) -> None:
-        """The rank's process is so far. One that was followed by another is not heard any more."""
+        """Record a step of the rank's process; ignored when a later incarnation has begun."""
         with self._lock:
             last = self._cell.read()
             if last is None or _WHO.unpack_from(last[1])[1] <= incarnation:
                 self._write(rank, incarnation, step, metrics)
 
     def number(self) -> int:
-        """Grows with every write."""
+        """Return a number that grows with every write."""
         return self._cell.number()
 
     def read(self) -> Count | None:
-        """What was told last; None while the slot has no rank."""
+        """Return the last progress; None while the slot has no rank."""
         found = self._cell.read()
         if found is None:
             return None
@@ -145,7 +148,7 @@ class StepCounter:
         self._cell.write(who + text)
 
     def _shortened(self, rank: int, step: int | None, metrics: Mapping[str, float], room: int) -> bytes:
-        """As many of the metrics, in their order, as there is room for; said once."""
+        """Encode as many metrics, in their order, as there is room for; warns in the log the first time."""
         kept: dict[str, float] = {}
         length = len(json.dumps([step, {}]))
         for name, value in metrics.items():
@@ -162,23 +165,23 @@ class StepCounter:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What PrimeMaster said of a host to the agent of its node."""
+    """PrimeMaster's answer about a host, as the agent of its node passes it on."""
 
     epoch: int
     sent_at: float
-    """When the agent had sent what was answered, by `now`: from then on the lease counts."""
+    """When the agent sent the heartbeat that was answered, by `now`: the lease counts from then."""
     until: float
-    """How long the host may rely on there being a next one, by `now`."""
+    """Until when the host may expect the next renewal, by `now`; after that it sends heartbeats itself."""
     known: bool
-    """False: it is nobody's host any more and must end itself."""
+    """False: the actor is nobody's host any more and must end itself."""
 
 
 class StepCounters:
-    """One host's segment."""
+    """One host's segment of shared memory."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        """To be handed to ranks and to the agent; closed by `close` alone."""
+        """The descriptor for ranks and the agent; only `close` closes it."""
         size = os.fstat(fd).st_size
         self._memory = mmap.mmap(fd, size)
         self._heart = SharedValue(self._memory, _HEART_AT, _SMALL)
@@ -186,43 +189,43 @@ class StepCounters:
         self.slots = [
             StepCounter(SharedValue(self._memory, at, ROOM)) for at in range(_RANKS_AT, size - ROOM, 2 * ROOM)
         ]
-        """One for each rank that the host may hold."""
+        """The counters of the host's ranks, one for each that it may hold."""
 
     @classmethod
     def made(cls, ranks: int) -> StepCounters:
-        """A new segment for so many ranks."""
+        """Create a segment for so many ranks."""
         fd = os.memfd_create("dljob-steps", os.MFD_CLOEXEC)
         os.ftruncate(fd, _RANKS_AT + ranks * 2 * ROOM)
         return cls(fd)
 
     @classmethod
     def opened(cls, fd: int) -> StepCounters:
-        """A segment that another process made; the descriptor is ours now. Raises ValueError when it is none."""
+        """Open a segment of another process and take over the descriptor. Raises ValueError when it is none."""
         rest = os.fstat(fd).st_size - _RANKS_AT
         if rest < 0 or rest % (2 * ROOM):
             raise ValueError(f"{rest + _RANKS_AT} bytes are no segment of step counters")
         return cls(fd)
 
     def ranks(self) -> tuple[Count, ...]:
-        """The counters of all ranks that the host was ordered to run."""
+        """Return the counters of all ranks that the host was ordered to run."""
         return tuple(count for slot in self.slots if (count := slot.read()) is not None)
 
     def beat(self) -> None:
-        """The host's own thread runs."""
+        """Record that the host's own thread runs."""
         self._heart.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
     def heart(self) -> float:
-        """When the host's own thread ran last, by `now`; 0 before the first time."""
+        """Return when the host's own thread last ran, by `now`; 0 before the first time."""
         found = self._heart.read()
         return _HEART.unpack(found[1])[0] / 1e9 if found else 0.0
 
     def renew(self, renewal: Renewal) -> None:
-        """Hand PrimeMaster's answer to the host."""
+        """Pass PrimeMaster's answer on to the host."""
         times = (round(at * 1e9) for at in (renewal.sent_at, renewal.until))
         self._lease.write(_LEASE.pack(renewal.epoch, *times, renewal.known))
 
     def renewal(self) -> Renewal | None:
-        """PrimeMaster's last answer; None before the first one."""
+        """Return PrimeMaster's last answer; None before the first one."""
         found = self._lease.read()
         if found is None:
             return None
@@ -230,6 +233,6 @@ class StepCounters:
         return Renewal(epoch, sent_at / 1e9, until / 1e9, known)
 
     def close(self) -> None:
-        """Give the descriptor and the memory back."""
+        """Release the descriptor and the memory."""
         self._memory.close()
         os.close(self.fd)

@@ -1,7 +1,7 @@
-"""Taking a thread back from user code: an error is raised in it, and nothing once it is back.
+"""Interrupting user code in its thread: raise an exception in it, and none once the thread has left user code.
 
-The error arrives between two steps of Python code. Right after `lock.acquire()` that is before the `try` whose
-`finally` would release the lock, so a thread that takes a lock is let be until it has it.
+CPython raises it between two bytecode instructions. Right after `lock.acquire()` that is before the `try` whose
+`finally` would release the lock, so a thread that is taking a lock is not interrupted until it has it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ASK_S = 0.05
-"""What user code gets to leave by itself: most is in a collective, or will be soon, and that fails."""
+"""The time that user code gets to leave by itself: most of it is in a collective, or soon will be, and that fails."""
 AGAIN_S = 0.5
-"""How often what code waits for that goes on is broken off again."""
+"""How often the collectives of user code that goes on are broken off again."""
 PATIENCE_S = 3.0
-"""How long code to which the error came has to clean up before another one, for code that caught the first."""
+"""How long user code that got the exception may clean up, before it gets another in case it caught the first."""
 
 
 LOCKING = 6
-"""So often in a row a thread that takes a lock is let be; then it polls one, and whoever polls must be called back."""
+"""How many interrupts in a row are withheld from a thread that is taking a lock. One that still does is polling a lock,
+and must be interrupted all the same."""
 _TAKES = ("acquire", "__enter__", "_acquire_restore")
 
 
 class ThreadInterrupted(BaseException):
-    """Raised in user code that must end because its torch group meets anew; nobody is to catch it for good."""
+    """Raised in user code that must end because its torch group forms again. User code must not swallow it."""
 
 
 class ThreadInterrupt:
-    """The way back out of one run of user code."""
+    """Interrupts one run of user code.
+
+    The gate (a lock, and the thread's id while user code runs) makes sure that no exception is raised outside of it.
+    """
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
@@ -45,11 +49,11 @@ class ThreadInterrupt:
 
     @property
     def ordered(self) -> bool:
-        """Whether user code was told to end: however it ends then, that is why."""
+        """Whether user code was ordered to end; then that is the cause of its end, however it ends."""
         return self._ordered.is_set()
 
     def run(self, work: Callable[[], T]) -> T | None:
-        """Run work in this thread; None when it was called back. Whatever else it raises passes through."""
+        """Run work in this thread; None if it was interrupted. Any other exception passes through."""
         try:
             try:
                 with self._gate:
@@ -57,13 +61,13 @@ class ThreadInterrupt:
                 return work()
             finally:
                 self._shut_gate()
-        except ThreadInterrupted:  # also one that came before the gate was shut, and after the work's own end
+        except ThreadInterrupted:  # it may come between the work's own end and the gate's closing
             self._shut_gate()
             return None
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Nothing is raised in here, in this thread: half an import, for one, cannot be made again in a process."""
+        """Raise nothing in this thread meanwhile: half an import, for one, cannot be repeated in a process."""
         with self._gate:
             ident, self._ident = self._ident, 0
         try:
@@ -73,13 +77,13 @@ class ThreadInterrupt:
                 self._ident = ident
 
     def order(self) -> None:
-        """From now on user code is to end."""
+        """Order user code to end."""
         self._ordered.set()
 
     def interrupt(self) -> bool:
-        """Raise in user code; it comes at the thread's next step in Python, and not inside C code.
+        """Raise ThreadInterrupted in user code. It strikes at the thread's next bytecode, so never inside C code.
 
-        False: none runs, or it takes a lock just now: try again.
+        Returns False if no user code runs, or if it is taking a lock: try again.
         """
         with self._gate:
             if self._ident and self._locking < LOCKING and takes_lock(self._ident):
@@ -92,11 +96,12 @@ class ThreadInterrupt:
             return bool(self._ident)
 
     def _shut_gate(self) -> None:
-        """Nothing is raised in this thread from here on, not even what is on its way.
+        """Close the gate: nothing is raised in this thread from here on, a pending exception included.
 
-        A thread has room for one error on its way: a last one takes the place of any other, and is awaited. Taking it
-        back, by none in its place, would leave Python 3.11 looking for it for ever, and under a tracer (a debugger,
-        coverage) it would do nothing else: only an error clears the signal, and a traced RESUME is repeated until then.
+        A thread has room for one pending exception, so another one is sent, which replaces it, and is awaited here.
+        Clearing the pending one instead would leave Python 3.11 looking for it for ever, and under a tracer (debugger,
+        coverage) it would do nothing else: only an exception clears the eval-breaker signal, and a traced RESUME is
+        repeated until then.
         """
         while True:
             try:
@@ -113,14 +118,15 @@ class ThreadInterrupt:
 
 
 def takes_lock(ident: int) -> bool:
-    """Whether a thread is in a call that takes a lock, or has just come back from one.
+    """Whether a thread is in a call that takes a lock, or has just returned from one.
 
-    `Condition.wait` takes a lock of its own, which nobody misses.
+    `Condition.wait` does not count: the lock it takes is its own, which nobody misses.
     """
     frame = sys._current_frames().get(ident)
     if frame is None or frame.f_code is threading.Condition.wait.__code__:
         return False
     here, name = frame.f_lasti, ""
+    # The method called by the current instruction is the last attribute loaded at the same source position.
     begin = next((one.positions for one in dis.get_instructions(frame.f_code) if one.offset == here), None)
     for one in dis.get_instructions(frame.f_code):
         if one.offset >= here:
@@ -133,5 +139,5 @@ def takes_lock(ident: int) -> bool:
 
 
 def _raise_in(ident: int) -> None:
-    """Have the error raised in a thread."""
+    """Make CPython raise ThreadInterrupted in a thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(ThreadInterrupted))

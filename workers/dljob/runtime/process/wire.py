@@ -1,4 +1,4 @@
-"""Arguments and results of calls as bytes: pickled once, in the thread that made the call."""
+"""Serialization of calls' arguments and results: pickled once, in the thread that made the call."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from typing import Any
 
 LARGE = 100_000
-"""Bytes from which a payload goes through the object store, once for all ranks that get it."""
+"""The size in bytes from which a payload goes through the object store, once for all ranks that get it."""
 
 
 class WireError(TypeError):
-    """Something that cannot travel between processes; the message names it and its type."""
+    """A value that cannot travel between processes; the message names it and its type."""
 
 
 def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> bytes:
-    """Pickle a value. Raises WireError, which names the part that cannot be pickled, and its type."""
+    """Pickle a value. Raises WireError, which names the part (of `parts`) that cannot be pickled, and its type."""
     try:
         return _dumps(value)
     except Exception as error:  # noqa: BLE001 - pickling runs users' __reduce__, which may raise anything
@@ -28,16 +28,16 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
 
 
 def load(payload: bytes) -> Any:
-    """The value of a payload that a peer of the same job sent."""
+    """Unpickle a payload of a peer of the same job."""
     return pickle.loads(payload)  # noqa: S301 - peers run the same user code with the same rights
 
 
 class Apart:
-    """Stands in arguments for one that travels beside them, since all ranks get the same."""
+    """A placeholder in arguments for one that is the same for all ranks and travels separately."""
 
 
 def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with what came apart in its places."""
+    """Unpickle the arguments of a call, with the separate ones put in their places."""
     args, kwargs = load(payload)
     if common:
         same, named = load(common)
@@ -48,7 +48,7 @@ def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str,
 
 
 def _dumps(value: Any) -> bytes:
-    """Plain pickle; lambdas and classes of `__main__` need cloudpickle, which is there wherever Ray is."""
+    """Pickle plainly; where that fails (lambdas, classes of `__main__`) by cloudpickle, which comes with Ray."""
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:  # cloudpickle raises the same again where it cannot do better

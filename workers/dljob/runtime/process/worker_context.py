@@ -1,6 +1,6 @@
-"""What a rank knows of itself, and what carries its calls and its progress.
+"""The context of a rank: its facts, and the transports of its calls and progress.
 
-Light on purpose: scripts import it in processes that have neither ray nor torch.
+Scripts import this module in processes without ray and torch, so it imports neither.
 """
 
 from __future__ import annotations
@@ -97,24 +97,24 @@ class RankCall:
 
 
 class CallTransport(Protocol):
-    """What carries calls to other roles: Ray in a thread host, the host's socket in a forked rank."""
+    """The transport of calls to other roles: Ray in a thread host, the host's socket in a forked rank."""
 
     sizes: dict[str, int]
-    """How many ranks roles have, where that was heard: an elastic one has not always as many as at first."""
+    """Role -> number of its ranks as last heard; that of an elastic role may differ from the planned one."""
     lives: dict[str, int]
-    """Which incarnation the rank 0 of roles is, where that was heard."""
+    """Role -> incarnation of its rank 0 as last heard."""
 
     def send(self, call: RankCall) -> Future[Reply]:
         """Start a call; the future gives the callee's reply, or raises a CallError."""
         ...
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
-        """Ask PrimeMaster something; the future gives its answer, or raises UnreachableError."""
+        """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
         ...
 
 
 class Stopping(threading.Event):
-    """Set when the rank is to end; true then. `reason` says why. `wait(timeout)` waits for it, in seconds."""
+    """An event that is set, and true, when the rank is to end; `reason` says why."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,23 +124,23 @@ class Stopping(threading.Event):
         return self.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for it, for so many seconds at most; whether it is set. Whoever waits here is seen not to hang."""
+        """Wait at most `timeout` seconds; return whether it is set. A rank that waits here does not count as hung."""
         return super().wait(timeout)
 
     def order(self, reason: str) -> None:
-        """Tell user code to end; the first reason stays."""
+        """Ask user code to end; the first reason stays."""
         if not self.is_set():
             self.reason = reason
             self.set()
 
     def withdraw(self) -> None:
-        """The rank goes on in this process after all."""
+        """Withdraw the order: the rank goes on in this process after all."""
         self.reason = ""
         self.clear()
 
 
 class ProgressCounter:
-    """The last step of a rank's process and its metrics, kept in a step counter; the beacon takes what is new."""
+    """The last step of a rank's process and its metrics, in a step counter that the heartbeat reads."""
 
     def __init__(self, slot: StepCounter | None = None, rank: int = 0, incarnation: int = 1) -> None:
         self._slot = StepCounters.made(1).slots[0] if slot is None else slot
@@ -149,18 +149,18 @@ class ProgressCounter:
         self._slot.begin(rank, incarnation)
 
     def told_by(self, outcome: Outcome) -> Outcome:
-        """An end with the last step in it, which no beacon may have told yet."""
+        """Add the last step to an end, in case no heartbeat has carried it yet."""
         last = self._last()
         if last is None:
             return outcome
         return replace(outcome, step=last.step, metrics=tuple(last.metrics.items()))
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Say how far the rank is."""
+        """Record the rank's progress."""
         self._slot.put(*self._who, step, metrics)
 
     def take(self) -> tuple[int, Mapping[str, float]] | None:
-        """What was put since the last call, None when nothing was."""
+        """Return the last step and its metrics if they are new since the last call."""
         if self._slot.number() == self._taken:
             return None
         last = self._last()
@@ -170,7 +170,7 @@ class ProgressCounter:
         return last.step, last.metrics
 
     def again(self) -> None:
-        """The beacon that took it was not heard: take it once more."""
+        """Return it again at the next `take`: its heartbeat was not acknowledged."""
         self._taken = 0
 
     def _last(self) -> Count | None:
@@ -181,74 +181,74 @@ class ProgressCounter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkerContext:
-    """This rank, as `current_worker()` gives it."""
+    """This rank, as `current_worker()` returns it."""
 
     job_name: str
     job_uid: str
     job_dir: str
-    """The job's folder: what is written here survives restarts and is named when the job ends."""
+    """The job's folder; files here survive restarts, and its path is printed when the job ends."""
     role: str
     rank: int
     local_rank: int
-    """Counts on the host."""
+    """The rank's number on its host, from 0."""
     world_size: int
-    """How many ranks the role has."""
+    """The number of ranks of the role."""
     group: int
-    """The role group, counted from 0."""
+    """The number of the role group, from 0."""
     incarnation: int
-    """Counts the starts of this rank, from 1. Each is another process, but for restarts in process."""
+    """The number of this start of the rank, from 1. Each start is another process, except for restarts in process."""
     restart_reason: str
-    """Why the rank was started again; empty at the first start."""
+    """Why the rank restarted; empty at its first start."""
     config: Mapping[str, Any]
-    """The job's config with the role's own laid over it."""
+    """The job's config, overridden by the role's."""
     peers: Mapping[str, int]
-    """Role -> number of its ranks when this one was started, for all roles of the job."""
+    """Role -> number of its ranks when this one started, for all roles of the job."""
     devices: Mapping[str, Sequence[str]]
-    """Ray resource (GPU, NPU) -> ids of the devices that this process may see; empty for a role without."""
+    """Ray resource (GPU, NPU) -> ids of the devices that this process may see; empty for a role without devices."""
     device_index: int
-    """Which of the visible devices is this rank's own."""
+    """The index of this rank's own device among the visible ones."""
     stopping: Stopping
-    """True, and set, once the rank is to end; `stopping.wait(seconds)` waits for it."""
+    """Set, and true, once the rank is to end; `stopping.wait(seconds)` waits for it."""
     log: logging.Logger
     calls: CallTransport = field(repr=False)
     report: Callable[[int, Mapping[str, float]], None] = field(repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     attempt: int = 1
-    """Which attempt of the job this is, counted from 1: each has a Ray of its own, or the same one anew."""
+    """The number of the job's attempt, from 1; each attempt has a Ray of its own, or the same one restarted."""
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
-    """Asks the host where the saver of this node is, and what this rank is called there."""
+    """Asks the host for the address of the node's saver and this rank's name there."""
     cards: Cards = field(default_factory=Cards, repr=False)
-    """What this process knows of the roles that it calls."""
+    """What this process knows about the roles that it calls."""
 
     @property
     def name(self) -> str:
-        """How targets, logs and errors call this rank: `rollout/1`."""
+        """The rank's name in targets, logs and errors: `rollout/1`."""
         return f"{self.role}/{self.rank}"
 
     @property
     def job(self) -> JobControl:
-        """The job this rank is of: its status, and orders to it."""
+        """The rank's job: its status, and orders to it."""
         return JobControl(self.calls, self.name, self.peers)
 
 
 def renew(context: WorkerContext, later: WorkerContext) -> None:
-    """Make a context, which user code may hold, say what a later one of the same rank and process says."""
+    """Update a context that user code may hold to a later incarnation of the same rank in the same process."""
     for each in fields(WorkerContext):
         object.__setattr__(context, each.name, getattr(later, each.name))
 
 
 def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A view of a config that cannot be written to."""
+    """Return a read-only copy of a config."""
     return MappingProxyType(dict(config))
 
 
 def peers_of(job: JobInfo, order: StartOrder) -> Mapping[str, int]:
-    """Role -> number of ranks, as they are when a rank is started."""
+    """Role -> number of ranks, at the start of a rank."""
     return MappingProxyType({**dict(job.roles), **dict(order.sizes)})
 
 
 def make_log(role: str, rank: int) -> logging.Logger:
-    """The rank's logger: to stderr, which goes into the rank's log file."""
+    """Return the rank's logger. It writes to stderr, which is the rank's log file."""
     log = logging.getLogger(f"dljob.worker.{role}.{rank}")
     if not log.handlers:
         handler = logging.StreamHandler()
