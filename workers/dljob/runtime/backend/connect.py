@@ -1,4 +1,4 @@
-"""Joining a Ray that runs already, with errors that say what to do."""
+"""Connection to a running Ray, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from dljob.runtime import ray_private
 REACH_S = 3.0
 """How long a GCS may take to accept a TCP connection."""
 JOIN_S = 6.0
-"""How long joining a Ray that was there before may take, the import of Ray included: a command that cannot join has
-ended 10 s after its start."""
+"""How long a command may take to join a Ray, the import of Ray included: one that cannot join has ended 10 s after its
+start."""
 LOOK_S = 0.1
-"""How late Ctrl-C may be heard."""
+"""How late Ctrl-C is noticed."""
 LEAST_S = 3.0
-"""What is left for the joining itself where the import takes all of that."""
+"""The time that remains for joining even if the import took longer than planned."""
 JOINING = "dljob-join"
-"""The thread that joins. A process in which one is left must end by `os._exit`: Ray hangs at its exit too."""
+"""The name of the thread that joins. A process in which it is left must end by `os._exit`: Ray hangs at exit, too."""
 NAMESPACE = "dljob"
 
 
 def connect(address: str | None = None, code_dir: Path | None = None, *, within_s: float | None = None) -> str:
-    """Join the Ray at `address`, that of RAY_ADDRESS, or the one this process has joined already; returns its address.
+    """Join the Ray at `address`, at RAY_ADDRESS, or the one that this process has joined; return its address.
 
-    `code_dir` is where Ray's own workers import from, for tasks and actors that ranks make, when this joins. `within_s`
-    bounds the joining, and lets Ctrl-C break it off; left out, it takes as long as Ray takes.
+    `code_dir` is the import path of Ray's workers for tasks and actors that ranks create; used only when this joins.
+    `within_s` limits the time to join, and lets Ctrl-C interrupt it; without it, joining takes as long as Ray does.
 
     Raises:
-        UnreachableError: there is none, it does not answer, or it refuses us.
+        UnreachableError: There is no Ray, it does not answer, or it refuses the connection.
     """
     begin = time.monotonic()
     import ray
@@ -64,13 +64,13 @@ def connect(address: str | None = None, code_dir: Path | None = None, *, within_
 
 
 def reachable(address: str | None) -> bool:
-    """Whether `connect` would have a Ray to join, were it up: one is named, or this process has joined one."""
+    """Whether `connect` has a Ray to try: an address is known, or this process has joined one."""
     ray = sys.modules.get("ray")
     return bool(address or os.environ.get("RAY_ADDRESS")) or (ray is not None and bool(ray.is_initialized()))
 
 
 def listens(address: str) -> bool:
-    """Whether somebody listens where a Ray was."""
+    """Whether anything listens at the address of a Ray."""
     try:
         _knock(address)
     except UnreachableError:
@@ -79,7 +79,7 @@ def listens(address: str) -> bool:
 
 
 def _knock(address: str) -> None:
-    """Whether somebody listens there; Ray itself would try for a minute."""
+    """Raise UnreachableError if nothing listens at the address; Ray itself would try for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UnreachableError(f"{address!r} is not HOST:PORT", hint="Ray's GCS usually has port 6379")
@@ -90,7 +90,7 @@ def _knock(address: str) -> None:
 
 
 def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
-    """As `_join`, in a thread that is left to itself after so many seconds: `ray.init` may hang in C++."""
+    """Join in a thread, which is abandoned after so many seconds: `ray.init` may hang in C++."""
     ended: Future[str] = Future()
 
     def join() -> None:
@@ -102,7 +102,7 @@ def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
     threading.Thread(target=join, name=JOINING, daemon=True).start()
     end = time.monotonic() + seconds
     while not ended.done() and time.monotonic() < end:
-        with suppress(TimeoutError):  # in steps: a signal that a thread of Ray's takes ends no wait here
+        with suppress(TimeoutError):  # in steps: a signal delivered to a thread of Ray's interrupts no wait here
             ended.exception(LOOK_S)
     if not ended.done():
         raise UnreachableError(

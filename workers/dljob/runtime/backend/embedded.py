@@ -1,13 +1,13 @@
-"""A Ray of one's own on this machine: a head without CPUs, one raylet per planned node, and at the end nothing left.
+"""An embedded Ray on this machine: a head without CPUs, one raylet per planned node, and nothing left at its end.
 
-All nodes start at once, each from a thread that lives as long as the node does: its processes are told by the kernel
-to end with the thread that made them (PDEATHSIG), so killing the runner ends them too. What that does not reach, the
-sweeper ends (`sweeper.py`). Each of Ray's processes leads a session of its own: a signal to the runner's process group,
-as a terminal that closes, `timeout`, systemd and Slurm send it, reaches the runner alone, which stops the job in order.
+All nodes start at once, each from a thread that lives as long as the node. The kernel ends a node's processes with the
+thread that created them (PDEATHSIG), so killing the runner ends them too; the sweeper (`sweeper.py`) ends the rest.
+Each of Ray's processes leads a session of its own. A signal to the runner's process group (a closing terminal,
+`timeout`, systemd, Slurm) therefore reaches the runner alone, which stops the job in order.
 
-Source: ray/_private/{node,services}.py, 2.60. Three things are done otherwise than `ray start` does them, to be up in
-3 s and not in 12: no API server, a stand-in for the dashboard agents (`light_agent.py`), and nodes that do not wait for
-the head's raylet, only for its GCS.
+Source: ray/_private/{node,services}.py, 2.60. Three things differ from `ray start`, so that Ray is up in 3 s instead of
+12: there is no API server, a stand-in replaces the dashboard agents (`light_agent.py`), and nodes wait only for the
+head's GCS, not for its raylet.
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_share
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
-"""How long all nodes together may take."""
+"""How long all nodes together may take to start."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A dead raylet is noticed within 1.5 s; by default it takes 14 s. More tries than that, since CPUs may be shared.
+    # A dead raylet is noticed within 1.5 s instead of 14 s. More tries than Ray's default, as CPUs may be overloaded.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "5",
 }
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
-"""Where the user says nothing else. Gloo takes the interface of the host name, and is open to the network there."""
+"""The default for gloo: it would take the interface of the host name, and be open to the network there."""
 _FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_REDIS_ADDRESS", "RAY_GCS_SERVER_PORT", "RAY_NAMESPACE")
-"""What would make this Ray join, or be mistaken for, another."""
+"""Variables by which this Ray would join another one, or be taken for it."""
 
 
 class EmbeddedRay:
-    """A context: on entry Ray is up at `address`, on exit nothing of it is left.
+    """A context manager: on entry Ray is up at `address`, after exit nothing of it is left.
+
+    `on_death` is called with a message when Ray's GCS or its head's raylet dies.
 
     Attributes:
         address: host:port of the GCS.
-        token_file: the token that every client needs, readable by this user only.
-        log_dir: logs of the head; those of other nodes lie beside it under `folder`.
+        token_file: The token that every client needs, readable by this user only.
+        log_dir: The logs of the head; those of other nodes lie beside it under `folder`.
     """
 
     def __init__(self, nodes: Sequence[EmbeddedNode], *, on_death: Callable[[str], None] | None = None) -> None:
@@ -82,10 +84,10 @@ class EmbeddedRay:
         self.log_dir = Path()
 
     def __enter__(self) -> Self:
-        """Start it.
+        """Start Ray.
 
         Raises:
-            UnreachableError: shared memory too small, no folder, or a process that did not come up (with its log).
+            UnreachableError: Shared memory is too small, there is no folder, or a process failed (with its log).
         """
         check_shared_memory(len(self._nodes))
         self.folder = scratch_folder()
@@ -97,11 +99,11 @@ class EmbeddedRay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Take everything down, however the block ended."""
+        """End Ray, however the block ended."""
         self.close()
 
     def close(self) -> None:
-        """End every process of this Ray and remove its folder; idempotent."""
+        """End every process of this Ray and remove its folder. Idempotent."""
         if self._leaving.is_set():
             return
         self._leaving.set()
@@ -110,12 +112,13 @@ class EmbeddedRay:
 
             with suppress(Exception):  # the sweeper ends what is left
                 ray.shutdown()
+        # The order matters: the sweeper must be done before the threads may end and their processes be collected.
         if self._wake:
             os.write(self._wake[1], b".")
         if self._sweeper is not None and self._sweeper.stdin is not None:
             self._sweeper.stdin.close()
             self._sweeper.wait()
-        self._swept.set()  # not before: a node's processes end with the thread that made them
+        self._swept.set()  # not before: a node's processes end with the thread that created them
         self._reap()
         for thread in self._threads:
             thread.join()
@@ -125,7 +128,7 @@ class EmbeddedRay:
         """Start more nodes beside those that run.
 
         Raises:
-            UnreachableError: shared memory too small, or a node that did not come up; those that ran go on.
+            UnreachableError: Shared memory is too small, or a node failed to start; the others go on.
         """
         check_shared_memory(len(nodes))
         first = len(self._nodes) + 1
@@ -137,7 +140,7 @@ class EmbeddedRay:
             self._start_nodes(nodes, first=first, wanted=len(nodes))
 
     def environment(self) -> tuple[tuple[str, str], ...]:
-        """What another process of this user needs to reach this Ray."""
+        """Return the variables by which another process of this user reaches this Ray."""
         return (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN_PATH", str(self.token_file)))
 
     # --- start
@@ -157,7 +160,7 @@ class EmbeddedRay:
         self._watch()
 
     def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, wanted: int) -> None:
-        """Start nodes, all at once; return when `wanted` of our threads have reported."""
+        """Start nodes, all at once. Return when `wanted` threads have reported, the head's included."""
         for index, node in enumerate(nodes, start=first):
             self._spawn(node.name, lambda i=index, n=node: self._run_node(i, n))
         for _ in range(wanted):
@@ -167,7 +170,7 @@ class EmbeddedRay:
                 self._fail("a node of Ray did not start")
 
     def _stay_local(self) -> None:
-        """Let Ray not look for this machine's address in the network: it warns on stderr where there is none."""
+        """Make Ray use the loopback address: it looks for one in the network, and warns on stderr if there is none."""
         self._own_ip = ray_private.look_up_own_ip(lambda address=None: LOCALHOST)  # noqa: ARG005 - Ray's signature
 
     def _write_token(self) -> None:
@@ -179,7 +182,7 @@ class EmbeddedRay:
     def _set_env(self) -> None:
         loopback = {name: os.environ.get(name) or value for name, value in _LOOPBACK.items()}
         wanted = {**_ENV, **loopback, "RAY_AUTH_TOKEN_PATH": str(self.token_file), sweeper.MARK: str(self.folder)}
-        # Ray counts by these in the process that starts a node, and takes no number above what they say.
+        # Ray counts devices by these variables in the process that starts a node, and declares no more than they list.
         unwanted = (*_FOREIGN, *(name for node in self._nodes for name in node.pretended))
         self._saved = {name: os.environ.get(name) for name in (*wanted, *unwanted)}
         for name in unwanted:
@@ -196,6 +199,7 @@ class EmbeddedRay:
                 os.environ[name] = value
 
     def _start_sweeper(self) -> None:
+        # Without the mark in its environment: it would kill itself.
         env = {k: v for k, v in os.environ.items() if k != sweeper.MARK}
         self._sweeper = subprocess.Popen(
             [sys.executable, "-I", "-S", sweeper.__file__, str(self.folder), str(self.folder)],
@@ -208,10 +212,11 @@ class EmbeddedRay:
         def run() -> None:
             try:
                 body()
-            except BaseException as error:  # noqa: BLE001 - told to the main thread, which raises
+            except BaseException as error:  # noqa: BLE001 - `_fail` raises it in the main thread
                 self._errors.append(error)
                 self._gcs_up.set()
             self._up.release()
+            # The thread stays until the end: its node's processes die with it.
             self._swept.wait()
 
         thread = threading.Thread(target=run, name=f"ray-{name}", daemon=True)
@@ -265,7 +270,7 @@ class EmbeddedRay:
     # --- end
 
     def _watch(self) -> None:
-        """Tell `on_death` when the GCS or the head's raylet ends before we do."""
+        """Call `on_death` when the GCS or the head's raylet ends before this process ends Ray."""
         names = {}
         for name, processes in self._head.all_processes.items():
             names[os.pidfd_open(processes[0].process.pid)] = name
@@ -283,7 +288,7 @@ class EmbeddedRay:
         thread.start()
 
     def _reap(self) -> None:
-        """Collect our dead children, so that none stays as a zombie while this process lives."""
+        """Collect dead children, so that none stays as a zombie while this process lives."""
         for node in self._made:
             for processes in node.all_processes.values():
                 for info in processes:
@@ -292,12 +297,12 @@ class EmbeddedRay:
 
 
 _LOCAL = threading.local()
-"""`env`: what the raylet that this thread starts gets beside os.environ."""
+"""`env`: additional variables of the raylet that the present thread starts."""
 
 
 @contextmanager
 def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
-    """Ray's own start, changed in three places while the block runs; everything else is as Ray does it."""
+    """Change Ray's own start in three places while the block runs; the module's docstring names them."""
 
     def start_lighter(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type == "raylet":
@@ -313,7 +318,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
 
 
 def with_light_agent(command: list[str]) -> list[str]:
-    """The raylet's command with our stand-in for the dashboard agent; unchanged if Ray's does not look as known."""
+    """Put the stand-in for the dashboard agent into a raylet's command; unchanged if the command looks unfamiliar."""
     given = dict(word.lstrip("-").split("=", 1) for word in command if word.startswith("--") and "=" in word)
     if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():
         return command
@@ -323,7 +328,7 @@ def with_light_agent(command: list[str]) -> list[str]:
 
 
 def _tail(folder: Path, lines: int = 5) -> str:
-    """The last lines of what Ray's processes wrote to their error logs."""
+    """The last lines of the error logs of Ray's processes."""
     found: list[str] = []
     for log in sorted(folder.glob("**/logs/*.err")):
         if "session_latest" not in log.parts and log.stat().st_size:
@@ -332,7 +337,7 @@ def _tail(folder: Path, lines: int = 5) -> str:
 
 
 def send_signal_on_death(deaths: list[str]) -> Callable[[str], None]:
-    """An `on_death` that notes the words and wakes this process's main thread by SIGUSR1."""
+    """Return an `on_death` that appends its message to `deaths` and wakes the main thread by SIGUSR1."""
 
     def told(words: str) -> None:
         deaths.append(words)

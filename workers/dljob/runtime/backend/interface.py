@@ -1,7 +1,7 @@
-"""What PrimeMaster needs of a distributed backend, as one small asynchronous protocol, and how a backend is chosen.
+"""The backend protocol: what PrimeMaster needs of a distributed system, and how a job's backend is chosen.
 
-A backend holds no state that is not in the cluster: two of them, in two masters, see the same actors and reservations.
-`tests/kits/backend_contract.py` is the suite that any backend must pass.
+A backend keeps all state in the cluster: two of them, in two masters, see the same actors and reservations.
+`tests/kits/backend_contract.py` is the suite that every backend must pass.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ENVIRONMENT = "DISTRIBUTED_BACKEND"
 DEFAULT = "ray"
 ALIASES = {"yuanrong": "yr"}
 EXTRAS = {"yr": "yr"}
-"""What of dljob's extras brings a backend's packages, where that is not `runtime`."""
+"""Backend -> the extra of dljob that installs its packages, where it is not `runtime`."""
 
 AGAIN_S = 0.25
-"""How soon a question is asked again that nobody could answer."""
+"""The pause before a lookup is repeated that nobody could answer."""
 
 
 class ActorLostError(DLJobError):
-    """An actor's process is gone, or cannot be reached: `certain` tells which; `node_lost` when its whole node is."""
+    """An actor's process is gone (`certain`) or cannot be reached; `node_lost`: its whole node is gone."""
 
     def __init__(self, message: str, *, node_lost: bool = False, certain: bool = True) -> None:
         super().__init__(message)
@@ -48,12 +48,12 @@ class ActorCallError(DLJobError):
 
 
 class ReservationRefusedError(DLJobError):
-    """A reservation that could not be had; the message says why, in words for users."""
+    """A reservation was refused; the message says why, in words for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """An actor to make: detached, never restarted by the backend unless `immortal`."""
+    """An actor to create: detached, and never restarted by the backend unless `immortal`."""
 
     name: str
     cls: str
@@ -61,23 +61,23 @@ class ActorSpec:
     args: tuple[Any, ...] = ()
     resources: Resources = ()
     reservation: str | None = None
-    """The reservation it lives in; `bundle` counts from 0."""
+    """The name of the reservation that it lives in; `bundle` counts from 0."""
     bundle: int = 0
     node: str | None = None
-    """Pins an actor that is in no reservation."""
+    """The node that an actor outside of a reservation is pinned to."""
     prefer: str | None = None
-    """A node to be put on if it lives; an immortal actor comes back elsewhere when that node is gone."""
+    """The node that it is placed on if that lives; an immortal actor restarts elsewhere when the node is gone."""
     avoid: str | None = None
-    """The head: never to be put there, nor on a head that comes after it; it waits until there is another node."""
+    """The head node, on which it is never placed, nor on a later head; it waits until there is another node."""
     env: tuple[tuple[str, str], ...] = ()
-    """Environment of the process from its first instruction; `${NAME}` is what the node has under that name."""
+    """The environment of the process from its first instruction; `${NAME}` expands to the node's own variable."""
     max_concurrency: int | None = None
     immortal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ActorRef:
-    """An actor's address; `native` is the backend's own handle and means nothing to anybody else."""
+    """The address of an actor; `native` is the backend's own handle and opaque to everybody else."""
 
     name: str
     native: Any = field(compare=False, repr=False)
@@ -87,23 +87,23 @@ class KeyValue(Protocol):
     """The cluster's key-value store. `put_if_absent` is atomic over all clients."""
 
     async def get(self, key: str) -> bytes | None:
-        """The value, None without one."""
+        """Return the value; None without one."""
         ...
 
     async def put(self, key: str, value: bytes) -> None:
-        """Write a value, over an older one."""
+        """Write a value, replacing an older one."""
         ...
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Write a value if there is none; True when it was written."""
+        """Write a value if there is none; return whether it was written."""
         ...
 
     async def delete(self, prefix: str) -> int:
-        """Delete all keys that start so; how many there were."""
+        """Delete all keys with this prefix; return their number."""
         ...
 
     async def keys(self, prefix: str) -> tuple[str, ...]:
-        """All keys that start so, sorted."""
+        """Return all keys with this prefix, sorted."""
         ...
 
 
@@ -112,12 +112,12 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """How users select it."""
+        """The name by which users select it."""
         ...
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it can do; a job that asks for more is refused before it begins."""
+        """What it supports; a job that needs more is refused before it starts."""
         ...
 
     @property
@@ -126,35 +126,43 @@ class Backend(Protocol):
         ...
 
     def here(self) -> str:
-        """The node that this process is on; empty: on none."""
+        """Return the node of this process; empty if it is on none."""
         ...
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """The live nodes, sorted by id; `free` counts what no reservation and no actor holds."""
+        """Return the live nodes, sorted by id; `free` is what no reservation and no actor holds."""
         ...
 
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
-        """Hold a unit's bundles on one node until `release`; the same name again is the same one. Or RefusedError."""
+        """Hold a unit's bundles on one node until `release`. Repeating a name returns the same reservation.
+
+        Raises:
+            ReservationRefusedError: There was no room on the node within `deadline_s`.
+        """
         ...
 
     async def release(self, name: str) -> None:
-        """Give a reservation back; one that is not there is fine."""
+        """Release a reservation; one that does not exist is fine."""
         ...
 
     async def reservations(self, prefix: str) -> tuple[str, ...]:
-        """Names of the reservations that start so, held or asked for."""
+        """Return the names of reservations with this prefix, held or pending."""
         ...
 
     async def spawn(self, spec: ActorSpec) -> ActorRef:
-        """Make an actor and return without waiting for it. Raises UsageError when the name is taken."""
+        """Create an actor and return without waiting for it. Raises UsageError when the name is taken."""
         ...
 
     async def lookup(self, name: str) -> ActorRef | None:
-        """The actor of that name, None when there is none (any more). Raises ActorLostError when nobody can say now."""
+        """Return the actor of that name; None if there is none (any more).
+
+        Raises:
+            ActorLostError: Nobody can tell at present; `certain` is False.
+        """
         ...
 
     def call(self, ref: ActorRef, method: str, *args: Any) -> Awaitable[Any]:
-        """Call a method; raises ActorLostError when the process goes, ActorCallError when the method raised."""
+        """Call a method. Raises ActorLostError when the process goes, ActorCallError when the method raised."""
         ...
 
     async def kill(self, ref: ActorRef) -> None:
@@ -162,20 +170,20 @@ class Backend(Protocol):
         ...
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
-        """Names of the actors that start so and are not dead."""
+        """Return the names of actors with this prefix that are not dead."""
         ...
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """The groups of bundles that such processes asked for and have not got, by id."""
+        """Return the groups of bundles, by id, that ranks with this owner prefix requested as drivers and lack."""
         ...
 
     async def clear_drivers(self, owner: str) -> None:
-        """End what processes made that joined the system by themselves, as a rank whose name begins so."""
+        """End what ranks with this owner prefix created as drivers of the system."""
         ...
 
 
 async def found(backend: Backend, name: str) -> ActorRef | None:
-    """The actor of that name, None when there is none; asked for as long as nobody can say."""
+    """Return the actor of that name, None if there is none; ask again as long as nobody can tell."""
     while True:
         try:
             return await backend.lookup(name)
@@ -186,23 +194,23 @@ async def found(backend: Backend, name: str) -> ActorRef | None:
 
 
 Factory = Callable[[Mapping[str, Any]], Backend]
-"""What an entry point of `dljob.backends` names: options -> backend, in a process that is connected."""
+"""The type of an entry point of `dljob.backends`: options -> backend, in a process that is connected to it."""
 
 
 def chosen(flag: str | None, spec: str | None, environ: Mapping[str, str] | None = None) -> str:
-    """The backend's name: the flag, else the spec, else `DISTRIBUTED_BACKEND`, else ray; case does not matter."""
+    """Return the backend's name: the flag, else the spec, else `DISTRIBUTED_BACKEND`, else ray, in any case."""
     value = flag or spec or (os.environ if environ is None else environ).get(ENVIRONMENT, "").strip() or DEFAULT
     name = value.strip().lower()
     return ALIASES.get(name, name)
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The backends that are installed, by name."""
+    """Return the installed backends by name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def known(name: str) -> EntryPoint:
-    """Where a backend is; an unknown name is refused, never replaced by another. Loads nothing."""
+    """Return a backend's entry point without loading it. An unknown name is refused, never replaced by a default."""
     points = installed()
     point = points.get(name)
     if point is None:
@@ -214,7 +222,7 @@ def known(name: str) -> EntryPoint:
 
 
 def factory(name: str) -> Factory:
-    """The factory of a backend, loaded. Raises UsageError or UnreachableError when it cannot be had."""
+    """Load the factory of a backend. Raises UsageError or UnreachableError if that is impossible."""
     point = known(name)
     try:
         return cast("Factory", point.load())

@@ -1,7 +1,7 @@
-"""Stands in for Ray's dashboard agent in an embedded Ray: says that it offers nothing, and ends with its raylet.
+"""A stand-in for Ray's dashboard agent in an embedded Ray: it offers nothing, and ends with its raylet.
 
-Ray's own costs 2 CPU seconds and 130 MB per raylet, and nobody asks it anything here. A raylet insists on having one
-and on reading its ports from files; -1 is what Ray's own writes when Ray is installed without `default`
+Ray's own agent costs 2 CPU seconds and 130 MB per raylet, and nothing uses it here. But a raylet insists on an agent
+and reads its ports from files. -1 is what Ray's agent writes if Ray is installed without `default`
 (ray/dashboard/agent.py, 2.60). Run as `python -I -S light_agent.py PORT_FILE...`.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main(files: list[str]) -> None:
-    """Write the port files whole, then wait for the raylet's end."""
+    """Write the port files, each at once as a whole, then wait for the raylet's end."""
     raylet = os.pidfd_open(os.getppid())
     for name in files:
         part = Path(f"{name}.part")

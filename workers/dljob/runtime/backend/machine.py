@@ -1,4 +1,4 @@
-"""What an embedded Ray needs of this machine, and whether the machine has it: checks before anything starts."""
+"""Checks of this machine before an embedded Ray starts: devices, shared memory, a folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dljob.runtime import ray_private
 from dljob.runtime.process.environment import variable_of
 
 MOST_NODES = 8
-"""An embedded Ray has at most so many raylets beside its head."""
+"""The most raylets of an embedded Ray, beside its head."""
 STORE_BYTES = 80 * 2**20
-"""Object store of each raylet; Ray takes no less than 75 MiB."""
+"""The object store of each raylet; Ray accepts no less than 75 MiB."""
 SCRATCH_BYTES = 64 * 2**20
-"""Free room for Ray's logs and sockets; with none its processes end without a word."""
+"""The free space needed for Ray's logs and sockets; without any its processes end in silence."""
 SOCKET_PATH_MAX = 107
-"""Linux takes no longer path for a unix socket."""
+"""The longest path of a unix socket on Linux."""
 SHM = Path("/dev/shm")  # noqa: S108 - the machine's shared memory, where Ray keeps its objects
 
 _DEVICE_FILES = {"GPU": "nvidia[0-9]*", "NPU": "davinci[0-9]*", "TPU": "accel[0-9]*", "HPU": "accel/accel[0-9]*"}
@@ -32,29 +32,29 @@ VISIBLE = {
     "TPU": "TPU_VISIBLE_CHIPS",
     "HPU": "HABANA_VISIBLE_MODULES",
 }
-"""Ray resource -> the variable by which a raylet is told which devices are its own."""
+"""Ray resource -> the variable that restricts a raylet to its own devices."""
 _NOT_DEVICES = ("CPU", "memory")
 _OTHER_DRIVERS = ("dxg", "kfd", "dri/render*")
-"""Of GPUs that have no file of NVIDIA's driver: WSL 2, AMD, Intel. Ray counts those."""
+"""Devices of GPUs without NVIDIA's driver: WSL 2, AMD, Intel. Ray counts those GPUs."""
 _NONE = ("", "-1", "NoDevFiles")
-"""What hides all devices that are named after it; Ray's word for none is the last."""
+"""The values that hide a device and all named after it; the last is Ray's own word for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedNode:
-    """A raylet to start. `resources` in whole units of Ray (CPUs, bytes of memory, devices)."""
+    """A raylet to start. `resources` are in Ray's whole units (CPUs, bytes of memory, devices)."""
 
     name: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
     visible: Mapping[str, str]
-    """Environment that restricts the raylet to its own part of real devices."""
+    """Environment that restricts the raylet to its own share of the real devices."""
     pretended: tuple[str, ...] = ()
-    """Variables that say how many real devices there are, of kinds of which more are declared."""
+    """Variables that restrict real devices, of kinds that are pretended; they would limit the declared number."""
 
 
 def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
-    """The devices of this machine by Ray resource, as ids; a *_VISIBLE_DEVICES that is set restricts them."""
+    """Return this machine's devices by Ray resource, as ids; a *_VISIBLE_DEVICES that is set restricts them."""
     found: dict[str, tuple[str, ...]] = {}
     for kind, pattern in _DEVICE_FILES.items():
         count, variable = sum(f.name[-1].isdigit() for f in root.glob(pattern)), VISIBLE[kind]
@@ -67,15 +67,15 @@ def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
 
 
 def _visible(kind: str) -> str:
-    """The variable by which a raylet is told which devices are its own; whose GPUs these are Ray knows."""
+    """The variable that restricts a raylet to its own devices; Ray knows the vendor of this machine's GPUs."""
     return VISIBLE[kind] if kind in VISIBLE and kind != "GPU" else variable_of(kind)
 
 
 def parse_pretend(values: Sequence[str]) -> dict[str, int]:
-    """`--pretend NPU=8` as {"NPU": 8}.
+    """Parse `--pretend NPU=8` into {"NPU": 8}.
 
     Raises:
-        UsageError: for anything but NAME=WHOLE NUMBER.
+        UsageError: A value is not NAME=WHOLE NUMBER.
     """
     made: dict[str, int] = {}
     for value in values:
@@ -91,12 +91,12 @@ def parse_pretend(values: Sequence[str]) -> dict[str, int]:
 def lay_out(
     groups: Sequence[MachineGroup], pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]
 ) -> tuple[EmbeddedNode, ...]:
-    """One raylet per planned node, each with devices of its own.
+    """Lay out one raylet per planned node, each with devices of its own.
 
-    CPUs and memory may be more than the machine has; devices may not, unless they are pretended.
+    CPUs and memory may exceed those of the machine, which ranks then share. Devices may not, unless they are pretended.
 
     Raises:
-        PlacementError: more nodes than MOST_NODES, or devices that are not there; with the numbers.
+        PlacementError: There are more nodes than MOST_NODES, or devices are missing; the message has the numbers.
     """
     count = sum(g.replicas for g in groups)
     if count > MOST_NODES:
@@ -120,17 +120,17 @@ def lay_out_beside(
     idle: Sequence[EmbeddedNode],
     held: Sequence[EmbeddedNode],
 ) -> tuple[list[EmbeddedNode], list[EmbeddedNode]]:
-    """The nodes of one more job on an embedded Ray: (idle ones of the same shape, new ones).
+    """Lay out the nodes of another job on a running embedded Ray: (idle nodes of the same shape, new nodes).
 
     Args:
-        groups: the job's node groups.
-        pretend: devices that are declared.
-        here: the devices of this machine.
-        idle: nodes without a job.
-        held: nodes of other jobs.
+        groups: The job's node groups.
+        pretend: Declared devices.
+        here: The devices of this machine.
+        idle: Nodes without a job.
+        held: Nodes of other jobs.
 
     Raises:
-        PlacementError: more nodes than MOST_NODES with those that run, or devices that are not there or held.
+        PlacementError: There would be more nodes than MOST_NODES in all, or devices are missing or held.
     """
     left, taken, missing = list(idle), list[EmbeddedNode](), list[MachineGroup]()
     for group in (replace(each, replicas=1) for each in groups for _ in range(each.replicas)):
@@ -157,7 +157,7 @@ def lay_out_beside(
 def _check_devices(
     groups: Sequence[MachineGroup], pretend: Mapping[str, int], here: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Whether there are as many devices as the nodes are planned with."""
+    """Check that there are as many devices as the nodes need."""
     wanted: dict[str, int] = {}
     for group in groups:
         for kind, amount in group.resources:
@@ -182,7 +182,7 @@ def _check_devices(
 
 
 def _node(group: MachineGroup, index: int, pretend: Mapping[str, int], left: dict[str, list[str]]) -> EmbeddedNode:
-    """One node of a group; takes its real devices out of `left`."""
+    """Lay out one node of a group, and take its real devices out of `left`."""
     resources = _resources(group, pretend)
     visible: dict[str, str] = {}
     pretended: list[str] = []
@@ -196,22 +196,22 @@ def _node(group: MachineGroup, index: int, pretend: Mapping[str, int], left: dic
 
 
 def _resources(group: MachineGroup, pretend: Mapping[str, int]) -> dict[str, float]:
-    """What a raylet of the group declares."""
+    """The resources that a raylet of the group declares."""
     planned = {kind: amount / GRAIN for kind, amount in group.resources}
     return {**planned, **{kind: float(pretend[kind]) for kind in planned if kind in pretend}}
 
 
 def oversubscribed(nodes: Sequence[EmbeddedNode], cpus: int) -> str:
-    """One line about CPUs that are planned and not there; empty when there are enough."""
+    """Return a line about CPUs that are planned but missing; empty if there are enough."""
     planned = sum(n.resources.get("CPU", 0) for n in nodes)
     return f"{planned:g} CPUs are planned, this machine has {cpus}: ranks share them" if planned > cpus else ""
 
 
 def check_shared_memory(nodes: int, shm: Path = SHM) -> None:
-    """Whether the object stores of the head and `nodes` raylets fit into shared memory.
+    """Check that the object stores of the head and `nodes` raylets fit into shared memory.
 
     Raises:
-        UnreachableError: with what is needed and what is free.
+        UnreachableError: They do not; the message says what is needed and what is free.
     """
     need = (nodes + 1) * STORE_BYTES
     try:
@@ -226,15 +226,15 @@ def check_shared_memory(nodes: int, shm: Path = SHM) -> None:
 
 
 def scratch_places() -> tuple[Path, ...]:
-    """The folders in which Ray's own may be made, the best first."""
+    """Return the folders in which Ray's folder may be created, the best first."""
     return tuple(map(Path, dict.fromkeys((tempfile.gettempdir(), "/tmp"))))  # noqa: S108 - mkdtemp makes it private
 
 
 def scratch_folder() -> Path:
-    """A new folder for Ray's files and sockets, readable by nobody else and short enough for sockets.
+    """Create a folder for Ray's files and sockets, private to this user and short enough for socket paths.
 
     Raises:
-        UnreachableError: when none can be made.
+        UnreachableError: No folder can be created.
     """
     longest = len(os.fsencode("/dlj-xxxxxxxx/plasma-99"))
     why: list[str] = []

@@ -1,11 +1,11 @@
 """Ray as a backend: pinned placement groups, detached named actors, the GCS's key-value store.
 
-Nothing here blocks the caller's loop: object references are awaited, and what Ray offers only synchronously (tables,
-names, key-value) runs in a few threads. What was learned about Ray 2.60 and is relied upon:
+Nothing here blocks the caller's event loop: object references are awaited, and Ray's synchronous calls (tables, names,
+key-value store) run in a few threads. It relies on these facts about Ray 2.60:
 
-- a pinned group that cannot be had stays PENDING for ever: we read the table with our own deadline;
-- a node whose raylet just died says "alive" for seconds: a raylet that refuses connections counts as dead;
-- a dead raylet's worker breaks its calls as "unavailable", not "died".
+- A pinned placement group that cannot be created stays PENDING for ever: we read the table, with our own deadline.
+- A node whose raylet has died counts as alive for seconds: a raylet that refuses connections counts as dead here.
+- A call to a worker whose raylet has died breaks as "unavailable", not as "died".
 """
 
 from __future__ import annotations
@@ -46,26 +46,29 @@ from dljob.spec.capabilities import ALL
 NODE_ID = "ray.io/node-id"
 NODE_GROUP = "ray.io/node-group"
 HEAD_GROUP = "headgroup"
-"""Ray's label of a head that KubeRay made. Source: KubeRay 1.6.2, utils.RayNodeHeadGroupLabelValue."""
+"""The value of Ray's label on a head that KubeRay created. Source: KubeRay 1.6.2, utils.RayNodeHeadGroupLabelValue."""
 TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
-"""What Ray says of an actor when its raylet lives and told so, or when somebody had it killed."""
+"""Words in Ray's error if the actor's raylet lives and reported its death, or if the actor was killed on purpose."""
 GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
-"""What Ray raises, beside its errors of actors, of one that its memory monitor ended or that will never be made."""
+"""Errors, beside those of actors, of an actor that Ray's memory monitor killed or that will never be created."""
 PROBE_S = 0.2
+"""How long a raylet may take to accept a connection; one that takes longer is busy or frozen, and not dead."""
 LOOK_S = 0.25
+"""How often the state of a pending placement group is read."""
 NO_ROOM_S = 3.0
-"""A pinned group is there in milliseconds, or when somebody leaves: nobody else need wait behind us for that."""
+"""How long to wait for a pinned group. It is created within milliseconds, or once others leave, and a longer wait
+would hold up whatever waits behind it."""
 
 T = TypeVar("T")
 
 
 def amounts(resources: Resources) -> dict[str, float]:
-    """Resources as Ray wants them: name -> float."""
+    """Convert resources to Ray's form: name -> float."""
     return {name: amount / GRAIN for name, amount in resources}
 
 
 def actor_options(resources: Resources) -> dict[str, Any]:
-    """Resources as the options of an actor: CPU, GPU and memory have names of their own."""
+    """Convert resources to the options of an actor; CPU, GPU and memory have options of their own."""
     wanted = amounts(resources)
     options: dict[str, Any] = {"num_cpus": wanted.pop("CPU", 0)}
     if "GPU" in wanted:
@@ -78,7 +81,7 @@ def actor_options(resources: Resources) -> dict[str, Any]:
 
 
 class RayBackend:
-    """Ray, in a process that is connected to it."""
+    """The backend of a process that is connected to Ray."""
 
     name = "ray"
     capabilities = ALL
@@ -101,17 +104,18 @@ class RayBackend:
     # -- nodes
 
     def here(self) -> str:
-        """The node of this process."""
+        """Return the node of this process."""
         return ray.get_runtime_context().get_node_id()
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """The live nodes; one whose raylet refuses connections is not alive, whatever the GCS still says."""
+        """Return the live nodes. One whose raylet refuses connections is dead, whatever the GCS still says."""
         return await self._thread(self._nodes)
 
     def _nodes(self) -> tuple[NodeView, ...]:
         rows = self._tables.live_nodes()
         ids = {row["NodeID"] for row in rows}
-        # The first look may be that of a master whose predecessor died with its node: it trusts no row.
+        # Only suspects are probed, to spare connections: at first all, since the predecessor of this master may have
+        # died with its node.
         suspects = ids if self._suspects is None else self._suspects & ids
         dead = {row["NodeID"] for row in rows if row["NodeID"] in suspects and not _raylet_listens(row)}
         self._suspects = dead
@@ -120,7 +124,8 @@ class RayBackend:
     # -- reservations
 
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
-        """Hold a unit by a detached placement group, pinned to the node."""
+        """Hold a unit by a detached placement group pinned to the node."""
+        # A group of this name may exist: a master that died asked for it.
         row = await self._thread(self._tables.group, name)
         if row is None:
             group = await self._reserving.make(name, self._create_group, unit, node, name)
@@ -143,9 +148,10 @@ class RayBackend:
         return group
 
     async def _wait_group(self, group: PlacementGroup, deadline_s: float) -> str:
-        """Empty when the group was created; else why it was not, within the deadline."""
+        """Wait for a group. Returns "" once it is created, else why it was not within the deadline."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(deadline_s, NO_ROOM_S)
+        # An unread error of the future would be logged by asyncio.
         ready = asyncio.wrap_future(group.ready().future())
         ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         while True:
@@ -160,7 +166,8 @@ class RayBackend:
                 return why
 
     async def release(self, name: str) -> None:
-        """Remove the placement group; Ray ends what lives in it."""
+        """Remove the placement group; Ray ends everything in it."""
+        # A creation cannot be cancelled: removing before it ends would miss the group.
         await self._reserving.settled([name])
         group = self._groups.pop(name, None)
         if group is None:
@@ -171,7 +178,7 @@ class RayBackend:
         await self._thread(remove_placement_group, group)
 
     async def reservations(self, prefix: str) -> tuple[str, ...]:
-        """Names of the groups that are not removed."""
+        """Return the names of the groups that are not removed."""
         await self._reserving.settled(self._reserving.names(prefix))
         rows = await self._thread(self._tables.groups)
         return tuple(sorted(row["name"] for row in rows if row["name"].startswith(prefix)))
@@ -179,7 +186,7 @@ class RayBackend:
     # -- actors
 
     async def spawn(self, spec: ActorSpec) -> ActorRef:
-        """Make a detached named actor; `max_restarts` 0, or for ever when immortal."""
+        """Create a detached named actor; Ray restarts it only if it is immortal."""
         options: dict[str, Any] = {
             "name": spec.name,
             "namespace": NAMESPACE,
@@ -201,7 +208,7 @@ class RayBackend:
         elif spec.avoid is not None:
             options["label_selector"] = {NODE_ID: f"!{spec.avoid}", NODE_GROUP: f"!{HEAD_GROUP}"}
         elif spec.prefer is not None:
-            # Soft node affinity is forgotten by the GCS for actors without resources: they land anywhere.
+            # Not by soft node affinity, which the GCS ignores for actors without resources: they land anywhere.
             options["label_selector"] = {NODE_ID: spec.prefer}
             options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
         return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec, options))
@@ -233,13 +240,13 @@ class RayBackend:
         return self._classes[path]
 
     async def lookup(self, name: str) -> ActorRef | None:
-        """The actor of that name in our namespace."""
+        """Return the actor of that name in dljob's namespace."""
         await self._making.settled([name])
         try:
             return ActorRef(name, await self._thread(ray.get_actor, name, NAMESPACE))
         except (ValueError, RayActorError):
             return None
-        except GetTimeoutError as error:  # the GCS has not answered for a minute: it may be back, and so may the actor
+        except GetTimeoutError as error:  # the GCS was silent for a minute: it may be back, and the actor with it
             raise ActorLostError(_first_words(error), certain=False) from None
 
     async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
@@ -259,7 +266,7 @@ class RayBackend:
             raise ActorLostError(_first_words(error), certain=isinstance(error, GONE)) from None
 
     async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
-        """An ActorLostError that says whether the node is gone with the actor."""
+        """Return an ActorLostError that says whether the actor's node is gone, too."""
         if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
             return ActorLostError(_first_words(error))
         node = await self._thread(self._tables.node_of, ref.native)
@@ -271,33 +278,34 @@ class RayBackend:
         if row is None:
             return False
         if _raylet_listens(row):
+            # The GCS does not know yet: the next look at the nodes probes this one.
             return True
         self._suspects = {*(self._suspects or ()), node}
         return False
 
     async def kill(self, ref: ActorRef) -> None:
-        """End the process; it is not restarted, immortal or not."""
+        """End the process. It is not restarted, even if the actor is immortal."""
         with contextlib.suppress(RayError, ValueError):
             await self._thread(ray.kill, ref.native, no_restart=True)
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
-        """Names in our namespace that start so; Ray frees the name of a dead actor."""
+        """Return the names with this prefix in dljob's namespace; Ray frees the name of a dead actor."""
         await self._making.settled(self._making.names(prefix))
         rows: list[Any] = await self._thread(ray.util.list_named_actors, all_namespaces=True)
         names = (row["name"] for row in rows if row["namespace"] == NAMESPACE)
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """The placement groups, and the actors outside of one, of Ray jobs that ranks made which are not placed."""
+        """Return the pending placement groups, and pending actors outside of one, of ranks that are Ray drivers."""
         return await self._thread(ray_drivers.asked, owner)
 
     async def clear_drivers(self, owner: str) -> None:
-        """End the actors, and remove the groups, of Ray jobs that ranks made."""
+        """End the actors, and remove the groups, of ranks that are Ray drivers."""
         await self._thread(ray_drivers.clear, owner)
 
 
 def _raylet_listens(row: Mapping[str, Any]) -> bool:
-    """Whether a raylet takes connections. No answer at all counts as alive: that is a frozen node, not a dead one."""
+    """Whether a raylet accepts connections. Without any answer it counts as alive: its node is frozen, not dead."""
     try:
         with socket.create_connection((row["NodeManagerAddress"], row["NodeManagerPort"]), timeout=PROBE_S):
             return True

@@ -1,8 +1,8 @@
-"""Ranks that are Ray drivers: what they find in their environment, what they made in Ray, and how it is removed.
+"""Ranks that are Ray drivers: their environment, what they created in Ray, and its removal.
 
-A process that calls `ray.init()` becomes a Ray job. A Ray job carries metadata, which Ray reads from the variable that
-its own `ray job submit` sets; we say there whose it is. Ids of placement groups end in their job's id and actors name
-theirs, so whatever such a job made is found, detached or not, whoever asks and however long ago it was made.
+A process that calls `ray.init()` becomes a Ray job with metadata, which Ray reads from the variable that its own `ray
+job submit` sets; dljob puts the owner there. The id of a placement group ends in its job's id, and an actor's row names
+its job. So whatever such a job created is found, detached or not, from any process and at any later time.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from dljob.runtime.backend.ray_tables import HIDDEN
 from dljob.runtime.process.messages import JobInfo
 
 OWNER = "dljob.io/owner"
-"""The metadata of a Ray job that says whose it is: `<uid>/<role>/<rank>/<attempt>.<incarnation>`."""
+"""The key in a Ray job's metadata that names its owner: `<uid>/<role>/<rank>/<attempt>.<incarnation>`."""
 JOB_ID_DIGITS = 8
-"""Hexadecimal digits of a Ray job's id, which the ids of its actors and placement groups end in."""
+"""The length in hexadecimal digits of a Ray job's id, in which the ids of its actors and placement groups end."""
 PLACED = {"CPU": 1.0}
-"""What an actor that names no resources takes while it is placed, and no longer."""
+"""The resources of an actor that names none, while it is being placed; it holds nothing afterwards."""
 CLEAN_S = 30.0
+"""How long Ray may take to end and remove what a rank left."""
 LOOK_S = 0.02
+"""How often that is checked."""
 
 
 def owner(job: JobInfo, role: str, rank: int, incarnation: int = 0) -> str:
-    """Whose Ray jobs: those of a process of a rank; without an incarnation what all of the rank's begin with."""
+    """Return the owner of a rank's Ray jobs; without an incarnation the common prefix of all of them."""
     return f"{job.uid}/{role}/{rank}/" + (f"{job.attempt}.{incarnation}" if incarnation else "")
 
 
 def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
-    """What makes `ray.init()` and `ray.init("auto")` join the job's Ray as this rank's driver.
+    """Return the variables by which `ray.init()` and `ray.init("auto")` join the job's Ray as this rank's driver.
 
-    The token needs nothing: the process inherits it. A runtime environment that the script gives goes before this one.
-    Ray itself reads RAY_NAMESPACE for its clients only: a driver that names no namespace gets one that nobody else has.
+    The token is inherited. A runtime environment given in the script wins over this one. A driver that names no
+    namespace gets a unique one: Ray reads RAY_NAMESPACE only for its clients.
     """
     return {
         "RAY_ADDRESS": address,
@@ -53,35 +55,35 @@ def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
 
 
 def hidden(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables by which Ray shows no device to an actor that asked for none: a driver sees what its machine has."""
+    """Variables that hide devices from an actor that asked for none; a driver must see those of its machine."""
     names = {device.visible_env for device in DEVICES.values() if device.visible_env}
     return tuple(sorted(name for name in names if environ.get(name) == ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What Ray jobs made that is still there."""
+    """Objects in Ray, created by Ray jobs of a rank."""
 
     actors: tuple[tuple[str, str], ...] = ()
     """(id, name)."""
     groups: tuple[tuple[str, str], ...] = ()
     """(id, name)."""
     drivers: tuple[str, ...] = ()
-    """Ids of jobs whose driver has not left Ray yet: it could make more."""
+    """The ids of jobs whose driver is still connected, and could create more."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything."""
+        """Whether anything is left."""
         return bool(self.actors or self.groups or self.drivers)
 
     def words(self) -> str:
-        """What it is, by name where it has one."""
+        """Describe it, by name where there is one."""
         parts = [f"actor {name or id_}" for id_, name in self.actors]
         parts += [f"placement group {name or id_}" for id_, name in self.groups]
         return ", ".join([*parts, *(f"the driver of Ray job {id_}" for id_ in self.drivers)])
 
 
 def left_by(prefix: str) -> Left:
-    """What the Ray jobs have whose owner begins so. Blocks for some milliseconds."""
+    """Return what Ray jobs with this owner prefix created. Blocks for some milliseconds."""
     jobs = _jobs(prefix)
     if not jobs:
         return Left()
@@ -99,7 +101,7 @@ def left_by(prefix: str) -> Left:
 
 
 def asked(prefix: str) -> tuple[AskedGroup, ...]:
-    """The placement groups and actors that wait, of the Ray jobs that run and whose owner begins so. Takes some ms."""
+    """Return pending placement groups and actors of running Ray jobs with this owner prefix. Blocks for some ms."""
     rows = ray_private.group_rows()
     waiting = {id_: row for id_, row in rows.items() if row["state"] in ("PENDING", "RESCHEDULING")}
     actors = _unplaced()
@@ -119,18 +121,18 @@ def asked(prefix: str) -> tuple[AskedGroup, ...]:
 
 
 def _unplaced() -> list[Any]:
-    """The actors outside of a placement group that do not run, whatever they wait for."""
+    """Return the actors outside of placement groups that do not run yet, whatever they wait for."""
     rows = [row for state in ("PENDING_CREATION", "RESTARTING") for row in ray_private.actor_rows(state)]
     return [row for row in rows if not row.placement_group_id.strip(b"\xff")]
 
 
 def _demands() -> frozenset[Resources]:
-    """What raylets have no room for: one that only waits for its process has been given its room."""
+    """Return the demands for which raylets have no room; an actor that waits only for its process is not among them."""
     return frozenset(map(_amounts, ray_private.pending_demands()))
 
 
 def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> tuple[AskedGroup, ...]:
-    """The actors, as (owner, row of the GCS), that raylets have no room for; those that take the same are one."""
+    """Return the actors, given as (owner, row of the GCS), without room; those of equal resources become one entry."""
     found: dict[tuple[str, Resources], list[str]] = {}
     for owner_, row in actors:
         wants = _amounts(row.required_resources) or _amounts(PLACED)
@@ -143,7 +145,7 @@ def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> t
 
 
 def _first(names: list[str]) -> str:
-    """One name for all of them."""
+    """One name that stands for all."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
@@ -153,7 +155,7 @@ def _rank_of(owner: str) -> str:
 
 
 def _bundles(bundles: Mapping[int, Mapping[str, float]]) -> tuple[Resources, ...]:
-    """In our amounts, without what nodes do not count."""
+    """Bundles in the plan's amounts, without the resources that nodes do not count."""
     return tuple(_amounts(bundle) for _, bundle in sorted(bundles.items()))
 
 
@@ -162,7 +164,7 @@ def _amounts(wanted: Mapping[str, float]) -> Resources:
 
 
 def _jobs(prefix: str) -> dict[str, bool]:
-    """The Ray jobs whose owner begins so, running and ended: id -> whether it runs."""
+    """Return the Ray jobs with this owner prefix, running and ended: id -> whether it runs."""
     return {job.job_id.hex(): not job.is_dead for job in _job_rows(prefix)}
 
 
@@ -171,15 +173,15 @@ def _job_rows(prefix: str) -> list[Any]:
 
 
 def _owner_of(job: Any) -> str:
-    """Whose a Ray job is; empty: nobody's of ours."""
+    """The owner of a Ray job; empty for one that is no rank's."""
     return str(job.config.metadata.get(OWNER, ""))
 
 
 def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
-    """End the actors and remove the groups of Ray jobs whose owner begins so, and wait until Ray has.
+    """End the actors and remove the groups of Ray jobs with this owner prefix, and wait until Ray has done so.
 
     Returns:
-        What there was, and what would not go within the time, in words; empty: nothing.
+        What there was, and what was still there after `within_s`, in words; empty: nothing.
     """
     end = time.monotonic() + within_s
     found = left = left_by(prefix)

@@ -1,4 +1,4 @@
-"""What Ray's tables say, in our words. Every call here blocks for a millisecond or some; call them in a thread."""
+"""Ray's tables in dljob's terms. Every method blocks for at least a millisecond: call it in a thread."""
 
 from __future__ import annotations
 
@@ -15,40 +15,47 @@ from dljob.runtime import ray_private
 from dljob.spec.quantity import CPU_PATTERN, parse_cpu
 
 GONE = "REMOVED"
+"""The state of a placement group that was removed."""
 HEAD = "node:__internal_head__"
+"""The resource by which Ray marks its head node."""
 HIDDEN = ("node:", "object_store_memory", "accelerator_type:")
+"""Prefixes of resources that Ray adds by itself, and that no plan counts."""
 
 
 class RayTables:
     """Reads nodes, placement groups and actors from the GCS."""
 
     def live_nodes(self) -> list[Mapping[str, Any]]:
-        """The nodes that the GCS holds to be alive."""
+        """Return the nodes that the GCS considers alive."""
         return [row for row in ray.nodes() if row["Alive"]]
 
     def groups(self) -> list[Mapping[str, Any]]:
-        """The placement groups that are not removed; the GCS keeps rows of removed ones."""
+        """Return the placement groups that are not removed; the GCS keeps the rows of removed ones."""
         return [row for row in ray_private.group_rows().values() if row["state"] != GONE]
 
     def group(self, name: str) -> Mapping[str, Any] | None:
-        """A placement group by name, whatever namespace its creator was in."""
+        """Return a placement group by name, in whichever namespace it was created."""
         return next((row for row in self.groups() if row["name"] == name), None)
 
     def group_by_id(self, group: PlacementGroup) -> Mapping[str, Any]:
-        """The row of a placement group; one the GCS has forgotten is removed."""
+        """Return the row of a placement group; one that the GCS has forgotten counts as removed."""
         return ray_private.group_row(group.id) or {"state": GONE, "stats": {"scheduling_state": GONE}}
 
     def group_of(self, row: Mapping[str, Any]) -> PlacementGroup:
-        """The handle of a row."""
+        """Return the handle of a row."""
         return PlacementGroup(ray.PlacementGroupID.from_hex(row["placement_group_id"]))
 
     def node_of(self, handle: Any) -> str:
-        """The node an actor is, or was, on; empty when it never got one."""
+        """Return the node of an actor, also of a dead one; empty if it never had one."""
         node: str = ray_private.actor_row(handle).get("Address", {}).get("NodeID", "")
+        # An actor without a node has the nil id, all f.
         return "" if set(node) <= {"f"} else node
 
     def views(self, rows: Iterable[Mapping[str, Any]]) -> tuple[NodeView, ...]:
-        """Nodes with what is free on them: the lesser of what raylets last reported and what the groups leave."""
+        """Return nodes with their free resources: the lesser of what raylets reported and what groups leave.
+
+        Raylets report with a delay, and groups do not count what actors outside of them hold.
+        """
         reported = ray_private.free_by_node()
         held, going = self._held(), ray_private.draining_nodes()
         made = [
@@ -58,7 +65,7 @@ class RayTables:
         return tuple(sorted(made, key=lambda view: view.id))
 
     def _held(self) -> dict[str, dict[str, Amount]]:
-        """Per node, what created groups hold: the table is exact at once, raylets report a moment later."""
+        """What created groups hold, per node: the GCS's table is exact at once, raylets report a moment later."""
         held: dict[str, dict[str, Amount]] = {}
         for row in self.groups():
             for index, bundle in row["bundles"].items():
@@ -96,7 +103,7 @@ def _view(
 
 
 def _uncounted_cpus(total: Mapping[str, Amount], labels: Mapping[str, str]) -> dict[str, Amount]:
-    """What Ray offers beyond the fraction of a CPU that the machine has, and that the plan counts."""
+    """The CPUs that Ray offers beyond the fraction that the machine has: Ray counts whole CPUs, the plan fractions."""
     counted = labels.get(CPU_LABEL, "")
     there = total.get("CPU", 0)
     return {"CPU": max(0, there - parse_cpu(counted))} if re.fullmatch(CPU_PATTERN, counted) else {}

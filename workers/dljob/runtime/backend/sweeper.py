@@ -1,8 +1,8 @@
-"""Ends everything that carries a mark when its parent closes a pipe or dies, and removes a folder.
+"""The sweeper of an embedded Ray: when its parent closes a pipe or dies, it kills Ray's processes and removes a folder.
 
-Run as `python -I -S sweeper.py MARK FOLDER` with the pipe's read end as stdin. It imports nothing but the standard
-library, and lives in a session of its own so that Ctrl-C cannot end it first. A raylet ends with its parent by itself
-(PDEATHSIG); its agents do not, and a worker may outlive its raylet.
+Run as `python -I -S sweeper.py MARK FOLDER`, with the read end of the pipe as stdin. It imports only the standard
+library, and runs in a session of its own so that Ctrl-C cannot end it first. It is needed because only a raylet ends
+with its parent (PDEATHSIG): its agents do not, and a worker may outlive its raylet.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "DLJOB_EMBEDDED"
-"""Environment variable that every process of an embedded Ray inherits; its value names the Ray."""
+"""An environment variable that every process of an embedded Ray inherits; its value identifies the Ray."""
+# 200 rounds of 10 ms: what cannot be killed in 2 s (a process in uninterruptible sleep) is given up.
 _ROUNDS = 200
 _PAUSE_S = 0.01
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes with the mark in their first environment, and Ray's with a file in the folder of that name.
+    """Return the living processes of a Ray: those with its mark in their environment, and Ray workers by an open file.
 
-    Ray's workers and agents write their title, "ray::...", over their environment, but keep their log open. Others with
-    a file there are clients, `dljob status` for one: they are let be.
+    Ray's workers and agents overwrite their environment with their title, "ray::...", but keep a log in the folder
+    open. Other processes with an open file there are clients, such as `dljob status`: they are spared.
     """
     return [
         int(entry.name)
@@ -34,7 +35,7 @@ def marked(mark: str) -> list[int]:
 
 
 def _is_ours(entry: Path, mark: str) -> bool:
-    """Whether a process belongs to this Ray; one that cannot be looked at does not, a zombie has nothing to look at."""
+    """Whether a process belongs to this Ray. One that may not be read does not; a zombie cannot be read either."""
     with suppress(OSError):
         if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
             return True
@@ -49,7 +50,7 @@ def _is_ours(entry: Path, mark: str) -> bool:
 
 
 def sweep(mark: str) -> None:
-    """Kill what is marked until nothing is; children of the killed may appear once more."""
+    """Kill marked processes until there are none: one that was being forked may appear after its parent's death."""
     for _ in range(_ROUNDS):
         pids = marked(mark)
         if not pids:

@@ -28,8 +28,8 @@ RECORD_BYTES = 8192
 """The longest record that /dev/kmsg returns; a shorter buffer makes the read fail."""
 SAMPLE_S = 1.0
 KILL_S, DEVICE_S = 60.0, 900.0
-"""How old a kill, or a device's error, may be to explain an end that is noticed now. A kill is noticed at once; after an
-error of its device a process may live on for a while."""
+"""How old a kill, or a device's error, may be to explain an end that is noticed now. A kill is noticed at once; after
+an error of its device a process may live on for a while."""
 _XID = "NVRM: Xid"
 _WANTED = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
 _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
