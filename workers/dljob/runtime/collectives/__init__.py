@@ -1,1 +1,4 @@
-"""Collectives across roles: which backends there are, who meets whom, and what a lost member does to a group."""
+"""Collectives across roles: the backends, the rendezvous of a group's members, and the effect of a lost member.
+
+`group` is for users; `rendezvous` asks PrimeMaster, `runner` runs operations; `table` knows backends and groups.
+"""

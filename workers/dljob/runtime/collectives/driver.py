@@ -1,6 +1,6 @@
-"""Backends of collectives in a process that starts jobs: registered when it uses Ray's collectives, which few ever do.
+"""Collective backends in a process that starts jobs: registered only once it imports Ray's collectives, as few do.
 
-Registering imports torch and the backend's own library. A machine that only starts jobs need not have either.
+Registration imports torch and the backend's own library, and a machine that only starts jobs need not have either.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__package__)
 
 
 def register_when_used(backends: Mapping[str, str]) -> None:
-    """Register backends, by name and dotted path, now or once `ray.util.collective` is imported here.
+    """Register backends, given as name -> dotted path, now or once `ray.util.collective` is imported here.
 
-    One that cannot be used here is told in the log: it may well be usable where the ranks are.
+    A backend that cannot be used here is only logged: it may well be usable where the ranks are.
     """
     if not backends:
         return
@@ -37,16 +37,16 @@ def register_when_used(backends: Mapping[str, str]) -> None:
 
 
 class _Late(importlib.abc.MetaPathFinder):
-    """Finds one module as it would be found anyway, and does something once it is imported."""
+    """An import hook: it finds one module as Python would, and registers backends after the module's import."""
 
     def __init__(self, backends: Mapping[str, str]) -> None:
         self.tables = [backends]
-        """Of each job that this process started."""
+        """The backends of each job that this process started."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Its spec, of which the loader registers as well; None for all other modules."""
+        """Return the module's spec with a loader that registers as well; None for all other modules."""
         if fullname != RAYS:
             return None
         found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -56,6 +56,7 @@ class _Late(importlib.abc.MetaPathFinder):
 
             def then(module: ModuleType) -> None:
                 whole(module)
+                # Once is enough, and hooks slow down every later import.
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
                 for backends in self.tables:

@@ -1,4 +1,4 @@
-"""`CollectiveGroup("weights")`: ranks of several roles in one group of collectives, as long as all of them live."""
+"""`CollectiveGroup("weights")`: ranks of several roles in one collective group, as long as all of them live."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 Op: TypeAlias = Literal["sum", "product", "min", "max"]
 
 _rounds: dict[tuple[str, int], int] = {}
-"""How often this process made a group in an epoch: all members count alike."""
+"""(group, epoch) -> how often this process formed it. All members count alike, so they agree on the name in Ray."""
 _open: dict[str, CollectiveGroup] = {}
+"""The group objects in use, by group."""
 _lost: dict[str, CollectiveAbortedError] = {}
-"""Of groups that are not made anew by who lived through a loss; by group and this rank's incarnation."""
+"""Errors of groups with `onRestart: Fail`, by group and this rank's incarnation: survivors may not form it again."""
 _lock = threading.Lock()
 
 
 class CollectiveGroup:
-    """A group of `spec.collectives.groups`; making it waits until all ranks of its roles make it.
+    """A group of `spec.collectives.groups`. Its constructor waits until all ranks of its roles call theirs.
 
-    Tensors are torch tensors or NumPy arrays, as the backend takes them. Operations return when they are done. When a
-    member is lost, all pending and later ones raise CollectiveAbortedError; make the group again then. `with` closes
-    it.
+    Tensors are torch tensors or NumPy arrays, as the backend accepts them. Operations return when they are complete.
+    When a member is lost, all pending and later operations raise CollectiveAbortedError; then construct the group
+    again. As a context manager it closes itself.
 
     Raises:
         UsageError: There is no such group, this rank's role is not in it, or this process is in it already.
-        CollectiveError: Its backend cannot be used here, or the group will not be any more.
+        CollectiveError: Its backend cannot be used here, or the group can never be formed again.
         CollectiveAbortedError: It lost a member before, and `onRestart` is Fail.
-        DeadlineError: Not all members came within `timeoutSeconds`; it says who is missing.
+        DeadlineError: Not all members arrived within `timeoutSeconds`; the message says who is missing.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,77 +60,78 @@ class CollectiveGroup:
         muster = RendezvousClient(
             name, context, _asking(context), lambda epoch: _rounds.get((name, epoch), 0) + 1, deadline
         )
+        # Until all members arrive in one epoch: a restart meanwhile means another epoch.
         while not self._make(muster):
             pass
         with _lock:
             _open[name] = self
 
-    # -- what it is
+    # -- properties
 
     @property
     def epoch(self) -> int:
-        """Grows whenever a process of a member is another one."""
+        """A number that grows whenever a process of a member is replaced."""
         return self._made.epoch
 
     @property
     def rank(self) -> int:
-        """This member's number."""
+        """This member's number, from 0."""
         return self._made.place
 
     @property
     def world_size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return len(self._made.members)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Their names by number, such as "rollout/1"."""
+        """The members' names by number, such as "rollout/1"."""
         return tuple(f"{role}/{rank}" for role, rank, _ in self._made.members)
 
     @property
     def whole(self) -> bool:
-        """Whether no member is known to be lost or to have ended, and no operation was cut off."""
+        """Whether no member is known to be lost or to have ended, and no operation was broken off."""
         gone = self._watch.lost.is_set() or self._watch.ended
         return self._group is not None and not gone and not self._runner.broken
 
     @property
     def device(self) -> str:
-        """Where its backend's tensors are: "cpu", "cuda", "npu", or what the attribute KIND of your own says."""
+        """The place of the backend's tensors: "cpu", "cuda", "npu", or the attribute KIND of a backend of your own."""
         return getattr(self._cls, "KIND", "cpu")
 
     def place(self, role: str, rank: int = 0) -> int:
-        """The number of a rank of a role in this group. Raises UsageError where it is not in it."""
+        """Return the number of a rank of a role in this group. Raises UsageError if it is no member."""
         if f"{role}/{rank}" not in self.members:
             raise UsageError(f"group {self.name} has no {role}/{rank}", hint=f"its members: {', '.join(self.members)}")
         return self.members.index(f"{role}/{rank}")
 
     @property
     def full_name(self) -> str:
-        """What Ray calls it, another name in each epoch: `ray.util.collective.allreduce(tensor, group.full_name)`."""
+        """The group's name in Ray, new in each epoch: `ray.util.collective.allreduce(tensor, group.full_name)`."""
         return f"{self._made.job}/{self._made.epoch}.{self._made.round}/{self.name}"
 
     # -- operations
 
     def allreduce(self, tensor: Any, op: Op = "sum") -> None:
-        """Make `tensor` of each member the sum (product, min, max) of all of them, element by element."""
+        """Reduce `tensor` of all members, element by element, into each of them."""
         self._run("allreduce", [tensor], self._options("AllReduceOptions", reduceOp=op))
 
     def reduce(self, tensor: Any, dst: int = 0, op: Op = "sum") -> None:
-        """The same for the member `dst` alone; the others' tensors stay as they are with our own backends."""
+        """Reduce into the member `dst` alone; with dljob's backends the others' tensors stay as they are."""
         self._run("reduce", [tensor], self._options("ReduceOptions", reduceOp=op, root_rank=self._number(dst)))
 
     def broadcast(self, tensor: Any, src: int = 0) -> None:
-        """Make `tensor` of each member that of the member `src`."""
+        """Copy `tensor` of the member `src` into those of all members."""
         self._run("broadcast", [tensor], self._options("BroadcastOptions", root_rank=self._number(src)))
 
     def allgather(self, tensor: Any) -> list[Any]:
-        """The tensors of all members, by number, new ones; all have the same shape."""
+        """Return new tensors with those of all members, by number; all have the same shape."""
         outputs = [_like(tensor) for _ in range(self.world_size)]
         self._run("allgather", [outputs], [tensor], self._options("AllGatherOptions"))
         return outputs
 
     def reducescatter(self, parts: Sequence[Any], op: Op = "sum") -> Any:
-        """The sum of the parts that all members have for this one: `parts[i]` is for member i."""
+        """Return the reduction of the parts that all members have for this one: `parts[i]` is for member i."""
         if len(parts) != self.world_size:
             raise UsageError(
                 f"reducescatter: {counted(len(parts), 'part')} for {self.world_size} members of group {self.name}"
@@ -139,11 +141,11 @@ class CollectiveGroup:
         return made
 
     def send(self, tensor: Any, dst: int) -> None:
-        """Send `tensor` to the member `dst`, which receives it."""
+        """Send `tensor` to the member `dst`, which must receive it."""
         self._run("send", [tensor], self._options("SendOptions", dst_rank=self._other(dst)))
 
     def recv(self, tensor: Any, src: int) -> None:
-        """Make `tensor` what the member `src` sends."""
+        """Receive into `tensor` what the member `src` sends."""
         self._run("recv", [tensor], self._options("RecvOptions", src_rank=self._other(src)))
 
     def barrier(self) -> None:
@@ -151,7 +153,7 @@ class CollectiveGroup:
         self._run("barrier", self._options("BarrierOptions"))
 
     def close(self) -> None:
-        """Leave the group; the others' operations end with errors, unless they are done with it too."""
+        """Leave the group. Operations of members that are not done with it end with errors."""
         with _lock:
             if _open.get(self.name) is self:
                 del _open[self.name]
@@ -165,10 +167,10 @@ class CollectiveGroup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- making it
+    # -- formation
 
     def _may_be_made(self) -> None:
-        """Refuse a group that is open; close one that is broken, or of an earlier incarnation in this process."""
+        """Refuse a group that is in use; close one that is broken, or of an earlier incarnation in this process."""
         before = _lost.get(self._life)
         if before is not None:
             raise before
@@ -182,8 +184,9 @@ class CollectiveGroup:
         old.close()
 
     def _make(self, muster: RendezvousClient) -> bool:
-        """Meet the others and make the group with them; False when somebody was lost on the way."""
+        """Form the group with the other members; False if one of them was lost meanwhile."""
         made = self._made = muster.assembly()
+        # The first member hosts the store; its address is the offer that the others wait for.
         ours = getattr(self._cls, "has_store", False)
         offer = self._opened() if ours and made.place == 0 else ""
         address = muster.meet(made, offer)
@@ -192,6 +195,7 @@ class CollectiveGroup:
         _rounds[self.name, made.epoch] = made.round
         if ours:
             self._meeting = _meet(self.full_name, address, self._spec.timeout_s)
+        # From here on losses are watched: the constructor of the backend waits for all members, too.
         abortable = hasattr(self._cls, "abort")
         self._watch = MemberLossWatch(muster, made, offer, self._break_off)
         self._runner = OperationRunner(
@@ -220,7 +224,7 @@ class CollectiveGroup:
         self._group = ray_private.create_collective_group(self.backend, size, number, self.full_name)
 
     def _break_off(self) -> None:
-        """A member is lost: end what this one waits in. The thread of the watch calls it."""
+        """End the operations that this member waits in; called by the watch's thread once a member is lost."""
         group = self._group or (self._meeting and self._meeting.made)
         abort = getattr(group, "abort", None)
         if abort is not None:
@@ -237,10 +241,10 @@ class CollectiveGroup:
             group.destroy_group()
         self._meeting = self._store = None
 
-    # -- running an operation
+    # -- operations
 
     def _run(self, what: str, *arguments: Any) -> None:
-        group = self._group  # read once: another thread may close it in between, as for a loss
+        group = self._group  # read once: another thread may close the group meanwhile, as after a loss
         try:
             if group is None:
                 self._runner.check(what)
@@ -256,7 +260,7 @@ class CollectiveGroup:
         return error
 
     def _options(self, kind: str, **values: Any) -> Any:
-        """Ray's options: an object of their own, as Ray changes the class, for all threads."""
+        """Return Ray's options as an object of our own; Ray sets them on the class, which all threads share."""
         from ray.util.collective import types
 
         made = getattr(types, kind)()
@@ -280,7 +284,7 @@ class CollectiveGroup:
 
 
 def group_spec(name: str, known: Table, context: WorkerContext) -> Group:
-    """A group of the spec. Raises UsageError where there is none of that name, or this rank's role is not in it."""
+    """Return a group of the spec. Raises UsageError if there is none, or if this rank's role is not in it."""
     found = known.groups.get(name)
     if found is None:
         there = ", ".join(sorted(known.groups)) or "none"
@@ -321,7 +325,7 @@ def _meetings() -> dict[str, Any]:
 
 
 def _like(tensor: Any) -> Any:
-    """An empty tensor of the same kind, shape and place."""
+    """Return an empty tensor of the same kind, shape and device."""
     if hasattr(tensor, "new_empty"):
         return tensor.new_empty(tensor.shape)
     import numpy as np

@@ -1,15 +1,15 @@
-"""The sockets of gloo process groups, to be shut when a group must be left.
+"""The sockets of gloo process groups, shut when a rank must leave a group.
 
-Gloo has no way to break a collective off: a thread in one waits for its peer for as long as the connection lasts, and
-a connection lasts as long as anything, such as a DDP module, still holds the group. Shutting the sockets ends the wait,
-whatever the peer does. Each group has an epoll of its own, which watches all of its sockets and the one it listens on:
-that tells them from all others of the process.
+Gloo cannot break off a collective: a thread in one waits for its peer as long as the connection lasts, and a connection
+lasts as long as anything, such as a DDP module, still refers to the group. Shutting the sockets ends the wait, whatever
+the peer does. They can be told from all others of the process, because each group has an epoll of its own, which
+watches all its sockets and the one it listens on.
 
-Only what comes in is shut, and the connection lasts for a while. Gloo puts a send whose write fails (EPIPE, ECONNRESET)
-beside, and tells it of no error that follows: its thread waits in `UnboundBuffer::waitSend` for the group's timeout
-(`Pair::write`, `Pair::signalException` in gloo/transport/tcp/pair.cc; torch 2.15). Were both directions shut, one of
-four ranks would hang in one of ten tries (tests/ray/worker/test_break_off.py). Delete this when gloo signals unbound
-sends.
+Only the receiving direction is shut, and the connection stays open for a while. Gloo sets aside a send whose write
+fails (EPIPE, ECONNRESET) and reports no later error to it, so its thread waits in `UnboundBuffer::waitSend` for the
+group's timeout (`Pair::write`, `Pair::signalException` in gloo/transport/tcp/pair.cc; torch 2.15). With both directions
+shut, one of four ranks hung in one of ten tries (tests/ray/worker/test_break_off.py). Delete this when gloo signals
+unbound sends.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from pathlib import Path
 _FDS, _INFO = Path("/proc/self/fd"), Path("/proc/self/fdinfo")
 _EPOLL = "anon_inode:[eventpoll]"
 HOLD_S = 5.0
-"""How long a connection outlives its shutting: the process at its other end shuts that one by the same order; one
-that has none hears of the end then."""
+"""How long a connection stays open after its receiving side is shut. The process at its other end shuts it by the same
+order meanwhile; one that has no such order notices the end of the connection then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """An epoll of this process, and the inode of the socket that it listens on."""
+    """An epoll of this process, and the inode of the socket on which its group listens."""
 
     fd: int
     listener: int
 
 
 class GroupSockets:
-    """What the process groups of this process watch."""
+    """The sockets of the process groups of this process."""
 
     def __init__(self) -> None:
         self._loops: set[Loop] = set()
         self._making: list[frozenset[int]] = []
-        """The epolls that were there before the groups that are being made."""
+        """For each group being created: the epolls that existed before."""
 
     @contextlib.contextmanager
     def noticed(self) -> Generator[None]:
-        """Groups that are made meanwhile are remembered, also when making them fails."""
+        """Remember the groups created in this block, also if creating them fails."""
         before = frozenset(_epolls())
         self._making.append(before)
         try:
@@ -57,7 +57,7 @@ class GroupSockets:
             self._loops |= _new_loops(before)
 
     def shut(self, store: str = "") -> int:
-        """Shut all that these groups watch, and what is connected to a store (host:port); gives how many sockets."""
+        """Shut the connections of these groups, and those to a store (host:port). Returns their number."""
         loops, self._loops = self._loops.union(*(_new_loops(before) for before in tuple(self._making))), set()
         held = [sock for loop in loops for fd, inode in _of(loop) if (sock := _ended(fd, inode)) is not None]
         if held:
@@ -68,15 +68,15 @@ class GroupSockets:
 
 
 def _new_loops(before: frozenset[int]) -> set[Loop]:
-    """The epolls that were not there before and watch a socket that listens."""
+    """The epolls that did not exist before and watch a listening socket."""
     new = [fd for fd in _epolls() if fd not in before]
     return {Loop(fd, inode) for fd in new for number, inode in _watched(fd) if _listens(number, inode)}
 
 
 def _of(loop: Loop) -> list[tuple[int, int]]:
-    """(descriptor, inode) of the connections that a loop watches; none when it is another one's by now.
+    """The connections that a loop watches, as (descriptor, inode); none if the epoll is another one by now.
 
-    Not the socket that it listens on: gloo ends the process when that fails.
+    The listening socket is left out: gloo ends the process when that fails.
     """
     found = _watched(loop.fd)
     mine = any(inode == loop.listener for _, inode in found)
@@ -91,7 +91,7 @@ def _epolls() -> Iterator[int]:
 
 
 def _watched(fd: int) -> list[tuple[int, int]]:
-    """(descriptor, inode) of what an epoll watches: `tfd: 4 events: 19 data: 4 pos:0 ino:39757a sdev:9`."""
+    """What an epoll watches, as (descriptor, inode). A line: `tfd: 4 events: 19 data: 4 pos:0 ino:39757a sdev:9`."""
     try:
         lines = (_INFO / str(fd)).read_text().splitlines()
     except OSError:
@@ -106,7 +106,10 @@ def _watched(fd: int) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _borrowed(fd: int, inode: int) -> Generator[socket.socket | None]:
-    """A TCP socket by its descriptor, None when that is something else by now."""
+    """Borrow a TCP socket by its descriptor; None if that is something else by now.
+
+    gloo may close the descriptor at any time, and the kernel reuse it: so it is duplicated first and checked after.
+    """
     try:
         own = os.dup(fd)
     except OSError:
@@ -133,12 +136,12 @@ def _listens(fd: int, inode: int) -> bool:
 
 
 def _ended(fd: int, inode: int) -> socket.socket | None:
-    """End what comes in; the connection is open until the socket that this gives is closed, too."""
+    """Shut the receiving direction; the connection stays open until the returned duplicate is closed, too."""
     with _borrowed(fd, inode) as sock, contextlib.suppress(OSError):
         if sock is not None:
             with contextlib.suppress(OSError):  # it is not connected any more, or not yet
                 sock.shutdown(socket.SHUT_RD)
-            return sock.dup()  # where no descriptor is left, the connection lasts as long as gloo has it
+            return sock.dup()  # an error means no free descriptor: then it stays open as long as gloo keeps it
     return None
 
 
@@ -151,7 +154,7 @@ def _shut(fd: int, inode: int) -> bool:
 
 
 def _connected_to(address: str) -> list[tuple[int, int]]:
-    """Sockets whose other end is at host:port."""
+    """The sockets connected to host:port."""
     host, _, port = address.rpartition(":")
     found: list[tuple[int, int]] = []
     for entry in _FDS.iterdir():

@@ -1,4 +1,4 @@
-"""A member's questions to PrimeMaster: who is in the group, whether all have come, and, all the while, who is lost."""
+"""A member's requests to PrimeMaster: the members of its group, their arrival, and, from then on, their losses."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from dljob.errors import CollectiveAbortedError, CollectiveError, DeadlineError,
 from dljob.runtime.process.worker_context import WorkerContext
 
 ASK_S = 60.0
-"""PrimeMaster answers within 20 s, or is being made anew."""
+"""The timeout of a request. PrimeMaster answers within 20 s, unless it is being restarted."""
 AGAIN_S = 0.5
+"""The pause before a request is repeated while PrimeMaster is away."""
 ENDED_GRACE_S = 5.0
-"""What a member had sent that ended well may still be on its way for so long: each operation has it."""
+"""How long each operation waits for data of a member that ended well: what it sent may still be on its way."""
 LOOK_S = 1.0
+"""How often a member asks again after another has ended well, if it is in an operation itself."""
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A group as its members are to make it: who is in it, and what the first one offers."""
+    """A group about to be formed: its members and this one's place among them."""
 
     job: str
-    """Names the attempt of the job."""
+    """The name of the job's attempt, part of the group's name in Ray."""
+    """The sum of the incarnations of all ranks of the group's roles: equal epochs mean the same processes."""
     epoch: int
+    """How often this process has formed the group in this epoch, from 1."""
     round: int
     members: tuple[tuple[str, int, int], ...]
     place: int
-    """This member's number in it."""
+    """This member's number."""
 
     @property
     def me(self) -> str:
-        """This member's name."""
+        """This member's name, as in `rollout/1`."""
         return "{}/{}".format(*self.members[self.place])
 
     def lost(self, said: Mapping[str, Any]) -> dict[str, str]:
-        """Who of these is not in it any more, by what PrimeMaster says now: "rollout/1" -> why."""
+        """Compare with PrimeMaster's answer: the members that are lost, as "rollout/1" -> why."""
         why = {(role, rank): text for role, rank, text in said["absent"]}
         now = {(role, rank): incarnation for role, rank, incarnation in said["members"]}
         found: dict[str, str] = {}
@@ -55,7 +59,7 @@ class Assembly:
 
 
 class RendezvousClient:
-    """One group's questions, by one member. `offer` is made once the member knows that it is the first."""
+    """One member's requests about one group."""
 
     def __init__(self, group: str, me: WorkerContext, ask: Ask, rounds: Callable[[int], int], deadline: float) -> None:
         self._group = group
@@ -63,14 +67,14 @@ class RendezvousClient:
         self._ask = ask
         self._rounds = rounds
         self._deadline = deadline
-        """On the monotonic clock."""
+        """The time on the monotonic clock by which the group must be formed."""
 
     def assembly(self) -> Assembly:
-        """Who is in the group, once all of them have a process.
+        """Wait until all members have a process; return the group as it is now.
 
         Raises:
-            CollectiveError: The group will not be any more; it says why.
-            DeadlineError: It took too long; it says for whom it waited.
+            CollectiveError: The group can never be formed again; the message says why.
+            DeadlineError: The deadline passed; the message says who was missing.
         """
         said: Mapping[str, Any] = {}
         while True:
@@ -85,7 +89,7 @@ class RendezvousClient:
         return Assembly(str(said["job"]), epoch, self._rounds(epoch), members, members.index(self._me))
 
     def meet(self, made: Assembly, offer: str) -> str | None:
-        """Wait until all have come; the first one's offer. None: the group has changed meanwhile, look again."""
+        """Wait until all members have arrived; return the first one's `offer` (its store). None: the group changed."""
         said: Mapping[str, Any] = {}
         while "offer" not in said:
             self._in_time(said)
@@ -97,7 +101,7 @@ class RendezvousClient:
     def question(
         self, epoch: int, number: int, offer: str = "", *, met: bool = False, busy: bool = False
     ) -> Mapping[str, Any]:
-        """One question; {"away"} where PrimeMaster does not answer, which says nothing of the members."""
+        """Send one request. The answer is {"away": ...} while PrimeMaster is away, which says nothing of members."""
         asked = {"group": self._group, "me": list(self._me), "epoch": epoch, "round": number}
         try:
             return self._ask({**asked, "offer": offer, "met": met, "busy": busy})
@@ -118,10 +122,10 @@ class RendezvousClient:
 
 
 class MemberLossWatch:
-    """Looks out for the loss of a member until it is closed; `lost` is set then, and `break_off` called, once.
+    """Watches for the loss of a member until it is closed. Then it sets `lost` and calls `break_off`, once.
 
-    A member that ended well is lost as soon as an operation waits for it: what it had sent is still received, and
-    what a thread of it is still at is not disturbed.
+    A member that ended well counts as lost only once an operation waits for it: what it sent is still received, and an
+    operation that one of its threads is in is not disturbed.
     """
 
     def __init__(self, muster: RendezvousClient, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
@@ -129,23 +133,23 @@ class MemberLossWatch:
         self.who: dict[str, str] = {}
         self.over = ""
         self.ended = False
-        """Whether the others that are absent, or the job, ended well: nobody will make the group again."""
+        """Whether all absent members, or the job, ended well, so that nobody will form the group again."""
         self._heard = 0.0
-        """Since when just those are known to have ended."""
+        """Since when exactly those are known to have ended."""
         self._works: dict[object, float] = {}
-        """The operations of this member that are under way, and since when."""
+        """The operations of this member in progress -> when they began."""
         self._closed = threading.Event()
         self._break_off = break_off
         self._asked = muster, made, offer
         threading.Thread(target=self._run, name="dljob-collective-watch", daemon=True).start()
 
     def close(self) -> None:
-        """The group is not used any more."""
+        """Stop watching: the group is not used any more."""
         self._closed.set()
 
     @contextmanager
     def at_work(self) -> Generator[None]:
-        """While an operation is under way."""
+        """Mark an operation as in progress."""
         mark = object()
         self._works[mark] = time.monotonic()
         try:
@@ -154,6 +158,7 @@ class MemberLossWatch:
             del self._works[mark]
 
     def _run(self) -> None:
+        """Ask PrimeMaster in a long poll, each time whether a member is lost, until one is."""
         (muster, made, offer), told = self._asked, False
         while not self._closed.is_set():
             said = muster.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
@@ -170,11 +175,11 @@ class MemberLossWatch:
             return
 
     def _bears(self, said: Mapping[str, Any]) -> bool:
-        """Whether operations may go on, though somebody is absent."""
+        """Whether operations may go on although a member is absent."""
         made, now = self._asked[1], time.monotonic()
         who, ended = made.lost(said), bool(said["ended"]) and said["epoch"] == made.epoch
         if ended and who.pop(made.me, "") and not who:
-            return True  # its threads outlive its run(): that is no loss to themselves
+            return True  # this member's own run() returned: threads of it that go on have lost nobody
         if not self.ended or self.who != who:
             self._heard = now
         self.who, self.over, self.ended = who, str(said["why"]), ended
@@ -183,13 +188,13 @@ class MemberLossWatch:
         return ended and (busy or waits < ENDED_GRACE_S)
 
     def _rest(self) -> None:
-        """Until it is worth to ask again: only an operation wants to know more."""
+        """Pause until the next request is worth making: only an operation needs to know more."""
         self._closed.wait(LOOK_S)
         while not self._works and not self._closed.wait(LOOK_S):
             pass
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
-        """What the threads of this member are told."""
+        """The error that this member's threads get."""
         epoch = self._asked[1].epoch
         whom = ", ".join(f"{name} {why}" for name, why in list(self.who.items())[:8]) or self.over
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'

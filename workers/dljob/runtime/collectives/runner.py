@@ -1,4 +1,4 @@
-"""Operations of a group, each to its end: done, failed, or broken off because a member is lost."""
+"""The operations of a collective group. Each ends: done, failed, or broken off because a member is lost."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from typing import Protocol
 from dljob.errors import CollectiveAbortedError
 
 TOLD_S = 15.0
-"""After an error that a lost peer may have made, PrimeMaster has so long to say who it was."""
+"""How long PrimeMaster may take, after an error that a lost peer may have caused, to report which member is lost."""
 LOOK_S = 0.05
+"""How often the caller of an operation in another thread checks for a lost member."""
+# gloo reports an error only at the neighbours of a dead member, and by text alone; these words may mean a lost peer.
 _BROKEN = re.compile(r"connection|peer|timed? ?out|abort|socket|store|closed|nccl|hccl", re.IGNORECASE)
 _KINDS = (RuntimeError, OSError)
-"""What backends raise when a connection breaks; torch's DistBackendError is a RuntimeError, a timeout an OSError."""
+"""The types that backends raise when a connection breaks; torch's DistBackendError is a RuntimeError, a timeout an
+OSError."""
 
 Op = Callable[[], None]
 
 
 class MemberLives(Protocol):
-    """What is known of the members' lives."""
+    """The runner's view of the members' lives."""
 
     lost: threading.Event
-    """Set when one is lost."""
+    """Set once a member is lost."""
 
     def at_work(self) -> AbstractContextManager[None]:
-        """While an operation is under way."""
+        """Mark an operation as in progress."""
         ...
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
-        """What the caller of an operation is told then."""
+        """The error for an operation's caller once a member is lost."""
         ...
 
 
 class OperationRunner:
     """Runs the operations of one group.
 
-    A backend with an `abort` method is called in the caller's thread. One without cannot be broken off: its operations
-    run in a thread of their own, which stays behind in one that nobody will ever end, while its caller is told.
+    A backend with an `abort` method is called in the caller's thread. One without cannot be broken off, so its
+    operations run in a thread of their own: its caller gets the error, and the thread stays behind, in an operation
+    that nothing will ever end.
     """
 
     def __init__(self, group: str, epoch: int, watch: MemberLives, *, abortable: bool, recreate: bool) -> None:
@@ -50,14 +54,14 @@ class OperationRunner:
         self._watch = watch
         self._recreate = recreate
         self.broken = ""
-        """The error after which it cannot be used, though nobody is known to be lost."""
+        """The error after which the group is unusable, although no member is known to be lost."""
         self._orders: queue.SimpleQueue[tuple[Op, Future[None]]] | None = None
         if not abortable:
             self._orders = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(self._orders,), name="dljob-collective", daemon=True).start()
 
     def run(self, what: str, operation: Op) -> None:
-        """Run one.
+        """Run an operation.
 
         Raises:
             CollectiveAbortedError: A member is lost, or the connection to one is.
@@ -74,20 +78,21 @@ class OperationRunner:
                 raise self._error(what) from error
             if not _BROKEN.search(str(error)):
                 raise
+            # All members shall raise the same error with the same names, and only PrimeMaster knows whom.
             if self._watch.lost.wait(TOLD_S):
                 raise self._error(what) from error
             self.broken = f"{type(error).__name__}: {error}"
             raise self._cut(what, self.broken) from error
 
     def check(self, what: str) -> None:
-        """Raise CollectiveAbortedError where none can be run any more."""
+        """Raise CollectiveAbortedError if the group cannot run operations any more."""
         if self._watch.lost.is_set():
             raise self._error(what)
         if self.broken:
             raise self._cut(what, self.broken)
 
     def end(self) -> None:
-        """No more operations."""
+        """End the thread of operations."""
         if self._orders is not None:
             self._orders.put((_stop, Future()))
 
@@ -107,7 +112,7 @@ class OperationRunner:
                 return
             try:
                 operation()
-            except BaseException as error:  # noqa: BLE001 - it is its caller's
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 future.set_exception(error)
             else:
                 future.set_result(None)
@@ -125,4 +130,4 @@ class OperationRunner:
 
 
 def _stop() -> None:
-    """Ends the thread."""
+    """Order that ends the thread of operations."""

@@ -1,4 +1,4 @@
-"""The backends of collectives of a job, and their registration with Ray; its groups, as every process reads them."""
+"""The collective backends and groups of a job, as each process reads them; registration of backends with Ray."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ ENTRY_POINTS = "dljob.collectives"
 SPEC = "spec.collectives.backends"
 _OURS = "dljob.runtime.collectives.torch_groups"
 OURS = {name: f"{_OURS}.Isolated{name.capitalize()}" for name in ("GLOO", "NCCL", "HCCL")}
-"""Registered with Ray under DLJ_ and the name: nothing that Ray has of its own is replaced."""
+"""dljob's backends, registered with Ray as DLJ_<name>, so that none of Ray's own is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of the spec."""
+    """A group of `spec.collectives.groups`."""
 
     name: str
     backend: str
-    """In capitals; never AUTO."""
+    """The backend's name in capitals; never AUTO."""
     roles: tuple[str, ...]
     timeout_s: float
     recreate: bool
-    """Whether members that live through the loss of one may make it anew."""
+    """Whether members that survive the loss of another may form the group again (`onRestart`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A backend that is not there by itself: a dotted path, and who said so."""
+    """A backend that dljob does not bring: its dotted path, and where it was declared."""
 
     path: str
     source: str
@@ -47,16 +47,16 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All backends by their names in capitals, and all groups by name."""
+    """All declared backends by their names in capitals, and all groups by name."""
 
     backends: Mapping[str, Declared]
     groups: Mapping[str, Group]
 
     def backend(self, name: str) -> tuple[str, type[BaseGroup]]:
-        """What Ray calls a backend, and its class, registered.
+        """Return a backend's name in Ray and its class, after registering it.
 
         Raises:
-            CollectiveError: There is none of that name, or it cannot be used; it says which there are, or why.
+            CollectiveError: It does not exist or cannot be used; the message lists the others, or says why.
         """
         said = self.backends.get(name)
         if said is not None:
@@ -72,10 +72,10 @@ class Table:
         return full, registered(full, Declared(ours, "dljob"))
 
     def register(self) -> None:
-        """Register what was declared, each once; again changes nothing.
+        """Register the declared backends, each once.
 
         Raises:
-            CollectiveError: One of them cannot be used. Of entry points only those that a group names count.
+            CollectiveError: One cannot be used. Entry points count only if a group names them.
         """
         named = {group.backend for group in self.groups.values()}
         for name, said in self.backends.items():
@@ -89,7 +89,7 @@ def table(
     environ: Mapping[str, str] = os.environ,
     installed: Callable[[], Iterable[importlib.metadata.EntryPoint]] | None = None,
 ) -> Table:
-    """The job's table, from the environment of one of its processes; empty where the job has no collectives."""
+    """Return the job's table from the environment of one of its processes; empty for a job without collectives."""
     text = environ.get(COLLECTIVES, "")
     if not text:
         return Table({}, {})
@@ -107,7 +107,7 @@ def table(
 
 
 def registered(name: str, said: Declared) -> type[BaseGroup]:
-    """The class of a backend, known to Ray in this process from now on."""
+    """Register a backend with Ray in this process, and return its class."""
     from ray.util.collective import backend_registry
 
     cls = usable(name, said)
@@ -124,10 +124,10 @@ def registered(name: str, said: Declared) -> type[BaseGroup]:
 
 
 def usable(name: str, said: Declared) -> type[BaseGroup]:
-    """The class of a declared backend.
+    """Return the class of a declared backend.
 
     Raises:
-        CollectiveError: It cannot be imported, is no group of Ray's, or lacks methods; it says which.
+        CollectiveError: It cannot be imported, is no subclass of BaseGroup, or lacks methods; the message says which.
     """
     from ray.util.collective.collective_group.base_collective_group import BaseGroup
 
@@ -151,18 +151,19 @@ def usable(name: str, said: Declared) -> type[BaseGroup]:
 
 
 def register_backends() -> None:
-    """Register the job's backends with Ray in this process; in ranks that is done before their code runs.
+    """Register the job's backends with Ray in this process. Idempotent.
 
-    For actors that user code makes itself: they inherit the environment that says which. Again changes nothing.
+    For actors that user code creates: they inherit the environment that lists the backends. In ranks it is done before
+    user code runs.
 
     Raises:
-        CollectiveError: One of them cannot be used; it says why.
+        CollectiveError: One cannot be used; the message says why.
     """
     table().register()
 
 
 def register_for_rank(role: str) -> None:
-    """The same for a rank, before user code. Raises EntrypointError, which ends the job: it would fail again."""
+    """Register the backends in a rank. Raises EntrypointError, which ends the job: a restart would fail again."""
     try:
         register_backends()
     except CollectiveError as error:

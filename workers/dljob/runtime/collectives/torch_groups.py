@@ -1,7 +1,7 @@
-"""Our own backends: torch's process groups, each apart from the default one and from all others of its process.
+"""dljob's collective backends: torch process groups apart from the default one and from all others of the process.
 
-Ray's GLOO takes the process's default group where there is one: a group across roles then fails, or meets the wrong
-ranks (ray 2.60.0, `torch_gloo_collective_group.py`). These have a store and connections of their own.
+Ray's GLOO uses the process's default group if there is one: a group across roles then fails, or connects the wrong
+ranks (ray 2.60.0, `torch_gloo_collective_group.py`). These groups have a store and connections of their own.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ _OPS = {
     ReduceOp.MAX: dist.ReduceOp.MAX,
 }
 _device_lock = threading.Lock()
-"""One gloo device at a time, so that each group knows its own epoll."""
+"""Gloo devices are created one at a time, so that each group knows its own epoll."""
 
 
 @dataclass(slots=True)
 class Meeting:
-    """Where the members of a group meet: the store of its first member, and how long they may take (seconds)."""
+    """The rendezvous of a group: the store at its first member, and the time to form the group (seconds)."""
 
     address: str
     timeout_s: float
     made: Isolated | None = None
-    """The group that is being made there."""
+    """The group being created on it; known before its constructor returns, so that it can be aborted."""
 
 
 meetings: dict[str, Meeting] = {}
-"""Of groups that are being made, by the name that Ray is given: Ray hands a backend nothing else."""
+"""The rendezvous of groups being created, by their name in Ray: Ray passes nothing but the name to a backend."""
 
 
 def open_store() -> tuple[str, Any]:
-    """A store for one group in this process: its address for the others, and what keeps it open."""
+    """Open a store for one group in this process. Returns its address, and the object that keeps it open."""
     ip = ray.util.get_node_ip_address()
     store = TCPStore(ip, 0, None, is_master=True, wait_for_workers=False)
     return f"{ip}:{store.port}", store
 
 
 class Isolated(BaseGroup):
-    """A process group of torch's that nothing else of the process knows. `abort` ends its operations from outside."""
+    """A torch process group that nothing else in the process knows. `abort` ends its operations from outside."""
 
     has_store = True
-    """It meets by a Meeting."""
+    """Whether the group needs a Meeting."""
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
@@ -88,45 +88,46 @@ class Isolated(BaseGroup):
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """Wait until what was ordered is done."""
+        """Wait until the operations issued so far are complete."""
 
     def _copies(self, tensor: Any) -> Any:
-        """A torch tensor over the memory of `tensor`, or a copy where the backend cannot work there."""
+        """Return a torch tensor over the memory of `tensor`, or a copy if the backend cannot work there."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """End the operations that are under way, by an error in the threads that wait for them."""
+        """End operations in progress by an error in the threads that wait for them."""
         self._aborted = True
-        with contextlib.suppress(Exception):  # whatever torch says to it, the sockets or the process end it
+        with contextlib.suppress(Exception):  # whatever torch raises: closed sockets or the process's end do the rest
             self._pg.abort()
 
     def destroy_group(self) -> None:
-        """Break off the connections; nobody may be in an operation."""
+        """Break the connections. No thread may be in an operation."""
         self.abort()
         self._pg = self._store = None
 
     @contextlib.contextmanager
     def _lent(self, tensors: Sequence[Any], *, into: str = "") -> Generator[list[Any]]:
-        """The tensors where torch's group can work on them; what it wrote comes back into them.
+        """Lend the tensors to torch's group, and copy back what it wrote if it worked on copies.
 
-        `into`: the operation that writes into them; none where they are only read.
+        `into` names the operation that writes into them; empty if they are only read.
 
         Raises:
-            UsageError: One that is to be written into cannot be.
+            UsageError: The operation writes into a tensor that cannot be written.
         """
         for tensor in tensors if into else ():
             self._may_be_written(tensor, into)
         lent = [self._copies(tensor) for tensor in tensors]
         yield lent
+        # What an abort cut off must not pass as complete, even where torch raised nothing.
         if self._aborted:
             raise RuntimeError("the group was aborted: the connection to a peer was given up")
         for tensor, own in zip(tensors, lent, strict=True):
             if into and not _same(tensor, own):
-                # Detached: torch writes into no parameter otherwise.
+                # Detached: torch refuses to write into a parameter otherwise.
                 torch.as_tensor(tensor).detach().copy_(own)
 
     def _may_be_written(self, tensor: Any, what: str) -> None:
-        """Refuse what torch would make a tensor of its own of, and memory that is shared to be read."""
+        """Refuse values of which torch would make its own tensor, and memory that is shared for reading."""
         if isinstance(tensor, torch.Tensor):
             return
         array = isinstance(tensor, np.ndarray)
@@ -144,7 +145,7 @@ class Isolated(BaseGroup):
         self._settle()
 
     def allreduce(self, tensor: Any, allreduce_options: Any = None) -> None:
-        """Make each member's tensor the sum of all."""
+        """Reduce the tensors of all members, into each of them."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(allreduce_options)
         with self._lent(tensor, into="allreduce") as own:
@@ -157,21 +158,21 @@ class Isolated(BaseGroup):
             raise RuntimeError("the group was aborted: the connection to a peer was given up")
 
     def reduce(self, tensor: Any, reduce_options: Any = None) -> None:
-        """Make the root's tensor the sum of all."""
+        """Reduce the tensors of all members, into the root's."""
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = _op(reduce_options), _root(reduce_options)
         root = self.rank == _root(reduce_options)
         with self._lent(tensor, into="reduce" if root else "") as own:
-            # Torch may leave parts of the sum in those of the others.
+            # On clones: torch may leave partial results in the tensors of members that are not the root.
             self._done(self._pg.reduce(own if root else [each.clone() for each in own], options))
 
     def allgather(self, tensor_list: Any, tensor: Any, allgather_options: Any = None) -> None:  # noqa: ARG002 - Ray's signature
-        """Give each member the tensors of all."""
+        """Collect the tensors of all members at each of them."""
         with self._lent(tensor_list[0], into="allgather") as outputs, self._lent(tensor) as own:
             self._done(self._pg.allgather([outputs], own))
 
     def broadcast(self, tensor: Any, broadcast_options: Any = None) -> None:
-        """Make each member's tensor the root's."""
+        """Copy the root's tensor into those of all members."""
         options = dist.BroadcastOptions()
         options.rootRank = _root(broadcast_options)
         root = self.rank == _root(broadcast_options)
@@ -179,7 +180,7 @@ class Isolated(BaseGroup):
             self._done(self._pg.broadcast(own, options))
 
     def reducescatter(self, tensor: Any, tensor_list: Any, reducescatter_options: Any = None) -> None:
-        """Give each member the sum of the parts that are for it."""
+        """Reduce the parts of all members that are for this one."""
         options = dist.ReduceScatterOptions()
         options.reduceOp = _op(reducescatter_options)
         with self._lent(tensor, into="reducescatter") as own, self._lent(tensor_list[0]) as inputs:
@@ -191,27 +192,28 @@ class Isolated(BaseGroup):
             self._done(self._pg.send(own, send_options.dst_rank, 0))
 
     def recv(self, tensor: Any, recv_options: RecvOptions) -> None:
-        """Take a tensor from a member."""
+        """Receive a tensor from a member."""
         with self._lent(tensor, into="recv") as own:
             self._done(self._pg.recv(own, recv_options.src_rank, 0))
 
 
 class IsolatedGloo(Isolated):
-    """Gloo over TCP, for NumPy arrays and torch tensors; those of devices are copied through the host's memory."""
+    """Gloo over TCP, for NumPy arrays and torch tensors; tensors on devices are copied through host memory."""
 
     @classmethod
     def backend(cls) -> str:
-        """Its name with Ray."""
+        """The backend's name in Ray."""
         return "DLJ_GLOO"
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """Whether torch was built with it."""
+        """Whether torch was built with gloo."""
         return dist.is_gloo_available()
 
     def _make(self, store: Any) -> Any:
         made: Any = dist.ProcessGroupGloo
         options = made._Options()
+        # A device of its own, so that its epoll and sockets can be told from those of other groups.
         options._timeout = self._timeout
         with _device_lock, self._sockets.noticed():
             interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
@@ -232,7 +234,7 @@ class IsolatedGloo(Isolated):
         self._sockets.shut(self._address)
 
     def reducescatter(self, tensor: Any, tensor_list: Any, reducescatter_options: Any = None) -> None:
-        """By an allreduce of all parts: gloo has no reduce_scatter of lists."""
+        """Use an allreduce of all parts: gloo has no reduce_scatter of lists."""
         options = dist.AllreduceOptions()
         options.reduceOp = _op(reducescatter_options)
         with self._lent(tensor_list[0]) as inputs, self._lent(tensor, into="reducescatter") as own:
@@ -242,7 +244,7 @@ class IsolatedGloo(Isolated):
 
 
 class _OnDevices(Isolated):
-    """Between devices: tensors stay where they are."""
+    """A backend between devices: tensors stay where they are."""
 
     KIND: str
 
@@ -251,6 +253,8 @@ class _OnDevices(Isolated):
             where = tensor.device if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise CollectiveError(f"{self.backend()} works on tensors of a {self.KIND} device, and this is on {where}")
         return tensor.detach().contiguous()
+
+        # Operations only enqueue work on the device's stream; callers expect them to be complete.
 
     def _settle(self) -> None:
         getattr(torch, self.KIND).current_stream().synchronize()
@@ -263,12 +267,12 @@ class IsolatedNccl(_OnDevices):
 
     @classmethod
     def backend(cls) -> str:
-        """Its name with Ray."""
+        """The backend's name in Ray."""
         return "DLJ_NCCL"
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """Whether torch was built with it and there is a GPU."""
+        """Whether torch was built with NCCL and there is a GPU."""
         return dist.is_nccl_available() and torch.cuda.is_available()
 
     def _make(self, store: Any) -> Any:
@@ -278,13 +282,13 @@ class IsolatedNccl(_OnDevices):
 
 
 class IsolatedHccl(_OnDevices):
-    """HCCL between NPUs, by torch_npu."""
+    """HCCL between NPUs, from torch_npu."""
 
     KIND = "npu"
 
     @classmethod
     def backend(cls) -> str:
-        """Its name with Ray."""
+        """The backend's name in Ray."""
         return "DLJ_HCCL"
 
     @classmethod
@@ -304,7 +308,7 @@ class IsolatedHccl(_OnDevices):
 
 
 def _op(options: Any) -> Any:
-    """Torch's word for the operation of Ray's options; None: the default ones."""
+    """Torch's operation for Ray's options; None means the default ones."""
     return _OPS[getattr(options, "reduceOp", ReduceOp.SUM)]
 
 
@@ -313,5 +317,5 @@ def _root(options: Any) -> int:
 
 
 def _same(tensor: Any, own: Any) -> bool:
-    """Whether a lent tensor is the memory of the given one."""
+    """Whether a lent tensor shares the memory of the given one."""
     return torch.as_tensor(tensor).data_ptr() == own.data_ptr()
