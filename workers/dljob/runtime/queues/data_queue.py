@@ -1,4 +1,4 @@
-"""`DataQueue(name)`: any rank puts, any rank gets; no process of a rank has the items, so none takes them along."""
+"""`DataQueue(name)`: any rank puts, any rank gets. No rank's process holds the items, so its death loses none."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.telemetry.wording import counted
 
 ITEMS, BYTES = 1000, 1 << 30
+"""The default bounds of a queue."""
 
 
 class DataQueue:
-    """A queue of a job, by name; ranks that name it share it, in the same order for all.
+    """A queue of the job, by name: ranks that use the same name share it, in one order for all.
 
-    An item is got once. What a thread of a rank got last is done with when it asks for the next, by this object or by
-    another one; threads that share an object are as one there. If the rank dies before that, the item goes back to the
-    front when the rank's next process first uses the queue.
+    Each item is delivered to one consumer. A consumer is a thread of a rank, whichever objects of the queue it uses;
+    threads that share one object are one consumer. Its next get acknowledges the item it got before. If the rank dies
+    before that, the item goes back to the front when the rank's next process first uses the queue.
 
     Args:
-        name: of the queue, in the whole job; whoever names it says the same bounds.
-        max_items: how many items wait at most; `put` waits for room.
-        max_bytes: how many bytes they have at most, pickled. A queue that is empty takes one larger item, and one whose
-            items are fewer than a `get_batch` waits for takes what is missing.
+        name: The queue's name in the job; all ranks must give it the same bounds.
+        max_items: The most items that wait; `put` waits for room.
+        max_bytes: The most bytes of them, pickled. An empty queue accepts one larger item, and a queue with fewer items
+            than a `get_batch` waits for accepts the missing ones.
 
     Raises:
-        UsageError: a bound makes no sense; others have said other bounds (when it is first used).
+        UsageError: A bound is no positive whole number, or (at the first use) others gave other bounds.
     """
 
     def __init__(self, name: str, *, max_items: int = ITEMS, max_bytes: int = BYTES) -> None:
@@ -47,30 +48,31 @@ class DataQueue:
 
     @property
     def aio(self) -> AsyncQueue:
-        """The same for asyncio: `await queue.aio.get()`, `async for item in queue.aio`."""
+        """The same queue for asyncio: `await queue.aio.get()`, `async for item in queue.aio`."""
         return AsyncQueue(self)
 
     def put(self, item: Any, timeout: float | None = None) -> None:
-        """Put an item at the end; when this returns it outlives this process.
+        """Append an item. When this returns, the item outlives this process.
 
         Args:
-            item: what pickle takes; it is pickled now.
-            timeout: seconds to wait for room; None: as long as it takes.
+            item: Any value that pickle takes; it is pickled now.
+            timeout: Seconds to wait for room; None: without limit.
 
         Raises:
-            TimeoutError: there was no room in time: it is not in the queue, unless the message says that it may be.
-            QueueClosedError: the queue is closed.
-            CallError: a later process of this rank has begun.
+            TimeoutError: There was no room in time. The item is not in the queue, unless the message says it may be.
+            QueueClosedError: The queue is closed.
+            CallError: A later process of this rank has begun.
         """
         self._put(line_of(self, self.name), item, timeout)
 
     def _put(
         self, line: QueueSession, item: Any, timeout: float | None, unless: Callable[[], bool] = lambda: False
     ) -> None:
-        """`put`, by a line; it gives up once `unless` says so."""
+        """Do a `put` by a session; gives up once `unless` returns True."""
         body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
         deadline = Deadline(timeout)
         with _held(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
+            # The number of the put: one that is sent again must not add its item twice.
             line.puts += 1
             while not unless():
                 which = self._token, line.puts
@@ -85,21 +87,21 @@ class DataQueue:
                     raise TimeoutError(f"DataQueue({self.name!r}).put: it is full, for {timeout:g} s")
 
     def get(self, timeout: float | None = None) -> Any:
-        """The first item; waits for one.
+        """Return the first item; waits for one.
 
         Args:
-            timeout: seconds to wait; None: as long as it takes.
+            timeout: Seconds to wait; None: without limit.
 
         Raises:
-            TimeoutError: none came in time; nothing was taken.
-            QueueClosedError: it is closed, and all was got.
-            CallError: a later process of this rank has begun; what was in the queue is lost; an item cannot be
-                unpickled in this process: the next get leaves it out, and has those that came with it.
+            TimeoutError: None came in time; nothing was taken.
+            QueueClosedError: The queue is closed and empty.
+            CallError: A later process of this rank has begun; the queue's items were lost; or an item cannot be
+                unpickled in this process: then the next get skips it, and returns those that came with it.
         """
         return self.get_batch(1, timeout)[0]
 
     def get_batch(self, size: int, timeout: float | None = None) -> list[Any]:
-        """The first `size` items, once there are so many; fewer, but one at least, only when it is closed.
+        """Return the first `size` items, once there are so many. Once the queue is closed: fewer, but at least one.
 
         Raises as `get` does.
         """
@@ -119,7 +121,7 @@ class DataQueue:
         keep: Callable[[list[Any]], bool] = lambda _: True,
         unless: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
-        """`get_batch`, by a line. What `keep` does not take goes back to the front, as when `unless` ends the wait."""
+        """Do a `get_batch` by a session. Items that `keep` refuses go back to the front, as when `unless` ends it."""
         deadline = Deadline(timeout)
         with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
             while not unless():
@@ -128,6 +130,7 @@ class DataQueue:
                 items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline, unless=unless)
                 if items is not None:
                     made, faults = _read(items)
+                    # Before `seen` is set: items that nobody took are not acknowledged.
                     if items and not faults and not keep(made):
                         break
                     line.seen, line.bad = turn, tuple(faults)
@@ -140,12 +143,13 @@ class DataQueue:
                     raise TimeoutError(
                         f"DataQueue({self.name!r}).get: fewer than {counted(size, 'item')} in {timeout:g} s"
                     )
-            line.turn += 1  # a get of nothing, which has not seen what the one before it was given, gives that back
+            # A get of no items: it does not acknowledge the last answer, so its items go back to the front.
+            line.turn += 1
             self._ask(line, "get", (line.turn, line.seen, line.bad), 0, 0.0, deadline=Deadline(None))
             return []
 
     def __iter__(self) -> Iterator[Any]:
-        """The items, one after the other, until it is closed and all was got."""
+        """Iterate over the items, until the queue is closed and empty."""
         while True:
             try:
                 item = self.get()
@@ -154,15 +158,15 @@ class DataQueue:
             yield item
 
     def close(self) -> None:
-        """Take nothing more in, for all ranks; what is in it may be got. Closing it again does nothing."""
+        """Close the queue for all ranks: no more puts; items in it can still be got. Idempotent."""
         self._ask(line_of(self, self.name), "close", deadline=Deadline(None))
 
     def stats(self) -> dict[str, Any]:
-        """`items` and `bytes` that wait, and whether it is `closed`."""
+        """Return `items` and `bytes` that wait, and whether the queue is `closed`."""
         return self._ask(line_of(self, self.name), "stats", deadline=Deadline(None))
 
     def qsize(self) -> int:
-        """How many items wait."""
+        """Return the number of items that wait."""
         return self.stats()["items"]
 
     def _unreadable(self, faults: Mapping[int, Exception], count: int) -> CallError:
@@ -186,8 +190,8 @@ class DataQueue:
         doubt: bool = False,
         unless: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """Ask its keeper, and see that the queue is still the one that it was. None once `unless` says so."""
-        left, who = deadline.left, Who(*line.life, line.name)  # whoever waits since an earlier life stays of that one
+        """Ask the queue's actor; None once `unless` returns True. Raises CallError if the queue's items were lost."""
+        left, who = deadline.left, Who(*line.life, line.name)  # of the session's incarnation, maybe an earlier one
         try:
             answer = self._keeper.ask(
                 method, who, self._bounds, *args, timeout_s=None if left is None else left + SLACK_S, unless=unless
@@ -198,6 +202,7 @@ class DataQueue:
         if answer is None:
             return None
         token, said = answer
+        # A new token means a new folder: the machine with the old one is gone.
         known, self._token = self._token, token
         if known not in ("", token):
             me = current_worker()
@@ -211,16 +216,16 @@ class DataQueue:
 
 
 class AsyncQueue:
-    """The awaitable twins of a queue's methods. The coroutines of one event loop are one consumer, as a thread is.
+    """The awaitable versions of a queue's methods. The coroutines of one event loop are one consumer, as a thread is.
 
-    A get that is cancelled takes nothing. A put that is cancelled may be in the queue, or not.
+    A cancelled get takes nothing. The item of a cancelled put may be in the queue, or not.
     """
 
     def __init__(self, queue: DataQueue) -> None:
         self._queue = queue
 
     async def put(self, item: Any, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as its blocking twin
-        """As `DataQueue.put`; the item may not change until it returns."""
+        """As `DataQueue.put`; the item must not change until it returns."""
         queue, line = self._queue, line_of(self._queue, self._queue.name)
         put = Handover[None]()
         await put.run(lambda: put.offer(queue._put(line, item, timeout, lambda: put.cancelled)))
@@ -236,7 +241,7 @@ class AsyncQueue:
         return await got.run(lambda: queue._get(line, count, timeout, got.offer, lambda: got.cancelled))
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """The items, one after the other, until it is closed and all was got."""
+        """Iterate over the items, until the queue is closed and empty."""
         while True:
             try:
                 item = await self.get()
@@ -258,18 +263,18 @@ class AsyncQueue:
 
 
 def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:
-    """The items that can be unpickled, and which of them cannot, counted from 0, and why."""
+    """Return the items that can be unpickled, and the errors of the others by their index, from 0."""
     made, faults = list[Any](), dict[int, Exception]()
     for at, body in enumerate(bodies):
         try:
             made.append(wire.load(body))
-        except Exception as error:  # noqa: BLE001 - unpickling runs whatever the item's class does
+        except Exception as error:  # noqa: BLE001 - unpickling runs code of the item's class, which may raise anything
             faults[at] = error
     return made, faults
 
 
 class _held:  # noqa: N801 - used as a function
-    """A lock, held; TimeoutError when it is not to be had in time."""
+    """Holds a lock; raises TimeoutError if it is not free in time."""
 
     def __init__(self, lock: threading.Lock, deadline: Deadline, what: str) -> None:
         self._lock, self._deadline, self._what = lock, deadline, what

@@ -1,8 +1,8 @@
-"""A queue on disk: what was put, taken and done with, in segments; a process that dies leaves all that it answered.
+"""The files of a queue: a log of puts, takes and acknowledgements, in segments. A process's death loses no answer.
 
-Nothing is synced: this outlives processes, as the kernel keeps what they wrote; a machine that loses power loses it.
-A segment is deleted when no item in it is left, wherever it stands: each begins with the whole of the queue's state, so
-older ones are needed for the bytes of their items alone.
+Nothing is synced. The kernel keeps what a process has written, so this survives processes; a power failure loses it.
+Each segment begins with the whole state of the queue, so earlier ones are needed only for the bytes of their items: a
+segment is deleted once none of its items is left, whatever its place.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 _HEAD = struct.Struct("<4sIQI")
 _MAGIC = b"DJQ1"
 SEGMENT = 64 << 20
-"""Bytes after which a new segment begins."""
+"""The size in bytes after which a new segment begins."""
 Place = tuple[int, int, int]
-"""Where the bytes of an item are: segment, offset, how many."""
+"""The place of an item's bytes: segment, offset, length."""
 
 
 class QueueFiles:
-    """The folder of one queue; one process at a time has it, and the kernel says which."""
+    """The folder of one queue. One process at a time has it, by a lock of the kernel."""
 
     def __init__(self, folder: Path, segment: int = SEGMENT) -> None:
-        """Wait for the process that has it, which the kernel ends, and open it."""
+        """Open the folder, once the process that has it is gone; the kernel then releases its lock."""
         self._folder = folder
         self._limit = segment
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -46,16 +46,16 @@ class QueueFiles:
 
     @property
     def full(self) -> bool:
-        """Whether the next record is the first of a segment: nothing is in the last one, or it has its size."""
+        """Whether the next record begins a segment: there is none, the last is empty, or it has reached its size."""
         return self._end == 0 or self._end >= self._limit
 
     @property
     def last(self) -> int:
-        """The segment that is written to; 0: there is none yet."""
+        """The segment that is being written; 0: there is none yet."""
         return max(self._files, default=0)
 
     def records(self) -> Iterator[tuple[dict[str, Any], Place]]:
-        """All records, and where their bytes are; what a process did not write to its end is cut off."""
+        """Read all records and the places of their bytes; truncate what a process did not finish writing."""
         for segment, file in list(self._files.items()):
             at, size = 0, os.fstat(file).st_size
             while (found := self._record(file, at, size)) is not None:
@@ -66,13 +66,13 @@ class QueueFiles:
             self._end = at
 
     def begin(self) -> None:
-        """Begin a segment; one in which nothing is, as of a process that died in between, is begun anew."""
+        """Begin a segment. An empty last one, left by a process that died just then, is used again."""
         if not self._files or self._end:
             self._files[self.last + 1] = self._open(self.last + 1)
         self._end = 0
 
     def append(self, head: dict[str, Any], body: bytes = b"") -> Place:
-        """Write a record; it outlives this process when this returns."""
+        """Write a record. When this returns, the record outlives this process."""
         segment = self.last
         text = json.dumps(head).encode()
         begin = _HEAD.pack(_MAGIC, len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
@@ -87,7 +87,7 @@ class QueueFiles:
         return segment, at - len(body), len(body)
 
     def read(self, place: Place) -> bytes:
-        """The bytes of an item."""
+        """Read the bytes of an item."""
         segment, start, length = place
         parts = list[bytes]()
         while length:
@@ -99,13 +99,13 @@ class QueueFiles:
         return b"".join(parts)
 
     def keep(self, segments: Collection[int]) -> None:
-        """Delete all segments but these, which have items, and the last one."""
+        """Delete all segments except the last one and these, which have items."""
         for name in [name for name in self._files if name not in segments and name != self.last]:
             os.close(self._files.pop(name))
             self._path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let the next process have it."""
+        """Release the folder for the next process."""
         for file in (*self._files.values(), self._lock):
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -117,6 +117,7 @@ class QueueFiles:
         return self._folder / f"{name:08d}.seg"
 
     def _record(self, file: int, at: int, size: int) -> tuple[dict[str, Any], int, int] | None:
+        """Read a record's head, and the place of its body; None if it is incomplete, or its checksum is wrong."""
         begin = os.pread(file, _HEAD.size, at)
         if len(begin) < _HEAD.size:
             return None
@@ -132,7 +133,7 @@ class QueueFiles:
 
 
 def _after(buffers: list[Any], wrote: int) -> list[Any]:
-    """What is left of buffers of which so many bytes are written."""
+    """What is left of the buffers after so many bytes were written."""
     left = list[Any]()
     for buffer in buffers:
         if wrote < len(buffer):

@@ -1,4 +1,4 @@
-"""The keeper of one DataQueue: an actor on the head; a successor finds on disk all that it answered."""
+"""The actor of one DataQueue, on the head. Its successor finds on disk everything that it has answered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dljob.runtime.rpc.storage_actor import StorageActor
 
 
 def folder_of(job: JobInfo, name: str) -> Path:
-    """By a name that is none of the user's."""
+    """The folder of a queue; a hash, since the user's name may not be a file name."""
     return queue_folder(job) / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 class QueueKeeper(StorageActor):
-    """The actor."""
+    """Serves the requests of one queue. Each may be repeated: the caller may have lost the answer."""
 
     def __init__(self, job: JobInfo, name: str) -> None:
         super().__init__(job, name)
@@ -29,9 +29,10 @@ class QueueKeeper(StorageActor):
     async def on_put(
         self, who: Who, bounds: tuple[int, int], which: tuple[str, int], body: bytes, wait_s: float
     ) -> tuple[str, PutRefusal | None]:
-        """Take an item in, once there is room; (token, why not).
+        """Append an item, once there is room. Returns (token, why not).
 
-        `which`: the token of the queue that who asks knows, if any, as it is for no other; which put of its line it is.
+        `which`: the queue's token as the caller knows it, else "", and the number of this put in its session. A put for
+        a queue with another token is not appended: that queue's items are lost, which the caller must learn first.
         """
         store, (token, put) = await self._met(who, bounds), which
         if token not in ("", store.token):
@@ -43,6 +44,7 @@ class QueueKeeper(StorageActor):
             return None if why is PutRefusal.FULL else (why,)
 
         found = await self.changes.until(taken, wait_s)
+        # Only an item that was appended concerns those who wait to get one.
         if found == (None,):
             self.changes.happened()
         return store.token, found[0] if found else PutRefusal.FULL
@@ -50,9 +52,10 @@ class QueueKeeper(StorageActor):
     async def on_get(
         self, who: Who, bounds: tuple[int, int], turns: tuple[int, int, tuple[int, ...]], count: int, wait_s: float
     ) -> tuple[str, list[bytes] | None]:
-        """The items of a get: None while there are not so many, fewer only once the queue is closed.
+        """Return the items of a get: None while there are too few; fewer only once the queue is closed.
 
-        `turns`: which get of its line it is, the last one whose answer has arrived, and what of that cannot be read.
+        `turns`: the number of this get in its session, the last one whose answer arrived, and the indices of the items
+        in that answer that cannot be unpickled.
         """
         store, (turn, seen, bad) = await self._met(who, bounds), turns
         if not store.heard(who, turn, seen, bad):
@@ -63,26 +66,26 @@ class QueueKeeper(StorageActor):
             return store.take(who, count) if store.backlog.current(who, turn) else []
 
         with store.backlog.wanted(count):
-            self.changes.happened()  # a put may go in that this one waits for
+            self.changes.happened()  # a put may wait for room that this get makes
             items = await self.changes.until(found, wait_s)
         self.changes.happened()
         return store.token, items
 
     async def on_close(self, who: Who, bounds: tuple[int, int]) -> tuple[str, None]:
-        """Take no more in."""
+        """Close the queue to puts."""
         store = await self._met(who, bounds)
         store.close_queue()
         self.changes.happened()
         return store.token, None
 
     async def on_stats(self, who: Who, bounds: tuple[int, int]) -> tuple[str, dict[str, Any]]:
-        """How full it is."""
+        """Return the items and bytes that wait, and whether the queue is closed."""
         store = await self._met(who, bounds)
         log = store.backlog
         return store.token, {"items": len(log.waiting), "bytes": log.bytes, "closed": log.closed}
 
     async def _met(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
-        """The store, once the process that had it before is gone."""
+        """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             opening = asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
             self._opening = asyncio.ensure_future(opening)
@@ -98,7 +101,11 @@ class QueueKeeper(StorageActor):
 
 
 def _be_present(store: QueueStore, who: Who) -> None:
-    """Refuse a process of the past, also one whose call waits since before: to it `[]` would be the queue's end."""
+    """Refuse an earlier incarnation, also a call of it that waits since before: it would take `[]` for the queue's end.
+
+    Raises:
+        CallError: A later incarnation of the rank has used the queue.
+    """
     if store.backlog.past(who):
         role, _, rank = who.rank.partition("/")
         raise CallError(f"a later process of {who.rank} has begun", role=role, rank=int(rank))

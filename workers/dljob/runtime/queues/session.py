@@ -1,8 +1,8 @@
-"""The lines by which this process puts and gets: each thread has one to a queue, whatever objects it uses.
+"""Queue sessions of this process: one per thread and queue, whichever objects of the queue the thread uses.
 
-What a line got last is done with when it asks for the next. Were there one for each object, the last item of each that
-is gone would be held for ever; were there one for the process, a thread would say that what another is at is done with.
-A forked child has lines of its own: what its parent holds stays held, and their puts are counted apart.
+A session's next get acknowledges its previous items. One per object would leak the last items of each object that is
+gone; one per process would let a thread acknowledge items that another still works on. A forked child has sessions of
+its own: its parent's items stay held, and its puts are numbered separately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dljob.runtime.process.context import current_worker
 
 
 class _Thread:
-    """Is there as long as its thread is, also one that Python did not start."""
+    """A mark that lives as long as its thread, also for threads that Python did not start."""
 
 
 class _Here(threading.local):
@@ -27,33 +27,33 @@ class _Here(threading.local):
 
 @dataclass(slots=True, eq=False)
 class QueueSession:
-    """One line to a queue, and how far it is."""
+    """The numbers of one session's puts and gets."""
 
     queue: str
     life: tuple[str, int]
-    """Of the rank that drew it: its name and its incarnation."""
+    """The rank that created it: its name and incarnation."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     puts: int = 0
     turn: int = 0
-    """The last get that was asked."""
+    """The number of the last get that was sent."""
     seen: int = 0
-    """The last get whose answer has arrived."""
+    """The number of the last get whose answer arrived."""
     bad: tuple[int, ...] = ()
-    """Which items of it could not be read, counted from 0: they alone are done with then."""
+    """The indices of the items in that answer that could not be unpickled: only those are acknowledged then."""
     putting: threading.Lock = field(default_factory=threading.Lock)
     getting: threading.Lock = field(default_factory=threading.Lock)
     owner: weakref.ref[_Thread] | None = None
     users: weakref.WeakSet[_Thread] = field(default_factory=weakref.WeakSet[_Thread])
-    """The threads that have used it, its owner too."""
+    """The threads that have used it, its owner included."""
 
     def free_for(self, thread: _Thread) -> bool:
-        """Whether a thread may go on with it: it is its own, or all who used it are over; and nobody waits by it."""
+        """Whether a thread may go on with it: its own, or one whose users are all finished; and nobody waits in it."""
         own = self.owner is not None and self.owner() is thread
         return (own or not self.users) and not self.putting.locked() and not self.getting.locked()
 
 
 class QueueSessions:
-    """All lines of this process."""
+    """All sessions of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may come in between
@@ -62,9 +62,9 @@ class QueueSessions:
         self._by: weakref.WeakKeyDictionary[object, QueueSession] = weakref.WeakKeyDictionary()
 
     def of(self, user: object, queue: str) -> QueueSession:
-        """The line that an object of a queue has; at its first use that of this thread, which may be a new one.
+        """Return the session of an object of a queue; at the object's first use that of this thread, maybe a new one.
 
-        Lines of an earlier life of the rank are left: a thread of it may wait by them still.
+        Sessions of an earlier incarnation of the rank are dropped: a thread of it may still wait in them.
         """
         me, thread = current_worker(), self._here.thread
         life = (me.name, me.incarnation)
@@ -77,6 +77,7 @@ class QueueSessions:
             return line
 
     def _own(self, queue: str, life: tuple[str, int], thread: _Thread) -> QueueSession:
+        # Preferably the thread's own; else one of a finished thread, whose last items are acknowledged by this use.
         free = [line for line in self._drawn if line.queue == queue and line.free_for(thread)]
         line = max(free, key=lambda one: bool(one.users), default=None)
         if line is None:
@@ -94,9 +95,9 @@ def _begin_anew() -> None:
     _lines = QueueSessions()
 
 
-os.register_at_fork(after_in_child=_begin_anew)  # two processes on one line: each other's puts were taken for repeated
+os.register_at_fork(after_in_child=_begin_anew)  # on a shared session, a child's puts were taken for repeats
 
 
 def line_of(user: object, queue: str) -> QueueSession:
-    """See Lines."""
+    """Return a session of this process; see `QueueSessions.of`."""
     return _lines.of(user, queue)

@@ -1,4 +1,4 @@
-"""A rank asks a keeper: what `DataQueue` and `WeightChannel` have in common."""
+"""The client of a storage actor, shared by `DataQueue` and `WeightChannel`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dljob.runtime.process.messages import KEEPER, Reply
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 
 SLICE_S = 20.0
-"""How long a keeper lets a question wait; who asked asks again."""
+"""How long one request may wait in the actor for its answer; then the client repeats it."""
 SLACK_S = 1.0
-"""How much longer than its deadline a question may be on its way."""
+"""The time that a request may take beside its deadline."""
 LOOK_S = 0.5
-"""How often a waiting thread comes by where it can be interrupted."""
+"""How often a waiting thread executes bytecode, where it can be interrupted."""
 
 
 class Deadline:
-    """Seconds that a user gave for something; None: as long as it takes."""
+    """The deadline of a user's call with a timeout in seconds; None: without limit."""
 
     def __init__(self, timeout: float | None) -> None:
         left = seconds(timeout)
@@ -31,17 +31,17 @@ class Deadline:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left, at least 0."""
+        """Seconds that are left, at least 0; None: without limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     @property
     def slice_s(self) -> float:
-        """How long the next question may wait for its answer."""
+        """Seconds that the next request may wait for its answer."""
         return SLICE_S if self.left is None else min(SLICE_S, self.left)
 
 
 class StorageClient:
-    """How this rank asks one keeper."""
+    """This rank's client of one storage actor."""
 
     def __init__(self, kind: str, name: str, what: str) -> None:
         if not 1 <= len(name) <= 200 or not name.isprintable():
@@ -51,16 +51,16 @@ class StorageClient:
 
     @property
     def who(self) -> Who:
-        """This rank, in the incarnation that it is now."""
+        """This rank, in its present incarnation."""
         me = current_worker()
         return Who(me.name, me.incarnation, "")
 
     def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
-        """What the keeper answers; while there is none it waits for the next one. None once `unless` says so.
+        """Return the actor's answer; while there is no actor it waits for the next one. None once `unless` is True.
 
         Raises:
-            CallTimeoutError: no answer within `timeout_s` seconds.
-            UsageError, CallError: what the keeper said.
+            CallTimeoutError: There was no answer within `timeout_s` seconds.
+            UsageError, CallError: The actor refused the request.
         """
         me, label = current_worker(), f"{self.name}.{method}"
         payload = wire.dump((args, {}), label)
@@ -80,7 +80,7 @@ class StorageClient:
 
 
 def _waited(me: WorkerContext, call: RankCall, unless: Callable[[], bool]) -> Reply | None:
-    """The reply; this thread can be interrupted meanwhile, and gives up when it is told to."""
+    """Wait for the reply, so that this thread can be interrupted; None once `unless` returns True."""
     future = me.calls.send(call)
     while not unless():
         try:

@@ -1,4 +1,4 @@
-"""A queue that outlives the process that keeps it: each change of its backlog is on disk before it is answered."""
+"""A queue that outlives its process: each change of its backlog is on disk before it is answered."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from dljob.runtime.queues.files import SEGMENT, Place, QueueFiles
 
 
 class QueueStore:
-    """One queue. `token` names its folder's life: another one says that what was in it is gone."""
+    """One queue. `token` identifies the life of its folder: a new token tells clients that earlier items are lost."""
 
     def __init__(self, folder: Path, bounds: tuple[int, int], segment: int = SEGMENT) -> None:
-        """Open it, or make it; one that is there keeps its own bounds."""
+        """Open or create the queue; an existing one keeps its own bounds."""
         self._files = QueueFiles(folder, segment)
         self.backlog = Backlog(*bounds)
         self.token = secrets.token_hex(8)
         self._places: dict[int, Place] = {}
         self._live = Counter[int]()
-        """How many items each segment has that are not done with."""
+        """Segment -> number of its items that are not acknowledged."""
         self._stated = False
-        """Whether a state was read: what is replayed after it counts items as they were counted then."""
+        """Whether a state has been read; records after it number items as they were numbered then."""
         try:
             self._recover()
         except BaseException:
-            self._files.close()  # else its lock would keep the next one out for as long as this process lives
+            self._files.close()  # otherwise its lock would keep the next one out as long as this process lives
             raise
 
     def check(self, bounds: tuple[int, int]) -> None:
-        """Whether others said the same. Raises UsageError."""
+        """Check that others gave the same bounds. Raises UsageError."""
         has = (self.backlog.max_items, self.backlog.max_bytes)
         if has != bounds:
             raise UsageError(f"it has max_items={has[0]}, max_bytes={has[1]}; this one says {bounds[0]}, {bounds[1]}")
 
     def meet(self, who: Who) -> bool:
-        """See Backlog."""
+        """Register a session; see `Backlog.meet`."""
         known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
         if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
             self._write({"op": "meet", **_told(who)})
         return known or self.backlog.meet(who)
 
     def put(self, who: Who, put: int, body: bytes) -> PutRefusal | None:
-        """Take an item in, or say why not."""
+        """Append an item; return why not if it is refused."""
         why = self.backlog.refused(who, put, len(body))
         if why is None:
             place = self._write({"op": "put", **_told(who), "put": put, "size": len(body)}, body)
@@ -54,7 +54,7 @@ class QueueStore:
         return why
 
     def heard(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
-        """Begin a get; whether it is the last one of its line."""
+        """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
             if line.ids:
@@ -63,7 +63,7 @@ class QueueStore:
         return turn == line.turn
 
     def take(self, who: Who, count: int) -> list[bytes] | None:
-        """The items of a get; None while they are not there."""
+        """Return the items of a get; None while there are too few. A repeated get returns the same items."""
         ids = self.backlog.answer(who)
         if ids is None and self.backlog.ready(count):
             turn = self.backlog.lines[who.line].turn
@@ -73,13 +73,13 @@ class QueueStore:
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
 
     def close_queue(self) -> None:
-        """Take no more in."""
+        """Close the queue to puts."""
         if not self.backlog.closed:
             self._write({"op": "close"})
             self.backlog.close()
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the folder for another process."""
         self._files.close()
 
     def _done(self, ids: tuple[int, ...]) -> None:
@@ -96,7 +96,7 @@ class QueueStore:
     def _begin(self) -> None:
         self._files.begin()
         self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
-        self._files.keep(self._live)  # the one before may have lost its last item while it was written to
+        self._files.keep(self._live)  # the last segment may have lost its last item while it was written
 
     def _recover(self) -> None:
         stated = 0
@@ -106,10 +106,10 @@ class QueueStore:
             self._replay(head, place) if stated else self._salvage(head, place)
         self._live = Counter(place[0] for place in self._places.values())
         if stated != self._files.last and not self._files.full:
-            self._begin()  # older segments, with the state that it follows, may go before it is full
+            self._begin()  # writes the state now, so that older segments can be deleted before this one is full
 
     def _salvage(self, record: dict[str, Any], place: Place) -> None:
-        """What is left of a log whose state is gone: whose items were taken is not known, so all of them wait again."""
+        """Replay a record without the state before it. What was taken is unknown, so all its items wait again."""
         backlog = self.backlog
         who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
         if who.line:
@@ -125,7 +125,7 @@ class QueueStore:
                 pass
 
     def _replay(self, record: dict[str, Any], place: Place) -> None:
-        """What was written, once more."""
+        """Replay a record that follows a state."""
         backlog = self.backlog
         who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
         match record["op"]:
@@ -142,9 +142,9 @@ class QueueStore:
                 self._places[backlog.put(who, record["put"], record["size"])] = place
             case "heard":
                 for number in backlog.heard(who, record["turn"], record["seen"], record.get("bad", ())) or ():
-                    self._places.pop(number, None)  # its segment may be gone already
+                    self._places.pop(number, None)  # its segment may have been deleted
             case "take":
-                if backlog.lines[who.line].turn < record["turn"]:  # a get that gave nothing back is not written down
+                if backlog.lines[who.line].turn < record["turn"]:  # a get that gave no items back is not recorded
                     backlog.heard(who, record["turn"], 0)
                 backlog.take(who, record["count"])
             case _:
