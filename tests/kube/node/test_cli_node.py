@@ -82,7 +82,7 @@ def test_run_brings_the_folder_and_shows_the_ranks_lines(operator: Operator, tea
     assert "in place of ConfigMap hello, which is not there" in err
     for rank in (0, 1):
         assert err.count(f"[worker/{rank}] hello from rank {rank} of 2") == 1
-    assert "cannot be had" not in err
+    assert "cannot be read" not in err
     code, out, _ = done(start("logs", "hello", "-n", team, "--rank", "1", "--tail", "2"))
     assert code == 0
     assert "[worker/1] hello from rank 1 of 2\n" in out  # the process's own last line may stand behind it

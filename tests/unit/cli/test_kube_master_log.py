@@ -119,6 +119,6 @@ def test_an_older_image_is_told_with_the_version_it_needs(
 
 
 def test_a_master_whose_node_is_gone_is_told(living: FakeKube, dljob: Run) -> None:
-    living.head["logs"] = lambda _query: Response(503, b'{"error": "the log on node ab cannot be had"}')
+    living.head["logs"] = lambda _query: Response(503, b'{"error": "the log on node ab cannot be read"}')
     code, _, err = dljob("logs", "hello", "-k", "--master")
-    assert (code, "the log on node ab cannot be had" in err) == (4, True)
+    assert (code, "the log on node ab cannot be read" in err) == (4, True)

@@ -393,7 +393,7 @@ def test_lines_that_nobody_saw_are_said_to_be_missing(kube: FakeKube, dljob: Run
     ]
 
 
-GONE = Response(503, b'{"error": "the log on node n cannot be had: it is gone"}')
+GONE = Response(503, b'{"error": "the log on node n cannot be read: it is gone"}')
 
 
 def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again(kube: FakeKube, dljob: Run) -> None:
@@ -412,7 +412,7 @@ def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again
         return GONE if 6 < turns < 20 else logs_of(texts)(query)
 
     kube.head["logs"] = head
-    words = "[dljob] the log on node n cannot be had: it is gone; it is asked for again"
+    words = "[dljob] the log on node n cannot be read: it is gone; it is asked for again"
     lines = dljob("logs", "hello", "-k", "-f")[1].splitlines()
     assert sorted(lines[:2]) == ["[worker/0] a", "[worker/1] b"]
     assert [line.partition(" ")[2] for line in lines[2:]] == [words, "c"], "of two ranks on one node"
@@ -484,7 +484,7 @@ def test_one_log_that_cannot_be_had_does_not_hide_the_others(kube: FakeKube, dlj
     kube.head["logs"] = lambda query: GONE if query["rank"] == 1 else asked(query)
     for more in ((), ("--tail", "3")):
         code, out, _ = dljob("logs", "hello", "-k", *more)
-        assert (code, out) == (0, "[worker/0] a\n[worker/1] [dljob] the log on node n cannot be had: it is gone\n")
+        assert (code, out) == (0, "[worker/0] a\n[worker/1] [dljob] the log on node n cannot be read: it is gone\n")
     code, out, err = dljob("logs", "hello", "-k", "--rank", "1")
     assert (code, out, "answers 503" in err) == (4, "", True)
     kube.update("hello", phase="Failed")

@@ -217,8 +217,8 @@ class Answers:
     ("answers", "said"),
     [
         ([{"may_go": "", "asked_s": 0.1}, {"may_go": "nobody is there", "asked_s": 0.1}], "nobody is there"),
-        ([{"may_go": "", "asked_s": 6.0}], "PrimeMaster says nothing"),
-        ([{"may_go": "", "asked_s": 0.1}], "its ranks did not leave in time"),
+        ([{"may_go": "", "asked_s": 6.0}], "PrimeMaster does not answer"),
+        ([{"may_go": "", "asked_s": 0.1}], "ranks did not leave the node in time"),
     ],
 )
 def test_ranks_are_waited_for_while_somebody_may_move_them(answers: list[dict[str, Any]], said: str) -> None:
@@ -274,7 +274,7 @@ def test_without_an_agent_the_copies_are_saved_and_that_is_said() -> None:
         line.address = SAVER
         leaving = PodEnd([line], 5.0, "pod p is told to end")
         leaving.run()
-    assert leaving.said == ["no agent is there to have its ranks leave", "on disk: trainer/0 step 7"]
+    assert leaving.said == ["ranks could not be moved: the node has no agent", "on disk: trainer/0 step 7"]
 
 
 def test_whatever_happens_the_pod_goes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def order(**more):
 
 def test_an_address_of_this_machine_can_be_listened_on_and_another_cannot():
     assert node_checks.ports("127.0.0.1") == ""
-    assert node_checks.ports("192.0.2.1").startswith("nobody can listen on 192.0.2.1")
+    assert node_checks.ports("192.0.2.1").startswith("a process cannot listen on 192.0.2.1")
 
 
 def test_a_folder_that_is_not_there_yet_is_as_free_as_the_one_above_it(tmp_path):
@@ -57,7 +57,7 @@ def test_a_torch_without_cuda_is_not_the_nodes_fault(monkeypatch, hip):
         with pytest.raises(NotMadeError, match="without CUDA"):
             compute(wanted)
     else:
-        assert compute(wanted)[2] == "2 cuda devices are the role's, torch sees 0"
+        assert compute(wanted)[2] == "the role has 2 cuda devices here, torch sees 0"
 
 
 def test_the_role_sees_its_own_devices_only(monkeypatch):

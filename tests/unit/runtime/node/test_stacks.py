@@ -168,7 +168,7 @@ def test_why_there_is_no_stack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     end = time.monotonic() + 60
     found, why = stacks.dump(2**22 + 1, end)
     assert (found, why[:16]) == ([], "no stack: py-spy")
-    assert stacks.dump(os.getpid(), time.monotonic()) == ([], "no stack: there was no time left")
+    assert stacks.dump(os.getpid(), time.monotonic()) == ([], "no stack: the time for all processes was over")
     monkeypatch.setattr(stacks, "program", lambda: "/nowhere/py-spy")
     assert "FileNotFoundError" in stacks.dump(1, end)[1]
     monkeypatch.setattr(stacks, "program", lambda: "")
@@ -180,7 +180,7 @@ def test_why_there_is_no_stack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_py_spy_complains_of_is_told_in_words() -> None:
     assert "SYS_PTRACE" in stacks._reason("Error: Permission Denied: Try running again with elevated permissions")
     assert stacks._reason("Error: it\n\nCaused by:\n  bad") == "py-spy: bad"
-    assert stacks._reason("") == "py-spy: failed without a word"
+    assert stacks._reason("") == "py-spy: failed without a message"
 
 
 def test_py_spy_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

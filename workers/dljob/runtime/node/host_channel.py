@@ -1,7 +1,8 @@
-"""A host's line to the agent of its node: it hands its step counters over and is told in them that it may go on.
+"""A host's connection to its node's agent: it passes the descriptor of the host's step counters, where leases return.
 
-Nothing is said on the line after that. It breaks at once when either process dies, and with it the agent's work for
-the host: from then on the host speaks for itself (`dljob.runtime.worker.heartbeat`), until there is an agent again.
+Nothing else is sent. The kernel closes the connection when either process dies, so neither side needs a timeout: the
+agent stops reporting for the host, and the host sends its own heartbeats (`dljob.runtime.worker.heartbeat`) until an
+agent listens again.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from contextlib import suppress
 from dljob.runtime.process.step_counters import Renewal, StepCounters, now
 
 RETRY_S = 1.0
+"""Seconds between attempts to connect."""
 
 
 def address(uid: str, node: str) -> str:
-    """Where the agent of a job's node listens: an abstract name (`man 7 unix`), of which nothing is left."""
+    """Return the address of a node's agent: an abstract socket (`man 7 unix`), which leaves no file behind."""
     return f"\0dljob-agent-{uid}-{node}"
 
 
 class AgentLine:
-    """The host's end; used by one thread."""
+    """The host's end of the connection; for one thread."""
 
     def __init__(self, where: str, role: str, actor: str, counters: StepCounters) -> None:
         self._where = where
@@ -33,7 +35,11 @@ class AgentLine:
         self._next = 0.0
 
     def renewal(self) -> Renewal | None:
-        """The newest answer for which the agent stands; None when it does not speak for this host (any more)."""
+        """Return the newest lease that the agent wrote; None while no agent speaks for this host.
+
+        The lease is also None once it is overdue, so that a frozen agent costs the host nothing: it sends its own
+        heartbeat.
+        """
         if self._line is not None and _broken(self._line):
             self.close()
         if self._line is None and now() >= self._next:
@@ -43,7 +49,7 @@ class AgentLine:
         return found if found is not None and now() < found.until else None
 
     def close(self) -> None:
-        """Have the agent speak for this host no more."""
+        """Disconnect, so that the agent stops reporting for this host."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -51,8 +57,10 @@ class AgentLine:
     def _connected(self) -> socket.socket | None:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with suppress(OSError):
-            line.setblocking(False)  # an agent that is stopped takes no connections: we do not wait
+            line.setblocking(False)  # a stopped agent accepts nothing: the caller's heartbeat must not wait for it
             line.connect(self._where)
+            # An abstract address has no file permissions: whoever binds it first gets the descriptor, so the user is
+            # checked.
             if peer(line)[1] == os.getuid():
                 socket.send_fds(line, [self._hello], [self._counters.fd])
                 return line
@@ -62,6 +70,7 @@ class AgentLine:
 
 def _broken(line: socket.socket) -> bool:
     try:
+        # The agent never sends: readable data of length 0 means that it closed the connection.
         return not line.recv(1, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
@@ -70,6 +79,6 @@ def _broken(line: socket.socket) -> bool:
 
 
 def peer(line: socket.socket) -> tuple[int, int]:
-    """Process and user id at the other end."""
+    """Return the process id and user id at the other end, as the kernel noted them at connect (SO_PEERCRED)."""
     pid, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid

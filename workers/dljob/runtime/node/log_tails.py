@@ -1,7 +1,7 @@
-"""Ends of ranks' logs, from whichever node they lie on: read there by something small that holds no resources.
+"""Ends of ranks' logs, read on the node that holds them by a task or actor without resources.
 
-A rank's log stays in the job's folder on the rank's node after its process, and after the job, for as long as the node
-lives. A budget of bytes is shared fairly, and what is kept is the newest.
+A rank's log stays in the job's folder on its node after the rank and the job have ended, for as long as the node lives.
+An answer has a budget of bytes, which the logs share fairly; of each log its newest bytes are kept.
 """
 
 from __future__ import annotations
@@ -20,42 +20,44 @@ from dljob.runtime.logs import archive, cut, marks
 from dljob.runtime.logs import master as master_log
 
 LEAST_BYTES = 512
-"""A tail shorter than this is of no use: rather fewer ranks."""
+"""Shortest useful tail in bytes: when the budget is small, fewer ranks are shown instead of shorter tails."""
 AHEAD = 4
-"""How much more of each log is fetched than its equal share, for what ranks with short logs leave to others."""
+"""Multiple of its equal share that is fetched of each log, since ranks with short logs leave bytes to the others."""
 MASTER_SHARE = 8
-"""PrimeMaster's log takes one part in so many of a budget at most."""
+"""PrimeMaster's log takes at most this fraction (one part in 8) of a budget."""
 NODES_AT_ONCE = 128
+"""Nodes that are asked at the same time: each question may start a worker process there."""
 WITHIN_S = 20.0
-"""How long all nodes together may take to answer: a worker process must start on each. Callers wait 25 s."""
+"""Seconds for all nodes together: a worker process must start on each. Callers wait 25 s."""
 
 VOLUME_S = 3.0
-"""How long a volume may take to give what it has of logs that were lost."""
+"""Seconds for the checkpoint volume to return archived logs of lost nodes: a volume may hang."""
 AGAIN_S = 0.2
+"""Seconds between attempts while this raylet does not know a new node yet."""
 
 Row = Mapping[str, Any]
 """A rank in a snapshot."""
 OnNode = Callable[..., Awaitable[Any]]
-"""(node, function, *args) -> what it returns there."""
+"""A function (node, function, *args) that runs `function` on that node and returns its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text of a log; `offset` is the byte behind it, `size` that of the whole log."""
+    """A part of a log. `offset` is the byte behind the text, `size` the length of the whole log; both in bytes."""
 
     text: str
     offset: int
     size: int
     timed: bool = True
-    """Whether it begins where it was asked to: nobody may know when what of the log was written."""
+    """Whether the text begins at the requested moment; false where no time stamps tell when lines were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log, and where it lies."""
+    """A log file and the node that holds it."""
 
     title: str
-    """As people call whose it is."""
+    """The owner as users call it: `trainer/2`, or PrimeMaster."""
     node: str
     path: str
 
@@ -64,18 +66,18 @@ class LogFile:
 
 
 def of_rank(folder: Path, row: Row) -> LogFile:
-    """The log of a rank in a snapshot."""
+    """Return the log of a rank in a snapshot."""
     return LogFile(_name(row), row["node"], str(folder / "logs" / f"{_file(row)}.log"))
 
 
 def of_master(folder: Path, node: str, *, older: bool) -> LogFile:
-    """PrimeMaster's own log on the node that it is on, or the file before that."""
+    """Return PrimeMaster's log on its present node; with `older` the file before the last rotation."""
     name = master_log.OLDER if older else master_log.NAME
     return LogFile(f"PrimeMaster ({name})", node, str(folder / "logs" / name))
 
 
 def order(snapshot: Mapping[str, Any]) -> list[Row]:
-    """The ranks, those first whose logs matter most: what failed last, then what did not end well, then rank 0s."""
+    """Return the ranks by the worth of their logs: the last failure's target, then other failed ranks, then rank 0s."""
     fault = (snapshot.get("lastFault") or {}).get("target", "")
 
     def weight(row: Row) -> tuple[bool, bool, bool]:
@@ -86,7 +88,7 @@ def order(snapshot: Mapping[str, Any]) -> list[Row]:
 
 
 def share(sizes: Sequence[int], budget: int) -> list[int]:
-    """How many bytes each gets: small ones all of theirs, and the others equally much of what is left."""
+    """Split a budget in bytes: small logs get all they have, the others equal parts of the rest."""
     given = [0] * len(sizes)
     left = budget
     for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
@@ -96,7 +98,7 @@ def share(sizes: Sequence[int], budget: int) -> list[int]:
 
 
 def fit(sizes: Sequence[int], budget: int) -> int:
-    """How many, from the first, can have all of theirs or LEAST_BYTES."""
+    """Return how many logs, counted from the first, can have all their bytes or at least LEAST_BYTES."""
     left = budget
     for count, size in enumerate(sizes):
         left -= min(size, LEAST_BYTES)
@@ -106,14 +108,15 @@ def fit(sizes: Sequence[int], budget: int) -> int:
 
 
 def last(data: bytes, limit: int) -> str:
-    """The last bytes of a log as text that takes no more than `limit` bytes of UTF-8; never half a character."""
+    """Return the end of a log as text of at most `limit` bytes of UTF-8, cut between characters."""
+    # A bad byte becomes U+FFFD, which takes three bytes: the decoded text may be longer than what was cut.
     text = _whole(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
     kept = text.encode()
     return text if len(kept) <= limit else _whole(kept[len(kept) - limit :]).decode("utf-8", "ignore")
 
 
 def _whole(data: bytes) -> bytes:
-    """Without the rest of a character whose beginning was cut off."""
+    """Drop the remaining bytes of a first character whose start was cut off."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
@@ -121,7 +124,7 @@ def _whole(data: bytes) -> bytes:
 
 
 def complete(data: bytes) -> bytes:
-    """Without a last character that is still being written."""
+    """Drop a last character whose bytes are not all written yet."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:
@@ -134,26 +137,29 @@ def complete(data: bytes) -> bytes:
 
 
 def read_ends(folder: str, names: Sequence[str], limit: int) -> list[tuple[int, bytes]]:
-    """(size, last bytes) of each of these logs in a job's folder; (-1, b"") when there is none."""
+    """Return (size, last bytes) of each named log in a job's folder; (-1, b"") for a log that is not there."""
     return [_tail_of(Path(folder) / "logs" / f"{name}.log", None, limit)[:2] for name in names]
 
 
 def read_from(path: str, offset: int | None, limit: int) -> tuple[int, bytes, int]:
-    """(size, bytes, where they begin) of a log from an offset; one behind its end, as of another log, is its start."""
+    """Return (size, bytes, offset of the first byte) of a log from an offset.
+
+    An offset beyond the end belongs to an earlier log of that name, so the new one is read from its start.
+    """
     return _tail_of(Path(path), offset, limit)
 
 
 def find_since(path: str, moment: float) -> int | None:
-    """Where a log's lines since a moment begin; None when nobody knows when they were written."""
+    """Return the offset of a log's first line since a moment (unix seconds); None without time stamps."""
     log = Path(path)
     own = log.name in (master_log.NAME, master_log.OLDER)
     return master_log.place_since(log, moment) if own else marks.place_since(log, moment)
 
 
 def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes, int]:
-    """Only plain files: what user code may have put in the log's place must not stop or mislead us.
+    """Read one part of a log, and only of a plain file: user code may have put a link, a FIFO or a device in its place.
 
-    A part that was cut out of the log is skipped: the bytes begin behind it.
+    A part that was cut out of the log (a hole in the file) is skipped: the bytes begin behind it.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -173,9 +179,10 @@ def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes, in
 
 
 async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict[str, Any]:
-    """{"logs": {"role/rank": tail}, "cut": [ranks without room], "master": tail of PrimeMaster's own log}.
+    """Collect the ends of all logs of a job within a budget in bytes.
 
-    A log whose node is gone is a line that says so.
+    The result is {"logs": {"role/rank": tail}, "cut": [ranks without room], "master": tail of PrimeMaster's own log}. A
+    log on a node that does not answer is a line that says so, behind what the checkpoint volume still has of it.
     """
     ranks = order(snapshot)
     limit = min(budget, max(LEAST_BYTES, AHEAD * budget // max(1, len(ranks))))
@@ -209,19 +216,20 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
 
 
 async def _decisions(folder: Path, snapshot: Mapping[str, Any], limit: int) -> str:
-    """The last entries of PrimeMaster's log that fit; why there are none where its node is gone."""
+    """Return the last whole entries of PrimeMaster's log that fit, or one line with the reason why there are none."""
     log = of_master(folder, str(snapshot.get("masterNode") or ""), older=False)
     try:
         part = await read(on_node, log, None, limit)
     except NotFoundError:
-        return ""  # of an earlier dljob
+        return ""  # a PrimeMaster of an earlier dljob wrote no log
     except UnreachableError as error:
         return f"[dljob] {error.message}\n"
+    # A text that is shorter than the log was cut at a byte: its first line is half an entry.
     return part.text if len(part.text.encode()) == part.size else part.text.partition("\n")[2]
 
 
 async def _kept(folder: Path, names: Sequence[str], limit: int) -> dict[str, bytes]:
-    """The ends of what the volume of the checkpoints has of logs whose node is gone; the head has it too."""
+    """Return the ends of logs of lost nodes from the checkpoint volume, where this process (or the head) mounts it."""
     volume = os.environ.get(archive.CHECKPOINT)
 
     def ends(root: Path) -> dict[str, bytes]:
@@ -235,10 +243,10 @@ async def _kept(folder: Path, names: Sequence[str], limit: int) -> dict[str, byt
 
 
 async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, since: float | None = None) -> Part:
-    """A log from an offset, since a moment (unix seconds), or its end; `ask` runs a function on a node.
+    """Read a log from an offset, since a moment (unix seconds), or its end; `ask` runs a function on a node.
 
     Raises:
-        NotFoundError: There is none: whoever writes it has not begun.
+        NotFoundError: The log does not exist yet.
         UnreachableError: Its node does not answer, or is gone.
     """
     node = log.node
@@ -258,13 +266,15 @@ async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, sin
     if offset is None:
         return Part(last(data, limit), at + len(data), size)
     if at + len(data) < size or len(data) < limit:
+        # The next read goes on at `offset`: half a character at the end is left to it. Data that is nothing but half
+        # a character is returned as it is, or the reader would never come past it.
         whole = complete(data)
         data = whole or data
     return Part(data.decode("utf-8", "replace"), at + len(data), size, timed)
 
 
 async def on_node(node: str, function: Any, *args: Any) -> Any:
-    """Run a function on a node, by a task that holds nothing of it; here, if that is where we are."""
+    """Run a function on a node in a task without resources; in a thread of this process if it is on that node."""
     import ray
     from ray.exceptions import ActorUnschedulableError, TaskUnschedulableError
 
@@ -279,9 +289,9 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
 async def once_known(
     ask: Callable[[], Awaitable[Any]], unknown: tuple[type[Exception], ...], lives: Callable[[], bool]
 ) -> Any:
-    """What `ask` gives. Its raylet may not know yet of a node that came just now: while that lives, it is asked again.
+    """Return the result of `ask`, tried again while this raylet does not know a node that has just joined.
 
-    Cancelled, it asks no more; callers bound the time.
+    The attempts stop when the node is dead, or when the caller is cancelled: callers set the time limit.
     """
     while True:
         try:
@@ -301,13 +311,13 @@ async def _task(node: str, function: Any, *args: Any) -> Any:
     try:
         return await ref
     except asyncio.CancelledError:
-        with suppress(Exception):  # who waited is gone; the task ends by itself
+        with suppress(Exception):  # the caller has given up, and the task ends by itself even when this fails
             ray.cancel(ref, force=True)
         raise
 
 
 def lives(node: str) -> bool:
-    """Whether Ray takes a node for alive."""
+    """Return whether Ray lists a node as alive."""
     import ray
 
     return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
@@ -316,7 +326,7 @@ def lives(node: str) -> bool:
 def _lost(node: str, error: Exception) -> str:
     words = str(error).strip().splitlines()
     why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
-    return f"the log on node {node[:8]} cannot be had: {why}"
+    return f"the log on node {node[:8]} cannot be read: {why}"
 
 
 def _file(row: Row) -> str:

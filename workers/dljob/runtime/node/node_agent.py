@@ -1,9 +1,9 @@
-"""NodeAgent: one small actor per node of a job. That it answers means that its node is not frozen.
+"""NodeAgent: one actor per node of a job, whose answers prove that the node runs and carry all its hosts' heartbeats.
 
-The answer brings what the hosts of the node have to say: it is the one connection of a node that reports.
-
-It ends with its raylet, with the job (PrimeMaster kills what bears the job's name), and when PrimeMaster has not asked
-for a lease's time. Nothing heavy is imported here.
+PrimeMaster has one connection to each node instead of one to each host: a call costs it about half a millisecond
+(docs/adr/0030). The agent ends with its raylet, with the job (the last sweep kills all actors that bear the job's
+name), and when PrimeMaster has not called for the time of a lease. It imports nothing heavy, since there is one on
+every node.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from dljob.runtime.process.guard import EndCode, Guard, Lease, boottime, end
 from dljob.runtime.process.messages import AgentRequest, Pulse
 
 KEEP_S = 30.0
-"""How often the volume of the checkpoints is given what ranks wrote since."""
+"""Seconds between copies of new log bytes to the checkpoint volume: at most so much is lost with a machine."""
 LOOK_S = 0.05
-"""How often the hosts' counters are looked at while PrimeMaster waits for news."""
+"""Seconds between looks at the hosts' counters while PrimeMaster's call waits for news."""
 
 
 class NodeAgent:
-    """The actor; PrimeMaster's side of it is `dljob.runtime.controller.node_watch`."""
+    """The actor; PrimeMaster's side is `dljob.runtime.controller.node_watch`."""
 
+    # Calls of one kind must not wait for those of another: `beat` sleeps by design, py-spy takes seconds.
     concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2, "look": 2, "end": 2}
 
     def __init__(self, lease_s: float, uid: str, job_dir: str) -> None:
@@ -53,12 +54,19 @@ class NodeAgent:
 
     @ray.method(concurrency_group="beat")
     def beat(self, packed: bytes) -> bytes:
-        """What the hosts have to say, after a pause: asked again and again, the answers are the node's pulse."""
+        """Answer an `AgentRequest` with the heartbeats of all hosts, after a pause or as soon as there are news.
+
+        PrimeMaster calls again after each answer. An answer that fails means that this actor died; an answer that does
+        not come means that the node is frozen.
+        """
         ask = AgentRequest.unpacked(packed)
-        if not self.hosts.heard(ask):  # a master that is over, and does not know it yet
+        # An earlier epoch, which does not know yet that it was replaced. It gets nothing and renews no lease; the pause
+        # keeps it from calling in a tight loop.
+        if not self.hosts.heard(ask):
             self._pause.wait(ask.pause_s)
             return Pulse(os.getpid(), 0).packed()
         self._lease.renew(boottime())
+        # The least pause bounds PrimeMaster's load with many nodes, even while every look brings news.
         self._pause.wait(ask.news_s)
         until = time.monotonic() + ask.pause_s - ask.news_s
         while (left := until - time.monotonic()) > 0 and not self.hosts.news():
@@ -66,44 +74,47 @@ class NodeAgent:
         return self.hosts.report(ask).packed()
 
     def _count(self) -> None:
-        """Look every second, not with a beat: what was counted while PrimeMaster was away is of the past."""
+        """Sample evidence every second in its own thread: a silent PrimeMaster must leave no gap in it."""
         while True:
             time.sleep(evidence.SAMPLE_S)
             self.evidence.sample()
 
     def _keep_logs(self, folder: Path) -> None:
-        """Bring what ranks wrote to the volume, each node in its own time."""
+        """Copy new log bytes to the checkpoint volume; each node at its own rhythm."""
         told = ""
         while True:
-            time.sleep(KEEP_S * random.uniform(0.8, 1.2))  # noqa: S311 - so that not all nodes write at once
+            time.sleep(KEEP_S * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the writes of all nodes
             failed = archive.keep(folder)
-            if failed != told:
+            if failed != told:  # a volume that is full stays so for hours: once per change is enough
                 print(f"[dljob] {failed or 'logs are kept again'}", flush=True)  # noqa: T201 - into the actor's log
             told = failed
 
     @ray.method(concurrency_group="work")
     def reap(self, uid: str, role: str, incarnations: Mapping[int, int]) -> int:
-        """End what earlier processes of these ranks left here: rank -> present incarnation."""
+        """End processes that earlier incarnations of these ranks left here; `incarnations`: rank -> the present one."""
         return reaping.reap(uid, role, incarnations)
 
     @ray.method(concurrency_group="look")
     def look(self, targets: Sequence[stacks.DumpTarget], whole: bool) -> tuple[stacks.ProcessStack, ...]:  # noqa: FBT001 - a call
-        """What can be seen of processes here; `whole`: their stacks as well."""
+        """Return what the kernel, and with `whole` also py-spy, shows of processes on this node."""
         return stacks.look(targets, stacks=whole)
 
     @ray.method(concurrency_group="look")
     def clues(self, pid: int) -> tuple[Clue, ...]:
-        """What can be known here of the end of a process that went without a word; for one that was alone here."""
+        """Return evidence on why a process vanished; `pid` must have been alone in its host."""
         return self.evidence.clues(pid, killed=True)
 
     @ray.method(concurrency_group="end")
     def end_of(self, pid: int) -> tuple[int, str] | None:
-        """The wait status of a host that went without a word, and the end of its rank's log; None: nobody can tell."""
+        """Return the wait status of a host that vanished and the end of its rank's log; None if the status is unknown.
+
+        The log is empty for a host of several ranks.
+        """
         found = self.hosts.end_of(pid)
         if found is None:
             return None
         tail = ""
-        if len(found.lives) == 1:  # of several ranks in one process none has a log that tells of the process
+        if len(found.lives) == 1:  # with several ranks, no single log explains the end of their process
             rank, incarnation = found.lives[0]
             tail = logfile.end_of_life(self._logs, found.role, rank, incarnation)
         return found.status, tail

@@ -1,6 +1,7 @@
-"""What a checker does on its node: looks at devices, memory, disks, ports and speed, and takes part in an all-reduce.
+"""Checks of one node: devices, memory, disks, ports, speed, and an all-reduce with other nodes.
 
-The same on CPUs (gloo), GPUs (nccl) and NPUs (hccl). It may hang or crash: it runs in a process that is thrown away.
+The steps are the same on CPUs (gloo), GPUs (nccl) and NPUs (hccl). Any of them may hang or crash, so they run in a
+disposable process (`node_checker`). What is found is judged elsewhere (`dljob.master.state.pairing`).
 """
 
 from __future__ import annotations
@@ -25,35 +26,38 @@ if TYPE_CHECKING:
     import torch
 
 KINDS = {"GPU": "cuda", "NPU": "npu"}
-"""Ray resource -> torch's word for the device. Of other resources only Ray knows."""
+"""Ray resource -> torch's device type. Other resources are known to Ray alone, and are not checked."""
 SIZE = {"cpu": 256, "cuda": 4096, "npu": 4096}
-"""Rows of the square matrices."""
+"""Rows of the square matrices that are multiplied."""
 FLOATS = {"cpu": 1 << 18, "cuda": 1 << 24, "npu": 1 << 24}
-"""How many numbers are reduced."""
+"""Numbers in the all-reduce."""
 PRODUCT_S, REDUCE_S = 0.1, 0.1
+"""Seconds for which each is repeated."""
 LEAST = 5
-"""How long each is repeated, and how often at least: the best counts, so that work of others counts for nothing."""
+"""Least number of repetitions. The best one counts, so that other load on the machine makes no node slow."""
 STORE_S = 20.0
+"""Seconds that members wait for the store of the first one."""
 CHECKPOINT = "DLJOB_CHECKPOINT"
-"""The variable that says where checkpoints go."""
+"""Environment variable with the folder of the checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What to look at: all that the role has on this node."""
+    """All that the role has on this node, to be checked."""
 
     node: str
     backend: str
     memory: int
-    """Bytes that the role wants here."""
+    """Bytes that the role asks for here."""
     paths: tuple[str, ...]
-    """Where something will be written."""
+    """Folders that the role will write to."""
     devices: tuple[tuple[str, tuple[str, ...]], ...]
+    """(Ray resource, ids of its devices) as Ray gave them to the role's hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """An all-reduce to take part in. `address` is its store's, with the first member."""
+    """An all-reduce to take part in. `address` is that of the store, which the first member serves."""
 
     backend: str
     kind: str
@@ -68,7 +72,8 @@ class NotMadeError(Exception):
 
 
 def look(order: CheckRequest, ip: str) -> NodeFacts:
-    """Everything about this node by itself."""
+    """Check all that needs no other node."""
+    # The checker holds no resources, so Ray hides all devices from it: show those of the role's hosts.
     for resource, ids in order.devices:
         os.environ |= environment.shown(resource, ids, {})
     shape, gflops, trouble, unmade = "", 0.0, ports(ip), ""
@@ -90,20 +95,20 @@ def look(order: CheckRequest, ip: str) -> NodeFacts:
 
 
 def ports(ip: str) -> str:
-    """Why nobody can listen on this node's address and be reached there; empty: somebody can."""
+    """Return why a connection to this node's own address fails; empty when it works."""
     try:
         with listen(ip) as server, socket.create_connection(server.getsockname()[:2], 2.0) as client:
             server.settimeout(2.0)
             with server.accept()[0] as other:
                 other.sendall(b".")
                 client.settimeout(2.0)
-                return "" if client.recv(1) == b"." else f"a connection to {ip} brings nothing"
+                return "" if client.recv(1) == b"." else f"a connection to {ip} was closed without data"
     except OSError as error:
-        return f"nobody can listen on {ip} and connect to it: {error.strerror or error}"
+        return f"a process cannot listen on {ip} and connect to it: {error.strerror or error}"
 
 
 def disks(paths: tuple[str, ...]) -> Iterator[Disk]:
-    """What is free in each folder, or in the nearest one above it that is there."""
+    """Yield the free bytes and inodes of each folder, or of its nearest parent that exists."""
     for name in paths:
         path = Path(name)
         while not path.is_dir() and path != path.parent:
@@ -117,15 +122,15 @@ def disks(paths: tuple[str, ...]) -> Iterator[Disk]:
 
 
 def kind_of(devices: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
-    """Torch's word for the devices of a node; cpu without any."""
+    """Return torch's device type for the devices of a node; cpu without any."""
     return next((KINDS[resource] for resource, ids in devices if ids and resource in KINDS), "cpu")
 
 
 def _module(kind: str) -> Any:
-    """`torch.cuda`, or what stands for it.
+    """Return `torch.cuda`, `torch.npu` or `torch.cpu`.
 
     Raises:
-        NotMadeError: torch is not there, or was not made for such devices.
+        NotMadeError: torch is not installed, or was built without support for such devices.
     """
     try:
         import torch
@@ -140,22 +145,22 @@ def _module(kind: str) -> Any:
 
 
 def compute(order: CheckRequest) -> tuple[str, float, str]:
-    """(what there is to compute with, GFLOP/s of the slowest device, what does not work).
+    """Return (name of the devices, GFLOP/s of the slowest one, what does not work).
 
     Raises:
-        NotMadeError: Nobody can tell.
+        NotMadeError: torch cannot use such devices here.
     """
     kind = kind_of(order.devices)
     module = _module(kind)
     import torch
 
     if kind == "cpu":
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # `_product` measures thread time, which counts this thread alone
         return _processor(), _product(torch.device("cpu"), module), ""
     wanted = sum(len(ids) for resource, ids in order.devices if KINDS.get(resource) == kind)
     seen = module.device_count()
     if seen < wanted:
-        return "", 0.0, f"{wanted} {kind} devices are the role's, torch sees {seen}"
+        return "", 0.0, f"the role has {wanted} {kind} devices here, torch sees {seen}"
     speeds: list[float] = []
     for index in range(wanted):
         try:
@@ -173,20 +178,20 @@ def _processor() -> str:
 
 
 def _product(device: torch.device, module: Any) -> float:
-    """GFLOP/s of the best of some matrix products; a wrong one is an error."""
+    """Return the GFLOP/s of the best of several matrix products. Raises RuntimeError for a wrong product."""
     import torch
 
     size, cpu = SIZE[device.type], device.type == "cpu"
     one = torch.ones(size, size, device=device, dtype=torch.float32 if cpu else torch.bfloat16)
     if wrong := int((one @ one != size).sum()):
-        raise RuntimeError(f"a product of ones has {wrong} wrong numbers of {size * size}")
-    # A processor works in this thread, whose own time stands still while others have their turn.
+        raise RuntimeError(f"a product of two matrices of ones has {wrong} wrong numbers of {size * size}")
+    # A CPU product runs in this thread: thread time leaves out the turns of other processes.
     best = _best(lambda: one @ one, module, time.thread_time if cpu else time.perf_counter)
     return 2 * size**3 / best / 1e9
 
 
 def _best(work: Callable[[], object], module: Any, clock: Callable[[], float]) -> float:
-    """The least time that it took, in seconds, while it was repeated for PRODUCT_S."""
+    """Return the shortest run in seconds of `work`, repeated for PRODUCT_S and at least LEAST times."""
     best, end, count = float("inf"), time.perf_counter() + PRODUCT_S, 0
     while count < LEAST or time.perf_counter() < end:
         began = clock()
@@ -198,12 +203,17 @@ def _best(work: Callable[[], object], module: Any, clock: Callable[[], float]) -
 
 
 def listen(ip: str) -> socket.socket:
-    """Where the store of a team will serve."""
+    """Listen on a free port of an address, for the store of a team."""
     return socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET)
 
 
 def meet(order: Meet, listener: socket.socket | None) -> float:
-    """Do an all-reduce with the others; its bandwidth in GB/s. A sum that is wrong is an error."""
+    """Do an all-reduce with the other members; return its bandwidth in GB/s.
+
+    Raises:
+        RuntimeError: The sum is wrong, or a member is missing.
+        NotMadeError: torch cannot use the devices of this node.
+    """
     import torch
     import torch.distributed as dist
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch's own documents use it
@@ -223,15 +233,18 @@ def meet(order: Meet, listener: socket.socket | None) -> float:
         dist.all_reduce(numbers := torch.ones(count, device=device))
         if float(numbers[0]) != order.size or float(numbers[-1]) != order.size:
             raise RuntimeError(f"an all-reduce of ones gave {float(numbers[0])}, not {order.size}")
+        # The first all-reduce made the connections; only later ones are timed.
         best = min(_timed(lambda: dist.all_reduce(numbers), module) for _ in range(_rounds(dist, module, numbers)))
+        # The store lives in the first member: it must not leave while another one still uses it.
         dist.barrier()
     finally:
         dist.destroy_process_group()
+    # Bus bandwidth as nccl-tests defines it: bytes of 32-bit floats * 2 (n - 1) / n / seconds.
     return 4 * count * 2 * (order.size - 1) / order.size / best / 1e9
 
 
 def _rounds(dist: Any, module: Any, numbers: torch.Tensor) -> int:
-    """How often it is repeated: the same for all, by the time that it took the slowest."""
+    """Return the number of repetitions, the same for all members: it follows from the slowest member's time."""
     took = numbers.new_full((1,), _timed(lambda: dist.all_reduce(numbers), module))
     dist.all_reduce(took, dist.ReduceOp.MAX)
     return max(LEAST, min(50, int(REDUCE_S / max(float(took), 1e-4))))

@@ -1,7 +1,11 @@
-"""The hosts of one node as its agent knows them: it reads their step counters, and hands PrimeMaster's answers back.
+"""The hosts of one node as its agent sees them: it reads their step counters and writes PrimeMaster's leases into them.
 
-A host connects and gives the descriptor of its counters (`host_channel`); when the line breaks it is gone.
-Whoever ends the node's pod connects as well (`dljob.runtime.leave`), says so, and is told what becomes of the hosts.
+A host connects and hands over the descriptor of its counters (`host_channel`); when the connection breaks, the host is
+gone. The pod's preStop hook (`dljob.runtime.node.prestop`) connects as well: it announces the pod's end and asks
+whether the ranks have left.
+
+Each report has a number, and PrimeMaster's next request acknowledges it. Only then are steps marked as delivered and
+leases renewed, so a lost answer is repeated and never prolongs a lease.
 """
 
 from __future__ import annotations
@@ -25,84 +29,87 @@ from dljob.runtime.process.step_counters import Count, Renewal, StepCounters, no
 
 HELLO_BYTES = 4096
 SILENT_S = 1.0
-"""A host whose own thread has not run for so long is silent; it does so five times a second."""
+"""Seconds without a beat of the host's own thread (it runs five times a second) until the host counts as silent."""
 PENDING = 4
-"""So many answers may wait for theirs: those of calls that were lost on the way are of no use."""
+"""Reports kept until they are acknowledged. Older ones belong to calls that were lost on the way."""
 SLACK_S = 0.75
-"""How much later than expected PrimeMaster may ask again before hosts speak for themselves."""
+"""Seconds that PrimeMaster's next request may be late before hosts send their own heartbeats."""
 BIND_S = 0.5
+"""Seconds between attempts to take the socket's name from an agent that is about to end."""
 ENDED = 64
-"""So many processes that ended can still be asked about."""
+"""Ended processes whose wait status can still be asked for; each costs a file descriptor."""
 NEVER_S = 1e6
+"""Stands for "PrimeMaster has never asked": JSON has no infinity."""
 
 
 @dataclass(slots=True)
 class NodeHost:
-    """One host."""
+    """A host with an open connection."""
 
     role: str
     actor: str
     pid: int
     counters: StepCounters
     pidfd: int
-    """By which the kernel tells how the process ended; -1: nothing does."""
+    """Descriptor through which the kernel gives the process's wait status; -1 where it cannot."""
     told: dict[int, int] = field(default_factory=dict[int, int])
-    """Slot -> number of the last count that PrimeMaster has."""
+    """Slot -> number of its last count that PrimeMaster has acknowledged."""
 
     @property
     def silent_s(self) -> float:
-        """How long the host's own thread has not run, when that is longer than it should be; else 0."""
+        """Seconds since the host's own thread last ran; 0 up to SILENT_S."""
         silence = now() - self.counters.heart()
         return silence if silence > SILENT_S else 0.0
 
     def lives(self) -> tuple[tuple[int, int], ...]:
-        """Rank and incarnation of who lives in it."""
+        """Return (rank, incarnation) of each rank in the host."""
         return tuple((count.rank, count.incarnation) for count in self.counters.ranks())
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What is kept of a host whose line is over."""
+    """The remains of a host whose connection has closed."""
 
     role: str
     pidfd: int
     lives: tuple[tuple[int, int], ...]
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the process descriptor."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """How the process of a host ended, as the kernel tells it."""
+    """How the process of a host ended, as the kernel reports it."""
 
     role: str
     status: int
     """As `os.waitpid` gives it."""
     lives: tuple[tuple[int, int], ...]
-    """Rank and incarnation of who lived in it."""
+    """Rank and incarnation of each rank that lived in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLook:
-    """What can be seen of one host."""
+    """The state of one host, seen from outside."""
 
     role: str
     actor: str
     pid: int
     silent_s: float
-    """How long its own thread has not run, when that is longer than it should be: it is stopped, or C code of a rank
-    in its process holds the GIL. Else 0.
+    """Seconds since its own thread last ran; 0 while that is normal.
+
+    A silent host is stopped, or C code of a rank in its process holds the GIL.
     """
     counts: tuple[Count, ...]
-    """Its ranks' counters; those of forked ranks go on while the host is silent."""
+    """Its ranks' counters. Forked ranks write theirs even while the host is silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingAnswer:
-    """An answer that waits for its own."""
+    """A report that PrimeMaster has not acknowledged yet."""
 
     at: float
     pause_s: float
@@ -110,14 +117,14 @@ class _PendingAnswer:
 
 
 class NodeHosts:
-    """All hosts of the node. `where` is the socket's address."""
+    """All hosts of the node, served by a thread of its own. `where` is the address of the socket."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._lock = threading.Lock()
         self._hosts: dict[int, NodeHost] = {}
         self._ended: dict[int, _Ended] = {}
-        """By pid; the oldest are forgotten."""
+        """By pid; beyond ENDED the oldest is dropped."""
         self._numbers = count(1)
         self._epoch = 0
         self._pending: dict[int, _PendingAnswer] = {}
@@ -127,17 +134,17 @@ class NodeHosts:
         threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Stop serving, and close all connections."""
         self._wake.close()
 
     def look(self) -> tuple[HostLook, ...]:
-        """What can be seen of the hosts that live now, without asking any of them."""
+        """Return the state of all present hosts, without a question to any of them."""
         with self._lock:
             hosts = self._hosts.values()
             return tuple(HostLook(h.role, h.actor, h.pid, h.silent_s, h.counters.ranks()) for h in hosts)
 
     def end_of(self, pid: int) -> HostEnd | None:
-        """How a host's process ended; None where the kernel does not tell, or it was none of the hosts here."""
+        """Return how a host's process ended; None for a process that was no host here, or without a kernel's word."""
         with self._lock:
             host = next((host for host in self._hosts.values() if host.pid == pid), None)
             known = self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
@@ -150,15 +157,18 @@ class NodeHosts:
             os.close(pidfd)
         return None if status is None else HostEnd(known.role, status, known.lives)
 
-    # -- what PrimeMaster asks
+    # -- requests of PrimeMaster
 
     def heard(self, ask: AgentRequest) -> bool:
-        """Take PrimeMaster's answer to an earlier report; False: a newer master was heard before."""
+        """Take PrimeMaster's acknowledgement of an earlier report.
+
+        False when the request is of an older epoch than an earlier one: it must change nothing.
+        """
         with self._lock:
             if ask.epoch < self._epoch:
                 return False
             self._asked, self._may_go = now(), ask.may_go
-            if ask.epoch > self._epoch:  # it may know nothing of what its predecessor was told
+            if ask.epoch > self._epoch:  # a new master may not have what the old one acknowledged: report all again
                 self._epoch = ask.epoch
                 self._pending.clear()
                 for host in self._hosts.values():
@@ -170,14 +180,17 @@ class NodeHosts:
 
     def _answered(self, told: _PendingAnswer, ask: AgentRequest) -> None:
         there = {id(host) for host in self._hosts.values()}
+        # The lease counts from the moment the report was made, as with a heartbeat of the host's own: PrimeMaster was
+        # still to hear of the host then. It is overdue after a quarter of the pause and SLACK_S.
         until = told.at + 1.25 * max(told.pause_s, ask.pause_s) + SLACK_S
+        # A host may have gone since the report; its counters are unmapped, and must not be written.
         for host, numbers in told.counts:
             if id(host) in there:
                 host.told.update(numbers)
                 host.counters.renew(Renewal(ask.epoch, told.at, until, host.actor not in ask.unknown))
 
     def news(self) -> bool:
-        """Whether a rank, or whoever ends the node, told something that PrimeMaster does not have."""
+        """Return whether a rank's step or the announced end of the pod has not reached PrimeMaster yet."""
         with self._lock:
             return (bool(self._leaving) and not self._told_leaving) or any(
                 (number := slot.number()) and number != host.told.get(index)
@@ -186,7 +199,7 @@ class NodeHosts:
             )
 
     def report(self, ask: AgentRequest) -> Pulse:
-        """What all hosts have to say; it is said again until an `AgentRequest` takes it."""
+        """Return the heartbeats of all hosts. Their steps are repeated until an `AgentRequest` acknowledges them."""
         with self._lock:
             number = next(self._numbers)
             told = [_news(host, ask.epoch) for host in self._hosts.values()]
@@ -197,7 +210,7 @@ class NodeHosts:
             self._told_leaving = bool(self._leaving)
             return Pulse(os.getpid(), number, tuple(beacon for beacon, _ in told), self._leaving)
 
-    # -- the lines of the hosts
+    # -- connections of the hosts
 
     def _serve(self) -> None:
         server = self._bound()
@@ -232,7 +245,7 @@ class NodeHosts:
             self._ended.clear()
 
     def _bound(self) -> socket.socket:
-        """The name may be held for a moment yet by an agent that is being ended."""
+        """Bind the socket; an agent that is being ended may hold the name for a moment yet."""
         while True:
             server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with suppress(OSError):
@@ -244,9 +257,9 @@ class NodeHosts:
             time.sleep(BIND_S)
 
     def _heard_of_leaving(self, line: socket.socket, why: str) -> bool:
-        """Pass it on with the next answer to PrimeMaster, and say how things stand; it is asked again and again."""
+        """Note the announced end of the pod for the next report, and answer the hook, which polls."""
         with self._lock:
-            self._leaving = self._leaving or why
+            self._leaving = self._leaving or why  # several hooks may announce it: the first reason stays
             said = {"may_go": self._may_go, "asked_s": min(now() - self._asked, NEVER_S)}
         with suppress(OSError):
             line.send(json.dumps(said).encode())
@@ -254,7 +267,7 @@ class NodeHosts:
         return False
 
     def _one(self, line: socket.socket) -> bool:
-        """Read what came on a line; False when it is over."""
+        """Read one message of a connection; False closes it."""
         text, fds = b"", list[int]()
         with suppress(OSError):
             text, fds, _, _ = socket.recv_fds(line, HELLO_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
@@ -262,6 +275,8 @@ class NodeHosts:
             return self._heard_of_leaving(line, leaves)
         host = _introduced(line, text, fds)
         with self._lock:
+            # A host sends its descriptor once; anything later on its connection, an end included, replaces or removes
+            # it.
             gone = self._hosts.pop(line.fileno(), None)
             if gone is not None:
                 self._remember(gone)
@@ -272,6 +287,7 @@ class NodeHosts:
     def _remember(self, gone: NodeHost) -> None:
         if (earlier := self._ended.pop(gone.pid, None)) is not None:
             earlier.close()
+        # The open pidfd keeps the wait status readable, and the pid cannot be mistaken for another process's.
         self._ended[gone.pid] = _Ended(gone.role, gone.pidfd, gone.lives())
         gone.counters.close()
         if len(self._ended) > ENDED:
@@ -279,7 +295,7 @@ class NodeHosts:
 
 
 def _leaves(line: socket.socket, text: bytes, fds: list[int]) -> str:
-    """Why the node is to go, from somebody who may say so; else empty."""
+    """Return the reason of an announced end, from a process of this user; else an empty text."""
     with suppress(ValueError, AttributeError):
         if text and not fds and peer(line)[1] == os.getuid():
             return str(json.loads(text).get("leave", ""))
@@ -287,12 +303,13 @@ def _leaves(line: socket.socket, text: bytes, fds: list[int]) -> str:
 
 
 def _introduced(line: socket.socket, text: bytes, fds: list[int]) -> NodeHost | None:
-    """The host that says who it is; None for anybody else, and at the end of a line."""
+    """Return the host that introduces itself; None for any other message, and at the end of a connection."""
     with suppress(ValueError, KeyError):
         pid, uid = peer(line)
         if text and fds and uid == os.getuid():
             hello = json.loads(text)
             return NodeHost(hello["role"], hello["actor"], pid, StepCounters.opened(fds[0]), process_end.opened(pid))
+    # Descriptors that come with a message are ours now, also those of a stranger.
     for fd in fds:
         os.close(fd)
     return None

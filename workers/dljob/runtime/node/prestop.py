@@ -1,16 +1,16 @@
-"""What a Ray pod does before it is told to end (preStop): what its ranks have in memory comes to disk, and they leave.
+"""The preStop hook of a Ray pod: it has ranks leave the node, and what they hold in memory written to disk.
 
     python -m dljob.runtime.leave SECONDS [NODE]
 
-Whoever deletes, evicts, drains or preempts the pod starts this, through the kubelet; SIGTERM comes when it returns. It
-asks those of its own pod, by their sockets, and needs neither Ray nor torch, nor the operator, nor PrimeMaster:
+The kubelet starts it when somebody deletes, evicts, drains or preempts the pod, and sends SIGTERM when it returns. It
+talks to processes of its own pod by their sockets, and needs neither Ray nor torch, nor the operator. It asks
 
- 1. the node's agents tell PrimeMaster, so that the ranks leave for another node if there is one;
- 2. the node's savers bring to disk what ranks have copied, and when nobody is left who may leave, the last of it;
- 3. what ranks wrote comes to the volume of the checkpoints;
- 4. on the head PrimeMaster has all savers of the job do so, since without a head all of them end.
+ 1. the node's agents to notify PrimeMaster, so that ranks move to another node if there is one;
+ 2. the node's savers to write what ranks have copied at once, and the last of it when no more ranks can leave;
+ 3. for the ranks' logs to be copied to the checkpoint volume;
+ 4. on the head, PrimeMaster to have all savers of the job do the same, since all of them end with the head.
 
-It never fails: where nothing of a job runs it returns at once. NODE, for several raylets on one machine, is Ray's id.
+It never fails: where no job runs, it returns at once. NODE is Ray's id of a node, for several raylets on one machine.
 """
 
 from __future__ import annotations
@@ -31,44 +31,54 @@ from dljob.runtime.logs import archive
 
 ANSWER_BYTES = 64 << 10
 CONNECT_S = 5.0
+"""Seconds for a connection and for one answer of an agent."""
 AGAIN_S = 0.05
+"""Seconds between polls of an agent."""
 SILENT_S = 5.0
-"""An agent that PrimeMaster has not asked for so long has nobody who moves its ranks."""
+"""Seconds without a request of PrimeMaster after which no rank is going to be moved."""
 LEFT = 0.5
-"""The share of its time that ranks may take to leave; the rest is for the last save."""
+"""Share of the time that ranks have to leave; the rest is for the last save."""
 LISTENS = "00010000"
-"""The flag of a listening socket in /proc/net/unix. Source: Linux, __SO_ACCEPTCON in include/uapi/linux/net.h."""
+"""Flag of a listening socket in /proc/net/unix. Source: Linux, __SO_ACCEPTCON in include/uapi/linux/net.h."""
 
 
 KINDS = {"agent": ("agent",), "saver": ("early", "saver"), "master": ("master",)}
-"""Lines to each; a saver may be busy for long with what is asked of it first, and is asked for the last save beside."""
+"""Connections per kind of socket: two to a saver.
+
+The first one may be busy for long with an early flush; the last save is asked for on the other, beside it.
+"""
 
 
 def master_address(uid: str, node: str) -> str:
-    """Where PrimeMaster hears that its pod is to end; an abstract name."""
+    """Return the address where PrimeMaster listens for the end of its pod: an abstract socket."""
     return f"\0dljob-master-{uid[:8]}-{node}-{os.getpid()}"
 
 
 def job_of(address: str) -> str:
-    """The first of the uid of the job that an address belongs to."""
+    """Return the first 8 characters of the uid of an address's job."""
     return address.split("-")[2][:8]
 
 
 def addresses(table: str, node: str = "") -> Iterator[tuple[str, str]]:
-    """(kind, address) of what listens in this pod's network: agents, savers and masters of jobs."""
+    """Yield (kind, address) of agents, savers and masters that listen in this network namespace."""
     found = set[str]()
     for line in table.splitlines():
         words = line.split()
+        # Eight columns: only a bound socket has a path. `@` stands for the zero byte of an abstract name.
         if len(words) == 8 and words[3] == LISTENS and words[7].startswith("@dljob-"):
             found.add(words[7][1:])
     for name in sorted(found):
+        # Ray's node ids are cut to 12 characters: an abstract name has room for 107 bytes.
         kind, _, where = name.split("-")[1:4] if name.count("-") > 2 else ("", "", "")
         if kind in KINDS and where[:12] == (node or where)[:12]:
             yield kind, f"\0{name}"
 
 
 class AgentConnection:
-    """A connection to one of them. Raises OSError when it is not of this pod: the host's network has others', too."""
+    """A connection to an agent, a saver or a master.
+
+    Raises OSError for a process of another pod: on the host's network, abstract sockets of all pods are visible.
+    """
 
     def __init__(self, kind: str, address: str) -> None:
         self.kind, self.address = kind, address
@@ -77,6 +87,7 @@ class AgentConnection:
             self._socket.settimeout(CONNECT_S)
             self._socket.connect(address)
             pid, uid, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            # The kernel gives pid 0 for a process of another pid namespace, which is another pod.
             if not pid or uid != os.getuid():
                 raise ConnectionRefusedError("not of this pod")
         except OSError:
@@ -84,18 +95,18 @@ class AgentConnection:
             raise
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Its answer. Raises OSError or ValueError without one in time."""
+        """Return the answer. Raises OSError or ValueError when none comes in time."""
         self._socket.settimeout(max(0.1, seconds))
         self._socket.sendall(json.dumps(question).encode() + b"\n" * (self.kind == "master"))
         return json.loads(self._socket.recv(ANSWER_BYTES))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._socket.close()
 
 
 class PodEnd:
-    """One pod's end, within so many seconds."""
+    """The end of one pod within a number of seconds."""
 
     def __init__(self, lines: list[AgentConnection], seconds: float, why: str) -> None:
         self._begin = time.monotonic()
@@ -103,15 +114,18 @@ class PodEnd:
         self._why = why
         self._lines = lines
         self.said: list[str] = []
-        """What the pod's log is told."""
+        """Lines for the pod's log."""
 
     def run(self) -> None:
-        """All of it."""
+        """Flush early, let ranks leave, then save the last; every step stays within the time.
+
+        The early flush runs while ranks leave, so that the last save has little left to write.
+        """
         for line in self._of("early"):
             self._start(lambda line=line: self._save(line, "flush"))
         for line in self._of("agent"):
             self._let_leave(line)
-        self.said += ["no agent is there to have its ranks leave"] * bool(alone(self._lines))
+        self.said += ["ranks could not be moved: the node has no agent"] * bool(alone(self._lines))
         last = [self._start(lambda line=line: self._save(line, "last")) for line in self._of("saver")]
         last += [self._start(lambda line=line: self._end_all(line)) for line in self._of("master")]
         last.append(self._start(self._keep_logs))
@@ -131,23 +145,25 @@ class PodEnd:
         return thread
 
     def _let_leave(self, agent: AgentConnection) -> None:
-        """Say that the node goes, and wait for its ranks while PrimeMaster may have them leave."""
+        """Announce the end of the node, and wait until its ranks have left or PrimeMaster will not move them."""
         end = self._begin + LEFT * self._seconds
         try:
             while time.monotonic() < end:
                 seen = agent.ask({"leave": self._why}, CONNECT_S)
                 if seen["may_go"] or seen["asked_s"] > SILENT_S:
-                    self.said.append(seen["may_go"] or "PrimeMaster says nothing")
+                    self.said.append(seen["may_go"] or "PrimeMaster does not answer")
                     return
                 time.sleep(AGAIN_S)
-            self.said.append("its ranks did not leave in time")
+            self.said.append("ranks did not leave the node in time")
         except (OSError, ValueError) as error:
             self.said.append(f"the node's agent did not answer: {error}")
 
     def _save(self, saver: AgentConnection, how: str) -> None:
         try:
+            # A second less than there is, so that the answer still comes before SIGTERM.
             said = saver.ask({"op": how, "timeout_s": max(0.1, self._left - 1.0)}, self._left)
         except (OSError, ValueError) as error:
+            # A failed early flush needs no line: the last save does all that it left.
             if how == "last":
                 self.said.append(f"a saver did not answer: {error}")
             return
@@ -168,13 +184,16 @@ class PodEnd:
 
 
 def alone(lines: list[AgentConnection]) -> set[str]:
-    """The jobs whose ranks have a saver here and no agent, without which nobody moves them."""
+    """Return the jobs that have a saver here but no agent.
+
+    Their ranks are here and nobody moves them: the agent is being made, or made again.
+    """
     saved, moved = ({job_of(line.address) for line in lines if line.kind == kind} for kind in ("saver", "agent"))
     return saved - moved
 
 
 def opened(node: str, within_s: float) -> list[AgentConnection]:
-    """Lines to all that listens in this pod. An agent that is being made, or made again, is waited for."""
+    """Connect to all sockets of this pod; wait up to `within_s` for an agent that is being made, or made again."""
     end = time.monotonic() + within_s
     while True:
         lines: list[AgentConnection] = []
@@ -190,7 +209,7 @@ def opened(node: str, within_s: float) -> list[AgentConnection]:
 
 
 def say(words: str) -> None:
-    """Into the container's log, which is that of its first process: nobody reads what a hook prints."""
+    """Write to the container's log, which is the output of its first process: the kubelet drops what a hook prints."""
     for where in (*["/proc/1/fd/1"] * ("POD_NAME" in os.environ), "/dev/stdout"):
         with suppress(OSError), open(where, "w", encoding="utf-8") as log:  # noqa: PTH123
             log.write(f"[dljob] {time.strftime('%H:%M:%S')} {words}\n")
@@ -198,8 +217,8 @@ def say(words: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Always 0: the pod goes, whatever happens here."""
-    with suppress(Exception):  # a preStop that fails delays no pod's end, and has told what it could
+    """Run the hook. Always 0: the pod ends in any case, and a failed hook is only an event on it."""
+    with suppress(Exception):  # a failure here cannot stop the pod's end; what was done is in its log already
         begin, node = time.monotonic(), argv[1] if len(argv) > 1 else ""
         why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is told to end"
         seconds = float(argv[0])

@@ -1,7 +1,7 @@
-"""Files on other nodes, looked into again and again: by one small actor there, which goes when nobody asks any more.
+"""Readers: small actors that answer repeated questions about files on other nodes, and end when nobody asks any more.
 
-A task each time would cost a node whose CPUs are taken one new process each time, about a second of one CPU: Ray (2.60)
-ends workers beyond the node's CPUs after a second without work.
+A Ray task for each question would be a new process each time on a node whose CPUs are taken, about a second of a CPU:
+Ray (2.60) ends workers beyond the node's number of CPUs after a second without work.
 """
 
 from __future__ import annotations
@@ -16,46 +16,52 @@ from dljob.runtime.node import log_tails
 from dljob.runtime.process.guard import raylet_pidfd
 
 IDLE_S = 60.0
+"""Seconds without a question until a reader ends."""
 AT_ONCE = 4
-"""Questions that a node answers at one time."""
+"""Questions that one reader answers at a time."""
 
 
 class Reader:
-    """The actor."""
+    """The actor on the node."""
 
     def __init__(self) -> None:
         raylet = raylet_pidfd()
         if raylet is not None:
-            asyncio.get_running_loop().add_reader(raylet, os._exit, 70)  # a worker may outlive its raylet
+            asyncio.get_running_loop().add_reader(raylet, os._exit, 70)  # Ray's worker may outlive its raylet
 
     async def answer(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function here."""
+        """Call a function in a thread, so that one slow disk does not hold the other questions."""
         return await asyncio.to_thread(function, *args)
 
 
 class TakenAwayError(Exception):
-    """Another caller has ended the reader that was asked: its node was not known yet, or it hung for that one."""
+    """The reader was ended by another caller while this one waited.
+
+    Its node was not known yet, or it hung for the other caller. The question can be asked again.
+    """
 
 
 @dataclass(slots=True)
 class _Known:
     actor: Any
     asked: int = 0
-    """Questions under way."""
+    """Questions that are not answered yet."""
     end: asyncio.TimerHandle | None = None
+    """Timer that ends the reader; None while it has questions."""
 
 
 class Readers:
-    """The readers that this process has made, by node; they go with it. For one event loop."""
+    """The readers of this process by node; Ray ends them with it. For one event loop."""
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
         self._known: dict[str, _Known] = {}
 
     async def ask(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node; here, if that is where we are. Raises what Ray raises when the node is gone.
+        """Run a function on a node; in a thread of this process when it is on that node.
 
-        A caller that stops waiting takes the reader away from all who wait for it: it may hang.
+        A caller that stops waiting ends the reader for all: a reader that is not answered in time may hang on a disk,
+        and a new one does not. Raises what Ray raises when the node is gone.
         """
         import ray
         from ray.exceptions import ActorUnschedulableError
@@ -75,6 +81,7 @@ class Readers:
         try:
             return await known.actor.answer.remote(function, *args)
         except (RayError, asyncio.CancelledError) as error:
+            # An error of a reader that another caller has replaced tells nothing about the node.
             taken = self._known.get(node) is not known
             self._forget(node, known)
             if taken and isinstance(error, RayError):

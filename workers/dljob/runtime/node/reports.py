@@ -1,4 +1,4 @@
-"""What happened to a host's ranks, kept until PrimeMaster has acknowledged it: the far end of `watch`."""
+"""Reports of a host's ranks, kept until PrimeMaster has acknowledged them: the host's end of the `watch` call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dljob.runtime.process.messages import Report
 
 
 class Reports:
-    """Reports by number, and the one caller that waits for the next."""
+    """Numbered reports, and the one caller that waits for the next."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -22,11 +22,11 @@ class Reports:
 
     @property
     def epoch(self) -> int:
-        """The newest master that was heard."""
+        """The epoch of the newest master that called."""
         return self._epoch
 
     def heard(self, epoch: int) -> bool:
-        """A master of this epoch speaks: False when a newer one was heard before."""
+        """Note a call of a master of this epoch; False when one of a newer epoch has called before."""
         with self._changed:
             if epoch < self._epoch:
                 return False
@@ -36,10 +36,10 @@ class Reports:
             return True
 
     def add(self, rank: int, incarnation: int, pid: int, outcome: Outcome | None) -> int:
-        """Write down that a rank became ready (None) or ended; the report's number.
+        """Note that a rank became ready (None) or ended; return the report's number.
 
-        Nothing is written down once this process ends itself, which takes all below it along: a rank that is told of
-        as killed, on a node that is gone, would be restarted there.
+        Nothing is noted once this process ends itself, since that takes all its children along: PrimeMaster would take
+        a rank that was killed this way for a failed one, and restart it on a node that may be gone.
         """
         with self._changed:
             if guard.ending():
@@ -50,11 +50,15 @@ class Reports:
             return self._seq
 
     def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
-        """Wait for reports newer than `acked`; () when a newer epoch, or a later call of the same one, took over."""
+        """Wait for reports newer than `acked`.
+
+        () when a master of a newer epoch, or a later call of the same master, has taken over.
+        """
         if not self.heard(epoch):
             return ()
         with self._changed:
             self._turn += 1
+            # Only the latest call may wait: an earlier one was lost on the way, and its answer would reach nobody.
             turn = self._turn
             self._acked = max(self._acked, acked)
             self._reports = [report for report in self._reports if report.seq > self._acked]
@@ -67,6 +71,6 @@ class Reports:
             return ()
 
     def wait_acked(self, seq: int, timeout_s: float) -> bool:
-        """Wait until a report was acknowledged; False when it was not in time."""
+        """Wait until a report is acknowledged; False when that takes longer than `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._acked >= seq, timeout_s)

@@ -1,7 +1,7 @@
-"""What a node sees of its ranks' processes: whether they can run, what CPU time they used, and where they are.
+"""A look at ranks' processes from outside: whether they can run, the CPU time they used, and where their threads are.
 
-Nothing here asks the process anything: one that is stopped, or whose C code holds the GIL, is seen all the same. Stacks
-are py-spy's, read without pausing anybody; where it may not read another process's memory, that is said.
+The processes take no part: one that is stopped, or whose C code holds the GIL, is seen all the same. Stacks come from
+py-spy, which reads memory without pausing the process; where it has no permission, the answer says so.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from dljob.runtime.linux.descendants import below
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 EACH_S, ALL_S = 5.0, 10.0
-"""How long py-spy may take for one process, and for all of one question."""
+"""Seconds that py-spy has for one process, and for all processes of one question."""
 TRIES = 3
-"""A process that runs on while it is read may give nonsense, which py-spy notices."""
+"""Attempts per process: it runs on while its memory is read, so a dump may be inconsistent, which py-spy notices."""
 USER_THREAD = "user"
-"""The thread host runs user code in a thread of this name."""
+"""Name of the thread that runs user code in a thread host."""
 _FREEZERS = ("freezer", "refrigerator")
+"""Kernel functions in which a frozen process sleeps: of cgroup v2, and of cgroup v1 or a suspended machine."""
 _PLACES = (
     ("dljob/runtime/rpc/rpc.py", Where.CALL),
     ("dljob/runtime/rpc/futures.py", Where.CALL),
@@ -41,34 +42,37 @@ _PLACES = (
     ("torch/distributed/", Where.COLLECTIVE),
     ("torch/nn/parallel/", Where.COLLECTIVE),
 )
+"""Part of a file's path -> what a thread that has called into it is waiting for."""
 _OURS = ("/torch/", "/ray/_private/", "dljob/runtime/", "<frozen")
+"""Parts of paths of files that are not user code."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpTarget:
-    """A rank's process, and the host's around it (the same for a thread host)."""
+    """A rank's process, and the process of its host (the same one in a thread host)."""
 
     name: str
-    """As in `trainer/2`."""
+    """Role and rank, such as `trainer/2`."""
     pid: int
     host_pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStack:
-    """A rank's process at one moment; `stack` is text of all its threads, or why there is none."""
+    """A rank's process at one moment; `stack` is text of all its threads, or the reason why there is none."""
 
     look: ProcessSample
     stack: str = ""
 
 
 def look(targets: Sequence[DumpTarget], *, stacks: bool) -> tuple[ProcessStack, ...]:
-    """See each; `stacks`: where its threads are as well, which costs some 30 ms of a CPU each."""
+    """Look at each process; `stacks` adds where its threads are, at a cost of some 30 ms of CPU each."""
     end = time.monotonic() + ALL_S
     return tuple(_see(target, end if stacks else None) for target in targets)
 
 
 def _see(target: DumpTarget, end: float | None) -> ProcessStack:
+    # A host that cannot run is proof of a hang for its ranks, too (docs/adr/0024).
     stopped = why_stopped(target.pid) or (target.pid != target.host_pid and why_stopped(target.host_pid)) or ""
     pids = (target.pid, *below(target.pid))
     used = sum(cpu_seconds(pid) for pid in pids)
@@ -82,11 +86,11 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     return ProcessStack(replace(seen, where=where(frames), at_line=line(frames)), text(threads))
 
 
-# -- what the kernel says
+# -- from the kernel
 
 
 def why_stopped(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> str:
-    """Why a process cannot run at all; empty: it can, or is gone."""
+    """Return why a process cannot run at all; empty when it can, or is gone."""
     folder = proc / str(pid)
     with suppress(OSError, IndexError):
         state = _stat(folder)[0]
@@ -111,7 +115,10 @@ def _frozen(folder: Path, cgroups: Path) -> bool:
 
 
 def runs(pid: int, proc: Path = PROC) -> bool:
-    """Whether a thread of a process runs or waits for a CPU (state R); a full machine gives it none for seconds."""
+    """Return whether a thread of a process runs or waits for a CPU (state R).
+
+    A thread that waits on a busy machine uses no CPU time for seconds, and is no hang.
+    """
     for thread in (proc / str(pid) / "task").glob("*"):
         with suppress(OSError, IndexError):
             if _stat(thread)[0] == "R":
@@ -120,41 +127,43 @@ def runs(pid: int, proc: Path = PROC) -> bool:
 
 
 def _stat(folder: Path) -> list[str]:
-    """What the kernel tells of a process or thread from its state on, proc_pid_stat(5); its name may hold anything."""
+    """Return the fields of proc_pid_stat(5) from the state on. The name before it may hold spaces and parentheses."""
     return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def cpu_seconds(pid: int, proc: Path = PROC) -> float:
-    """CPU time that a process has used, all threads; 0 for one that is gone."""
+    """Return the CPU time of all threads of a process in seconds; 0 for one that is gone."""
     with suppress(OSError, IndexError, ValueError):
         fields = _stat(proc / str(pid))
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 
-# -- what py-spy says
+# -- from py-spy
 
 Threads = list[dict[str, Any]]
 
 
 def program() -> str:
-    """The path of py-spy: beside this Python, or on the PATH; empty: there is none."""
+    """Return the path of py-spy, beside this Python or on the PATH; empty without one."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy") or ""
 
 
 def dump(pid: int, end: float) -> tuple[Threads, str]:
-    """The threads of a process as py-spy tells them, or why it cannot; `end` by the monotonic clock."""
+    """Return the threads of a process as py-spy sees them, or why it cannot; `end` is on the monotonic clock."""
     spy = program()
     if not spy:
         return [], "no stack: py-spy is not installed here (it comes with ray[default])"
-    why = "there was no time left"
+    why = "the time for all processes was over"
     for _ in range(TRIES):
         left = min(EACH_S, end - time.monotonic())
         if left <= 0:
             break
         try:
             done = subprocess.run(
+                # --nonblocking: a pause by ptrace would itself show as a stopped process (state t), and fails on a
+                # stopped one.
                 [spy, "dump", "--pid", str(pid), "--nonblocking", "--json"],
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False,
             )  # fmt: skip
@@ -169,22 +178,25 @@ def dump(pid: int, end: float) -> tuple[Threads, str]:
 
 
 def _reason(said: str) -> str:
-    """What py-spy complains of, in a line."""
+    """Return py-spy's complaint in one line."""
     lines = [row.strip() for row in said.splitlines() if row.strip()]
     if "permission" in said.lower() or "not permitted" in said.lower():
         return "py-spy may not read other processes here (it needs the capability SYS_PTRACE)"
-    return f"py-spy: {lines[-1] if lines else 'failed without a word'}"[:300]
+    return f"py-spy: {lines[-1] if lines else 'failed without a message'}"[:300]
 
 
 def user_frames(threads: Threads, pid: int) -> list[dict[str, Any]]:
-    """The frames of the thread that runs user code, the innermost first."""
+    """Return the frames of the thread that runs user code, innermost first."""
     named = [thread for thread in threads if thread.get("thread_name") == USER_THREAD]
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
     return next((thread["frames"] for thread in (*named, *main)), [])
 
 
 def where(frames: Sequence[dict[str, Any]]) -> Where:
-    """What a thread is doing: what the innermost frame of user code has called. No frames: nobody knows."""
+    """Return what a thread is doing, by the file that the innermost frame of user code has called into.
+
+    Frames further out mean nothing: a launcher may be one of dljob's own files. Without frames the place is unknown.
+    """
     for frame in frames:
         for part, place in _PLACES:
             if part in frame["filename"]:
@@ -192,25 +204,25 @@ def where(frames: Sequence[dict[str, Any]]) -> Where:
         if _is_users(frame):
             break
     if frames and "torch/autograd/" in frames[0]["filename"]:
-        return Where.COLLECTIVE  # DistributedDataParallel's hooks wait for their peers below the engine
+        return Where.COLLECTIVE  # DistributedDataParallel waits for peers below autograd's engine, without a frame
     return Where.USER if frames else Where.UNKNOWN
 
 
 def line(frames: Sequence[dict[str, Any]]) -> str:
-    """The innermost line of user code."""
+    """Return the innermost line of user code; empty without one."""
     frame = next((frame for frame in frames if _is_users(frame)), None)
     return f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}" if frame else ""
 
 
 def _is_users(frame: dict[str, Any]) -> bool:
-    """Whether a frame is neither Python's own, nor torch's, nor ours."""
+    """Return whether a frame is user code: not Python's own, torch's, Ray's or dljob's."""
     file = frame["filename"]
     python = "/lib/python3" in file and "-packages" not in file
     return not python and not any(part in file for part in _OURS)
 
 
 def text(threads: Threads) -> str:
-    """All threads as text, each from its innermost frame."""
+    """Return all threads as text, each from its innermost frame."""
     rows: list[str] = []
     for thread in threads:
         holds = " with the GIL" if thread.get("owns_gil") else ""
