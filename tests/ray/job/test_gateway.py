@@ -108,7 +108,7 @@ def test_a_launcher_that_is_killed_or_stopped_is_nobodys_loss_and_the_next_one_f
     eventually(lambda: "is there already" in ray.log(second), 60, lambda: ray.log(second))
     ray.stop(second)
     assert ray.ended(second)["status"] == "STOPPED"
-    assert "the job goes on without me" in ray.log(second)
+    assert "and the job goes on" in ray.log(second)
     third = ray.submit(mine)
     eventually(lambda: "is there already" in ray.log(third), 60, lambda: ray.log(third))
     after = mine.running(ray)

@@ -302,9 +302,9 @@ def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
     add_head(kube)
     code, _, err = dljob("logs", "hello", "-k")
     assert (code, "does not answer: error trying to reach service" in err) == (4, True)
-    kube.head["logs"] = lambda _query: Response(503, b'{"error": "PrimeMaster is not there now"}')
+    kube.head["logs"] = lambda _query: Response(503, b'{"error": "PrimeMaster is not running now"}')
     code, _, err = dljob("logs", "hello", "-k")
-    assert (code, "answers 503" in err, "PrimeMaster is not there now" in err) == (4, True, True), err
+    assert (code, "answers 503" in err, "PrimeMaster is not running now" in err) == (4, True, True), err
     kube.forbidden.add("get secrets")
     code, _, err = dljob("logs", "hello", "-k")
     assert (code, "need the right to get secrets" in err) == (4, True)

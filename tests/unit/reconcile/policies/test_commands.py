@@ -120,7 +120,7 @@ def test_any_target_makes_an_id_that_the_gateway_takes(target: str):
 
 def test_a_gateway_that_is_away_is_no_refusal():
     world = ordered(World().running())
-    world.troubles = (Trouble(f"Command restart/job/{AT}", 503, "PrimeMaster is not there now", 1),)
+    world.troubles = (Trouble(f"Command restart/job/{AT}", 503, "PrimeMaster is not running now", 1),)
     assert [type(action) for action in world.look().actions] == [Command]
 
 

@@ -85,7 +85,7 @@ def test_who_hears_nothing_for_long_says_so_and_does_not_say_that_the_master_is_
 ) -> None:
     monkeypatch.setattr(launch, "LOST_S", 0.1)
     own = job(Silent(float("inf")), tmp_path)
-    with pytest.raises(UnreachableError, match="nobody answers where PrimeMaster of j lives"):
+    with pytest.raises(UnreachableError, match="the Ray of PrimeMaster of j does not answer"):
         own.status()
 
 

@@ -164,7 +164,7 @@ async def test_a_master_that_dies_and_comes_back_is_asked_again_for_the_time_tha
 async def test_a_master_that_does_not_come_back_is_an_answer_in_time(cluster: Cluster, jobs: RayJobs) -> None:
     cluster.die()
     began = time.monotonic()
-    with pytest.raises(UnreachableError, match="not there now"):
+    with pytest.raises(UnreachableError, match="not running now"):
         await jobs.brief(UID, 0, 0.2)
     assert 0.4 < time.monotonic() - began < 2.0
 
@@ -238,8 +238,8 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("suspend", "job", ""),
         ("suspend", "a", "only the job can be suspended"),
         ("explode", "job", "no command 'explode'"),
-        ("cause", "node/abc", "by says what is known"),
-        ("cause", "a/0", "a cause is about node/"),
+        ("cause", "node/abc", "in `by` the evidence"),
+        ("cause", "a/0", "a cause needs the target node/"),
         ("restart", "b", "has no 'b'; targets are job, a role (a)"),
         ("restart", "a/2", "has no 'a/2'"),
         ("restart", "a/", "has no 'a/'"),
@@ -257,7 +257,7 @@ async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster
     assert cluster.master.calls[-1] == ("command", "1", "restart", "a/0", "me")
     await jobs.command(UID, CommandRequest("c", "cause", "node/n1", "OOMKilled: exit code 137"))
     assert cluster.master.calls[-1] == ("learned", "node/n1", 0, Clue(Source.POD, "OOMKilled: exit code 137"))
-    with pytest.raises(UsageError, match="a cause is about node/"):
+    with pytest.raises(UsageError, match="a cause needs the target node/"):
         await jobs.command(UID, CommandRequest("c", "cause", "a/0", "OOMKilled"))
     with pytest.raises(UsageError, match="a/7"):
         await jobs.command(UID, CommandRequest("2", "restart", "a/7", "me"))
@@ -338,7 +338,7 @@ async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_
     assert set(asked) == {"m", "n"}
     cluster.die()
     assert (await jobs.master_log(UID, None, 1000)).text == "".join(lines), "it is away, and its node is known"
-    with pytest.raises(UnreachableError, match="not there now"):
+    with pytest.raises(UnreachableError, match="not running now"):
         await RayJobs(cluster, str(cluster.home)).master_log(UID, None, 1000)  # type: ignore[arg-type]
     cluster.master = Master()
     cluster.end()

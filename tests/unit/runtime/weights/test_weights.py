@@ -414,7 +414,7 @@ def test_what_comes_by_another_way_is_checked_and_the_store_has_it_too(line, mon
     sender.publish(2, {"w": np.full(1000, 8)})
     assert (reader.receive(60)[1]["w"] == 8).all()
     assert reader.came_by == "store"
-    assert "version 2 came damaged, it is fetched from the store" in caplog.text
+    assert "version 2 arrived damaged; fetching it from the store" in caplog.text
 
 
 def test_direct_transport_is_not_for_scripts(line):

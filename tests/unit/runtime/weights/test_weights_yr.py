@@ -131,7 +131,7 @@ def test_what_cannot_be_deleted_is_left_to_its_time(store, line, caplog):
         channel.publish(version, {"w": np.full(8, version, dtype=np.uint8)})
     assert channel.latest() == 3
     assert len(store.values) == 3
-    said = "WeightChannel('policy').publish: what is kept no more stays for up to 86400 s: code: [RPC unavailable]"
+    said = "WeightChannel('policy').publish: old versions may stay for up to 86400 s: code: [RPC unavailable]"
     assert caplog.messages == [said]
     line.kept._publisher = Who("trainer/1", 1, "other")
     with pytest.raises(UsageError, match="trainer/1 publishes here, not trainer/0"):

@@ -1,1 +1,1 @@
-"""Ranks share a data set: `shards` leases its parts to ranks, `batches` cuts them into global batches."""
+"""Data sets shared by ranks: `shards` leases parts of one to ranks, `batches` cuts one into global batches."""

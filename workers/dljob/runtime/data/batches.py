@@ -1,7 +1,7 @@
-"""`global_batches(size, batch, ...)`: batches that are the same whatever the number of ranks, and each rank's share.
+"""`global_batches(size, batch, ...)`: batches that do not depend on the number of ranks, with each rank's share.
 
-Which samples a batch has hangs upon its step alone. A role that goes on with fewer ranks, or with more, makes the same
-steps: each rank has another share of them. So each sample is in one batch of an epoch, and losses stay what they were.
+The samples of a batch follow from its step alone. A role that continues with fewer or more ranks makes the same steps,
+and each rank gets another share. So each sample is in one batch of an epoch, and losses stay what they were.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ from dljob.runtime.process.context import current_worker
 
 @dataclass(frozen=True, slots=True)
 class GlobalBatch:
-    """What all ranks do together in one step, and this rank's share of it."""
+    """The samples of all ranks in one step, and this rank's share of them."""
 
     step: int
     """Counted from 0, over all epochs."""
     epoch: int
     """Counted from 0."""
     size: int
-    """Samples of all ranks; the last batch of an epoch may have fewer than the others."""
+    """Samples of all ranks; the last batch of an epoch may be smaller."""
     parts: tuple[tuple[int, ...], ...]
-    """The samples of this rank by micro-batch: as many micro-batches in every rank, so that all call the same
-    collectives. One may be empty, where there are fewer samples than ranks times micro-batches."""
+    """The samples of this rank by micro-batch.
+
+    All ranks have the same number of micro-batches, so that all call the same collectives. One may be empty where there
+    are fewer samples than ranks times micro-batches.
+    """
     weight: float
-    """What a loss summed over samples is multiplied by so that the mean over ranks, which DDP and FSDP take of
-    gradients, is the mean over the batch: ranks / size."""
+    """Factor for a loss summed over samples: ranks / size.
+
+    With it the mean over ranks, which DDP and FSDP take of gradients, is the mean over the batch.
+    """
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """This rank's share as a whole."""
+        """This rank's whole share."""
         return tuple(each for part in self.parts for each in part)
 
 
@@ -48,20 +53,20 @@ def global_batches(
     rank: int | None = None,
     world: int | None = None,
 ) -> Iterator[GlobalBatch]:
-    """The batches of a data set from a step on, with the share that this rank has of each.
+    """Return the batches of a data set from a step on, each with this rank's share.
 
     Args:
-        size: How many samples the data set has.
-        batch: How many all ranks take together in a step.
-        micro: How many a rank takes at once, at most; None: its whole share.
-        epochs: How often each sample is to be done.
-        seed: Of the order, another one in each epoch; None: as they are numbered.
-        first: The step to begin with: the one after that of the checkpoint that was loaded.
-        rank: Among those that share the batches; None: this rank, as `current_worker()` has it now.
-        world: How many share them; None: all ranks of the role, as many as it has now.
+        size: Samples of the data set.
+        batch: Samples of all ranks in a step.
+        micro: Most samples that a rank takes at once; None for its whole share.
+        epochs: How often each sample is used.
+        seed: Seed of the order, which differs in each epoch; None for the order of the data set.
+        first: The first step: the one after that of the loaded checkpoint.
+        rank: Rank among those that share the batches; None for this rank, as `current_worker()` has it now.
+        world: Number of ranks that share them; None for all ranks of the role, as many as it has now.
 
     Raises:
-        UsageError: when a number makes no sense; it says which.
+        UsageError: A number is out of range; the message names it.
     """
     least = {"size": (size, 1), "batch": (batch, 1), "micro": (batch if micro is None else micro, 1)}
     least |= {"epochs": (epochs, 1), "first": (first, 0)}
@@ -76,6 +81,7 @@ def global_batches(
         raise UsageError(f"global_batches(rank={here}, world={of}): ranks are counted from 0")
     per_epoch = _parts(size, batch)
 
+    # Micro-batches are counted by the largest share of any rank, so that all ranks make as many.
     def made(step: int) -> GlobalBatch:
         epoch, number = divmod(step, per_epoch)
         begin, end = number * batch, min(number * batch + batch, size)
@@ -89,11 +95,11 @@ def global_batches(
 
 
 def _parts(many: int, each: int) -> int:
-    """How many parts of a size are in so many, the last one perhaps smaller."""
+    """Return the number of parts of a size, the last one perhaps smaller."""
     return (many + each - 1) // each
 
 
 def _piece(whole: tuple[int, int], number: int, pieces: int) -> tuple[int, int]:
-    """One of so many pieces of a range, none longer than another by more than one."""
+    """Return one of several pieces of a range, whose lengths differ by at most one."""
     begin, many = whole[0], whole[1] - whole[0]
     return begin + many * number // pieces, begin + many * (number + 1) // pieces

@@ -1,8 +1,9 @@
-"""`shards(name, size, ...)`: ranks share a data set; each index is handed out once an epoch, whoever dies.
+"""`shards(name, size, ...)`: ranks share a data set; each index is handed out once an epoch, whichever ranks die.
 
-PrimeMaster leases positions, in order; a seed says which sample a position is, without a table of them. A shard counts
-as done when all its indices were taken, or by `done()`. What a rank did before `checkpoint.save` is in that checkpoint;
-what it did after the one that its next process restores is handed out again.
+PrimeMaster leases ranges of positions in order; a permutation by the seed gives the sample at a position, so there is
+no table. A shard counts as done when all its indices were taken, or after `done()`. What a rank did before a
+`checkpoint.save` belongs to that checkpoint; what it did after the one that its next process restores is handed out
+again.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.process.context import current_worker
 
 SIZE, AHEAD = 1024, 2
+"""Default length of a shard, and the number of shards that a rank leases ahead."""
 _ROUNDS = 4
+"""Rounds of the Feistel network: four of them make the order look random."""
 _MASK = (1 << 64) - 1
 
 
 def _mixed(value: int) -> int:
-    """A number that looks random: the finalizer of SplitMix64."""
+    """Return a number that looks random: the finalizer of SplitMix64."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -32,14 +35,18 @@ def _mixed(value: int) -> int:
 
 
 def sample(position: int, size: int, seed: int | None) -> int:
-    """Which sample stands at a position: in each epoch each one once, in an order of its own if there is a seed."""
+    """Return the sample at a position: in each epoch each one once, with a seed in an order of its own.
+
+    A Feistel network is a permutation of 4^n numbers for any mixing function, and needs no memory.
+    """
     epoch, place = divmod(position, size)
     if seed is None:
         return place
     half = max(1, (size - 1).bit_length() + 1 >> 1)
     low = (1 << half) - 1
     keys = [_mixed(_mixed(seed & _MASK) ^ _mixed((epoch << 8 | n) & _MASK)) for n in range(_ROUNDS)]
-    while True:  # a permutation of the next power of four: walk on until it falls into the range
+    # Cycle walking: the network permutes the next power of four, so apply it until the result falls into the range.
+    while True:
         left, right = place >> half, place & low
         for key in keys:
             left, right = right, left ^ (_mixed(right ^ key) & low)
@@ -50,7 +57,10 @@ def sample(position: int, size: int, seed: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Some positions of a data set, leased to this process. Iterate it for the indices; at the end it is done."""
+    """A range of positions that is leased to this process.
+
+    Iterating it yields the indices, and marks it done at the end.
+    """
 
     epoch: int
     """Counted from 0."""
@@ -69,16 +79,16 @@ class Shard:
         self.done()
 
     def indices(self) -> Iterator[int]:
-        """The indices, without saying that it is done."""
+        """Return the indices without marking the shard done."""
         return (sample(position, self._size, self._seed) for position in range(self.start, self.end))
 
     def done(self) -> None:
-        """It is done: the next `checkpoint.save` has it in."""
+        """Mark the shard done: the next `checkpoint.save` includes it."""
         self._done(self.start, self.end)
 
 
 class Shards:
-    """One data set, as a process of a rank reads it: an iterator over the shards that it gets."""
+    """A data set as a rank's process reads it: an iterator over the shards that it is leased."""
 
     def __init__(
         self, client: CheckpointClient, sizes: Mapping[str, int], name: str, seed: int | None, *, wait: bool
@@ -91,7 +101,7 @@ class Shards:
         self._wait = wait
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        """Held while an answer is awaited, which may take as long as others need: a save must not wait for that."""
+        """Held during a call, which may wait for other ranks: not `_lock`, since a save must not wait for that."""
         self._place = client.place()
         self._leased: list[tuple[int, int]] = []
         self._given: set[tuple[int, int]] = set()
@@ -101,7 +111,7 @@ class Shards:
         return self
 
     def __next__(self) -> Shard:
-        if self not in checkpoint.feeds:  # user code kept it when its torch group met anew: saves tell of it again
+        if self not in checkpoint.feeds:  # user code kept it across a new torch group: saves must include it again
             checkpoint.feeds.append(self)
         while (run := self._taken()) is None:
             if not self._ask(AHEAD):
@@ -110,20 +120,20 @@ class Shards:
         return Shard(run[0] // size, *run, size, self._seed, self._finished)
 
     def told(self) -> dict[str, Any]:
-        """What was done and PrimeMaster may not have heard, as a question that wants nothing."""
+        """Return what is done but may not have reached PrimeMaster, as a request that leases nothing."""
         return self._question(0)
 
     def close(self) -> None:
-        """Tell what was done; what is still held comes back when this process has ended."""
+        """Report what is done; leases that are still held return when this process ends."""
         with suppress(CheckpointError, OSError):
             if self._done:
                 self._ask(0)
-        with self._lock:  # a later life of this process gets leases of its own
+        with self._lock:  # the next incarnation in this process gets its own leases
             self._leased, self._given, self._done = [], set(), []
         self._client.close(wait=False)
 
     def _taken(self) -> tuple[int, int] | None:
-        """A shard that is leased and not given yet, for one of the threads that may ask."""
+        """Return a leased shard that no thread has yet; None without one."""
         with self._lock:
             run = next((run for run in self._leased if run not in self._given), None)
             if run is not None:
@@ -138,7 +148,7 @@ class Shards:
                 self._done.append((start, end, checkpoint.saved))
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
-        """Tell what is done, and take what is leased; what was not known to be leased yet."""
+        """Report what is done, and lease more; return the shards that no thread has yet."""
         with self._asking:
             try:
                 question = self._question(want)
@@ -149,13 +159,14 @@ class Shards:
                 question = self._question(want)
                 said = self._client.shards(question)
             with self._lock:
+                # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
                 self._done = [one for one in self._done if one not in question["done"]]
-                since = {(start, end) for start, end, _ in self._done}  # done while the answer was awaited
+                since = {(start, end) for start, end, _ in self._done}
                 self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
                 return [run for run in self._leased if run not in self._given]
 
     def _renewed(self) -> bool:
-        """Whether this process has another life now: its role was started again, and it lived on."""
+        """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
         before, self._place = self._place, self._client.renewed()
         with self._lock:
             if self._place.life != before.life:
@@ -183,20 +194,20 @@ def shards(
     seed: int | None = None,
     wait: bool | None = None,
 ) -> Shards:
-    """The shards of a data set that this rank gets, one after the other; other ranks that name it get the others.
+    """Return this rank's shards of a data set, one after the other; other ranks that name it get the others.
 
     Args:
-        name: Of the data set, in the whole job; whoever names it says the same sizes.
-        size: How many samples it has.
-        shard: How many a shard has, at most.
-        epochs: How often each sample is to be done.
-        seed: Of the order, another one in each epoch; None: as they are numbered.
-        wait: Whether to wait, when all is leased, for what others may yet leave undone. None: ranks of an Elastic role
-            do not, since their peers wait for them.
+        name: Name of the data set in the whole job; all ranks give the same sizes.
+        size: Samples of the data set.
+        shard: Most samples in a shard.
+        epochs: How often each sample is used.
+        seed: Seed of the order, which differs in each epoch; None for the order of the data set.
+        wait: Whether to wait, when all is leased, for shards that other ranks may leave undone. None: ranks of an
+            Elastic role do not wait, since their peers wait for them.
 
     Raises:
-        UsageError: when a size makes no sense.
-        CheckpointError: when others have said other sizes, or a later process of this rank has taken its place.
+        UsageError: A size is out of range.
+        CheckpointError: Other ranks gave other sizes, or a later process of this rank has taken its place.
     """
     sizes = {"size": size, "shard": shard, "epochs": epochs}
     for key, value in sizes.items():

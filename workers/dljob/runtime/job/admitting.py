@@ -1,4 +1,4 @@
-"""A job that asks for more than its backend can do is refused here, before its PrimeMaster is made."""
+"""Refusal of jobs that ask for more than their backend can do, before a PrimeMaster is created."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ HINT = "run it on Ray (no spec.backend, no DISTRIBUTED_BACKEND); docs/howto/yuan
 
 
 def check(text: str, backend: Backend) -> None:
-    """Whether a backend carries a DLJob in JSON; its models are loaded only where they matter.
+    """Check whether a backend supports all that a DLJob in JSON asks for.
+
+    The spec's models are loaded only for a backend that lacks something: they take half a second.
 
     Raises:
-        SpecError: with every field that asks for what it lacks.
+        SpecError: With every field that asks for what the backend lacks.
     """
     if not backend.capabilities >= ALL:
         from dljob.spec.model import DLJobManifest

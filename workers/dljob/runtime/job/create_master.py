@@ -1,4 +1,4 @@
-"""How a job comes by its PrimeMaster: its keys, its actor, its first answer; one that gives none is taken back."""
+"""Creation of a job's PrimeMaster: its registry keys, its actor, its first answer; cleaned up when no answer comes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ if TYPE_CHECKING:
 
 MASTER_CLASS = "dljob.runtime.controller.prime_actor.PrimeMaster"
 MASTER_CALLS = 20_000
-"""Calls that a master has open at once: a parked call of every rank, beacons, long polls."""
+"""Calls that a master has open at once: a parked call of every rank, heartbeats, long polls."""
 NODES_S = 0.5
-"""Between looks for a first worker, which a pod brings."""
+"""Seconds between looks for a first worker node, which a pod brings."""
 RETRY_S = 0.05
+"""Seconds between attempts to reach a master that Ray restarts."""
 
 
 async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Outline, *, away: bool) -> None:
-    """Make the PrimeMaster of a job; returns when it answers.
+    """Create the PrimeMaster of a job; return when it answers.
+
+    `away` keeps it off the head's node, so that it outlives the head.
 
     Raises:
-        DeadlineError: it did not within createTimeoutSeconds.
-        UnreachableError: it could not be made.
-        UsageError: the job has one already.
+        DeadlineError: It did not answer within createTimeoutSeconds.
+        UnreachableError: It could not be created.
+        UsageError: The job has one already.
     """
     spawn: asyncio.Future[ActorRef] | None = None
     try:
-        await backend.kv.delete(ENDED + order.uid)  # of an earlier attempt
+        await backend.kv.delete(ENDED + order.uid)  # an earlier attempt's end would be taken for this one's
         await backend.kv.put(f"dljob/{order.uid}/spec", job.text.encode())
         await backend.kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
         head = await _head(backend, alone=not away)
@@ -42,6 +45,7 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
         actor = ActorSpec(master_name(order.uid), MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
         actor = replace(actor, avoid=head) if away else replace(actor, prefer=head)
         spawn = asyncio.ensure_future(backend.spawn(actor))
+        # Shielded: on Ctrl-C the spawn goes on, so that its actor is known and can be ended.
         await _first_answer(backend, await asyncio.shield(spawn), entry, job.create_timeout_s)
     except asyncio.CancelledError:
         await _unwanted(backend, spawn, order.uid)
@@ -49,7 +53,10 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
 
 
 async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, uid: str) -> None:
-    """Who wanted the job is going, by Ctrl-C for one, and nobody else knows of it. A master that others made stays."""
+    """Undo the creation when its caller was cancelled (Ctrl-C): nobody else knows of the job.
+
+    A master that another process created stays.
+    """
     if spawn is not None:
         await _take_back(backend, await spawn, uid)
     elif await backend.lookup(master_name(uid)) is None:
@@ -62,19 +69,19 @@ async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeo
             await _hello(backend, ref)
     except (TimeoutError, ActorLostError, ActorCallError) as error:
         if is_final(Path(entry.dir)):
-            return  # it began, and was over before it could answer
+            return  # a short job can end before its master answers
         await _take_back(backend, ref, entry.uid)
         if isinstance(error, TimeoutError):
             raise DeadlineError(
                 f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
             ) from error
-        raise UnreachableError(f"PrimeMaster of {entry.name} could not be made: {error}") from error
+        raise UnreachableError(f"PrimeMaster of {entry.name} could not be created: {error}") from error
 
 
 async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
-    """End a master, and what it may have made by now."""
+    """Kill a master, and the actors and reservations it may have made by now."""
     await backend.kill(ref)
-    with suppress(Exception):  # what lives of it ends with its lease
+    with suppress(Exception):  # actors that are left end with their lease
         for name in await backend.actors(f"{uid[:8]}/"):
             if (left := await backend.lookup(name)) is not None:
                 await backend.kill(left)
@@ -84,7 +91,7 @@ async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
 
 
 async def _head(backend: Backend, *, alone: bool) -> str | None:
-    """The head's node; not `alone`: once there is another one, however long its machine takes."""
+    """Return the head's node; unless `alone`, wait for a second node, however long its machine takes."""
     while True:
         nodes = await backend.nodes()
         head = next((node.id for node in nodes if node.head), None)
@@ -94,7 +101,7 @@ async def _head(backend: Backend, *, alone: bool) -> str | None:
 
 
 async def _hello(backend: Backend, ref: ActorRef) -> None:
-    """Wait for the master's first answer, through deaths after which it is restarted."""
+    """Wait for the master's first answer; Ray may restart it meanwhile."""
     while True:
         try:
             await backend.call(ref, "hello")

@@ -1,4 +1,4 @@
-"""The launcher's work once the versions are right: find the job's PrimeMaster or make it, and wait for the end."""
+"""The launcher's work after the version check: find or create the job's PrimeMaster, and wait for the job's end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from dljob.runtime.job.outline import Outline, outline
 from dljob.runtime.job.versions import Incompatible
 
 ATTEMPT = "attempt"
-"""The file in a job's folder that says which attempt the folder is of."""
+"""File in a job's folder with the number of the attempt that the folder belongs to."""
 NOTES_S = 30.0
+"""Seconds of one long poll for the job's events."""
 CODES = {"Succeeded": 0, "Failed": 1, "Suspended": 3, "Stopped": 6}
 """The launcher's exit code by the job's final phase."""
 TERMINATED = 143
+"""Exit code of a process that SIGTERM ended, as shells report it: 128 + 15."""
 
 
 def drive(args: argparse.Namespace) -> int | Incompatible:
-    """Run the job to its end: 0 or 1; or a refusal."""
+    """Run the job to its end; return an exit code of CODES, 1 for an error, or a refusal for the operator."""
     text = b""
     try:
         text = read_spec(args.spec)
@@ -54,13 +56,13 @@ def drive(args: argparse.Namespace) -> int | Incompatible:
 
 
 def read_spec(where: str) -> bytes:
-    """A file, or what was put into Ray's store by `PUT /api/packages/gcs/<name>`.
+    """Read a file, or a package that `PUT /api/packages/gcs/<name>` put into Ray's store.
 
-    The store is where Ray keeps packages of its runtime environments, under their URI in the GCS (source: Ray 2.60,
-    `ray._private.runtime_env.packaging`); what no environment names is dropped after ten minutes.
+    Ray keeps the packages of runtime environments there, under their URI in the GCS (source: Ray 2.60,
+    `ray._private.runtime_env.packaging`), and drops one after ten minutes when no environment names it.
 
     Raises:
-        OSError: It is not there (any more).
+        OSError: It does not exist (any more).
         UnreachableError: Ray cannot be joined.
     """
     if not where.startswith(pods.PACKAGES):
@@ -73,7 +75,10 @@ def read_spec(where: str) -> bytes:
 
 
 def explain(spec: bytes, where: str) -> Incompatible | None:
-    """What is wrong with a spec that cannot be run; looked for only then, since PrimeMaster reads it anyway."""
+    """Return why a spec cannot be run; None if it can.
+
+    Called only after a failure: the spec's models take half a second to import, and PrimeMaster validates it anyway.
+    """
     from dljob.plan.plan import plan
     from dljob.spec.loading.load import parse
 
@@ -89,15 +94,15 @@ def explain(spec: bytes, where: str) -> Incompatible | None:
 
 
 def say(line: str) -> None:
-    """Into the log of Ray's job."""
+    """Print into the log of Ray's job."""
     print(f"[dljob] {line}", flush=True)  # noqa: T201
 
 
 def home(usual: str = "") -> Path:
-    """The folder of all jobs' folders on this machine: DLJOB_HOME, else `usual`.
+    """Return the folder of all jobs' folders on this machine: DLJOB_HOME, else `usual`.
 
     Raises:
-        UsageError: There is neither; every pod of a RayCluster of ours has DLJOB_HOME.
+        UsageError: Neither is set. Each pod of a RayCluster that dljob made has DLJOB_HOME.
     """
     said = os.environ.get("DLJOB_HOME") or usual
     if not said:
@@ -106,12 +111,13 @@ def home(usual: str = "") -> Path:
 
 
 def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatible:
-    """The job, found or made."""
+    """Find the job, or create it."""
     uid = args.uid
     folder = home(args.home) / "jobs" / f"{job.name}-{uid[:8]}"
     connect(code_dir=_code(args))
     signal.signal(signal.SIGTERM, _told_to_go)  # after connect(): Ray puts its own handler there
     found = find(job, job_dir=folder, uid=uid)
+    # On a Ray that outlives attempts, an ended job in the folder may be of an earlier attempt: that one is over.
     if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
         say(f"{job.name} ({uid[:8]}) is there already; waiting for it")
         return found
@@ -142,7 +148,7 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
             carried=_carried(args.carried),
         )
     except UsageError:
-        # Another launcher of this job was quicker.
+        # Another launcher created the same job meanwhile.
         found = find(job, job_dir=folder, uid=args.uid)
         if found is None:
             raise
@@ -155,19 +161,22 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
 
 
 def _code(args: argparse.Namespace) -> Path | None:
-    """The folder of user code; what lies there on a RayCluster that is not the job's is somebody else's."""
+    """Return the folder of user code. On a RayCluster that is not the job's own it belongs to somebody else."""
     code = Path(pods.CODE)
     return code if not args.spec.startswith(pods.PACKAGES) and _holds_files(code) else None
 
 
 def _carried(where: str) -> str:
-    """What the last attempt handed on. A job runs without it too; then its budgets begin anew."""
+    """Return the state that the previous attempt handed on, such as its restart counts.
+
+    A job runs without it too; its budgets then start at zero.
+    """
     if not where:
         return ""
     try:
         return read_spec(where).decode()
     except (OSError, ValueError) as error:
-        say(f"what the last attempt handed on cannot be read, and budgets begin anew: {error!r}")
+        say(f"the state of the previous attempt cannot be read, so restart budgets start at zero: {error!r}")
         return ""
 
 
@@ -178,7 +187,7 @@ def _attempt_of(folder: Path) -> int | None:
 
 
 def _older(folder: Path, attempt: int) -> bool:
-    """Whether the folder is left from an earlier attempt, on a Ray that outlives attempts."""
+    """Return whether the folder belongs to an earlier attempt, on a Ray that outlives attempts."""
     there = _attempt_of(folder)
     return there is not None and there < attempt
 
@@ -190,7 +199,7 @@ def _holds_files(folder: Path) -> bool:
 
 
 def _gateway(args: argparse.Namespace) -> None:
-    """Make sure of the gateway. A job runs without one too; then nobody outside hears of it."""
+    """Create the gateway unless there is one. The job runs without it, but the operator cannot see it."""
     from dljob.runtime.job.gateway import ensure
 
     try:
@@ -200,13 +209,14 @@ def _gateway(args: argparse.Namespace) -> None:
 
 
 def _wait(job: JobConnection) -> int:
-    """Tell the job's notes as they come; 0 when it succeeds, 1 when it fails, another code when it is to go on."""
+    """Print the job's events as they come; return the exit code of its final phase."""
     seq = 0
     while True:
         notes = job.notes(seq, NOTES_S)
         for note in notes:
             seq = note["seq"]
             say(_line(note))
+        # Ask for the end only after a poll without events, so that the last events are printed.
         final = None if notes else job.final()
         if final is not None:
             break
@@ -221,6 +231,9 @@ def _line(note: Mapping[str, Any]) -> str:
 
 
 def _told_to_go(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM, as Ray's job stop sends it. What stops the job is a command, not the end of who watches it."""
-    say("told to go; the job goes on without me (`dljob stop` would end it)")
+    """Handle SIGTERM, which Ray's job stop sends: leave, and let the job go on.
+
+    Only a journaled command stops a job (docs/adr/0011): this process merely watches it.
+    """
+    say("SIGTERM: the launcher ends, and the job goes on (`dljob stop` would end it)")
     sys.exit(TERMINATED)

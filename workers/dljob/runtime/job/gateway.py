@@ -1,6 +1,6 @@
-"""The gateway, an actor: one per RayCluster, on the head, detached; serves HTTP for all jobs of its Ray.
+"""The gateway: a detached actor on the head that serves HTTP for all jobs of its Ray. One for each RayCluster.
 
-This module is light, since launchers import it too; what serves is imported by the actor alone.
+This module imports little, since launchers use it too; the HTTP server is imported by the actor alone.
 """
 
 from __future__ import annotations
@@ -22,22 +22,29 @@ from dljob.tasks import TaskOwner
 NAME = "gateway"
 GATEWAY_CLASS = "dljob.runtime.job.gateway.Gateway"
 ON_HEAD: Resources = (("node:__internal_head__", 1),)
-"""A ten-thousandth of what only a head has: whichever node is the head when the gateway is made or made again."""
+"""A ten-thousandth of the resource that only a head has.
+
+It places the gateway on whichever node is the head when Ray starts it, also after the head was replaced; a node id
+would pin it to a dead node.
+"""
 CALLS = 100
+"""Calls of `address` that the actor holds open at once."""
 UP_S = 30.0
+"""Seconds that a new gateway has to come up."""
 RETRY_S = 1.0
+"""Seconds between attempts to listen: an earlier gateway may still hold the port."""
 
 
 def ensure(host: str, port: int, home: str) -> str:
-    """Start the gateway of this Ray, unless there is one; where it serves, host:port.
+    """Start the gateway of this Ray unless there is one; return its address as host:port.
 
     Args:
         host: The address to listen at.
-        port: 0: any that is free.
+        port: The port; 0 for any free one.
         home: The folder of all jobs' folders on the head.
 
     Raises:
-        UnreachableError: It cannot be made, or cannot listen there.
+        UnreachableError: It cannot be created, or cannot listen there.
         DeadlineError: It did not come up in time.
     """
     return settle(_ensure(factory("ray")({}), host, port, home))
@@ -58,14 +65,14 @@ async def _ensure(backend: Backend, host: str, port: int, home: str) -> str:
             raise DeadlineError(f"the gateway did not come up within {UP_S:g} s") from None
         except ActorCallError as error:
             raise UnreachableError(f"the gateway cannot serve: {error.message}") from error
-        except DLJobError:  # it died, or another launcher was quicker
+        except DLJobError:  # it died, or another launcher created it meanwhile
             if loop.time() > end:
                 raise
             await asyncio.sleep(RETRY_S / 10)
 
 
 class Gateway:
-    """The actor. Ray restarts it as often as it dies; it keeps nothing that it cannot ask for again."""
+    """The actor. Ray restarts it whenever it dies; it holds nothing that it cannot ask for again."""
 
     def __init__(self, host: str, port: int, home: str) -> None:
         raise_priority()
@@ -75,7 +82,7 @@ class Gateway:
         self._serving = self._tasks.repeat("gateway", lambda: self._serve(host, port, home), tries=math.inf)
         raylet = raylet_pidfd()
         if raylet is not None:
-            loop.add_reader(raylet, os._exit, 70)  # a worker may outlive its raylet, and would keep the port
+            loop.add_reader(raylet, os._exit, 70)  # a Ray worker may outlive its raylet, and would keep the port
 
     async def _serve(self, host: str, port: int, home: str) -> None:
         from dljob.runtime.job.gateway_app import serve
@@ -89,21 +96,22 @@ class Gateway:
                 self._tell(UnreachableError(f"cannot listen at {host}:{port}: {error.strerror or error}"))
                 await asyncio.sleep(RETRY_S)
             except Exception as error:
-                self._tell(error)  # who asks for the address hears it
+                self._tell(error)  # callers of `address` get it
                 raise
             else:
                 self._tell(self._server.address)
                 return
 
     def _tell(self, what: str | Exception) -> None:
+        # Each attempt has a result of its own: a caller must not get the error of an earlier one.
         if self._bound.done():
             self._bound = asyncio.get_running_loop().create_future()
         if isinstance(what, Exception):
             self._bound.set_exception(what)
-            self._bound.exception()  # seen: it may be that nobody asks
+            self._bound.exception()  # marked as retrieved: asyncio logs it if nobody calls `address`
         else:
             self._bound.set_result(what)
 
     async def address(self) -> str:
-        """Where it serves, host:port, as soon as it does. Raises why it does not."""
+        """Return the address as host:port once it serves; raises the error that keeps it from serving."""
         return await asyncio.shield(self._bound)

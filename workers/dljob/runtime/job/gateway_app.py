@@ -1,6 +1,7 @@
-"""The gateway's HTTP: routes, token, errors. What it serves comes from a `Jobs`; nothing here knows Ray.
+"""The gateway's HTTP: routes, token, errors. Its data comes from a `Jobs`; nothing here knows Ray.
 
-Everything is JSON, errors too ({"error": ...}), but /healthz, /metrics and the end of one log, which are text.
+All answers are JSON, also errors ({"error": ...}), except for /healthz, /metrics and the end of a single log, which are
+text.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from dljob.errors import DeadlineError, DLJobError, NotFoundError, UnreachableEr
 from dljob.telemetry.exposition import CONTENT_TYPE
 
 BODY_BYTES = 64 << 10
+"""Most bytes of a request's body: a command is small."""
 LONGEST_S = 30.0
-"""No long poll is longer; the caller asks again."""
+"""Longest long poll in seconds; a caller that wants more asks again."""
 AT_ONCE = 500
-"""Requests under way; more are told to come back."""
+"""Requests under way at once; more get a 503. Each long poll is a parked call at PrimeMaster."""
 ALL_LOGS_BYTES = 600 << 10
-"""The tails of all ranks together, when nothing else is asked for: what fits into a ConfigMap."""
+"""Default size of all ranks' tails together: as much as fits into a ConfigMap."""
 ONE_LOG_BYTES = 64 << 10
+"""Default size of a part of one log."""
 MOST_BYTES = 8 << 20
+"""Most bytes of logs in one answer."""
 VERSION_MAX = 2**63 - 1
+"""Largest number in a query."""
 UID = re.compile(r"[0-9a-f]{32}")
 ID = re.compile(r"[\x21-\x7e]{1,253}")
 
@@ -42,72 +47,72 @@ class LogPart:
 
     text: str
     offset: int
-    """Bytes of the log up to the end of the text."""
+    """Bytes of the log up to the end of the text: where the next read goes on."""
     end: bool
-    """Nothing more comes."""
+    """Whether the log is complete."""
     timed: bool = True
-    """It begins at the moment that was asked for; not where nobody knows when what was written."""
+    """Whether it begins at the requested moment; false where no time stamps tell when lines were written."""
 
 
 ReadLog = Callable[[int | None, int, float | None], Awaitable[LogPart]]
-"""(offset, limit, since) -> that part of a log."""
+"""A function (offset, limit, since) that returns that part of a log."""
 
 
 class Jobs(Protocol):
-    """The jobs of one Ray. Methods raise NotFoundError, UsageError, and UnreachableError for "not now"."""
+    """The jobs of one Ray. Methods raise NotFoundError, UsageError, or UnreachableError for a passing trouble."""
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """uid, name and phase of each."""
+        """Return uid, name and phase of each."""
         ...
 
     async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
-        """The brief snapshot, as soon as its version is greater."""
+        """Return the brief snapshot once its version is greater than `after`, or after `timeout_s`."""
         ...
 
     async def status(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
-        """The whole snapshot, as soon as its version is greater."""
+        """Return the whole snapshot once its version is greater than `after`, or after `timeout_s`."""
         ...
 
     async def events(self, uid: str, after: int, timeout_s: float) -> list[dict[str, Any]]:
-        """The notes with a greater number, as soon as there are some."""
+        """Return the events with a number greater than `after`, once there are some."""
         ...
 
     async def command(self, uid: str, order: CommandRequest) -> None:
-        """Hand an order to PrimeMaster; it is in the journal when this returns."""
+        """Pass a command to PrimeMaster; it is in the journal when this returns."""
         ...
 
     async def placement(self, uid: str) -> dict[str, Any]:
-        """Which node and pod holds what."""
+        """Return the units and ranks of each node and pod."""
         ...
 
     async def tails(self, uid: str, budget: int) -> dict[str, Any]:
-        """The ends of all ranks' logs and of PrimeMaster's within a budget of bytes: {"logs", "cut", "master"}."""
+        """Return the ends of all logs within a budget of bytes, as {"logs", "cut", "master"}."""
         ...
 
     async def log(
         self, uid: str, rank: tuple[str, int], offset: int | None, limit: int, since: float | None = None
     ) -> LogPart:
-        """A rank's log from an offset, since a moment (unix seconds), or its end."""
+        """Return a rank's log from an offset, since a moment (unix seconds), or its end."""
         ...
 
     async def master_log(
         self, uid: str, offset: int | None, limit: int, since: float | None = None, *, older: bool = False
     ) -> LogPart:
-        """PrimeMaster's own log under the same terms; `older`: the file before that."""
+        """Return PrimeMaster's log in the same way; with `older` the file before the last rotation."""
         ...
 
     async def stacks(self, uid: str, target: str) -> dict[str, str]:
-        """Rank -> the stacks of its process as text."""
+        """Return rank -> the stacks of its process as text."""
         ...
 
     async def metrics(self) -> str:
-        """What Prometheus scrapes."""
+        """Return the metrics as text for Prometheus."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command; the same id happens once."""
+    """A command. It takes effect once for each id, however often it is sent."""
 
     id: str
     kind: str
@@ -116,7 +121,7 @@ class CommandRequest:
 
 
 class HttpServer:
-    """A server that serves; `address` is host:port."""
+    """A running server; `address` is host:port."""
 
     def __init__(self, runner: web.AppRunner, host: str) -> None:
         self._runner = runner
@@ -128,7 +133,7 @@ class HttpServer:
 
 
 async def serve(jobs: Jobs, token: str | None, about: Mapping[str, str], host: str, port: int) -> HttpServer:
-    """Serve until closed. Raises OSError when it cannot listen there."""
+    """Start to serve; return the server. Raises OSError when it cannot listen there."""
     runner = web.AppRunner(make_app(jobs, token, about), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -140,12 +145,12 @@ async def serve(jobs: Jobs, token: str | None, about: Mapping[str, str], host: s
 
 
 def make_app(jobs: Jobs, token: str | None, about: Mapping[str, str]) -> web.Application:
-    """The application.
+    """Build the application.
 
     Args:
-        jobs: What it serves.
-        token: What callers of /v1 must show; None: Ray asks for none, and neither do we.
-        about: What GET /v1/version answers.
+        jobs: The source of all answers.
+        token: The token that callers of /v1 must send; None where Ray asks for none.
+        about: The answer of GET /v1/version.
     """
     app = web.Application(middlewares=[_Busy().limit, _errors, _authenticate(token)], client_max_size=BODY_BYTES)
     routes = _Routes(jobs, about)
@@ -168,49 +173,49 @@ class _Routes:
         self._about = about
 
     async def healthz(self, _request: web.Request) -> web.Response:
-        """That it serves."""
+        """Answer that the gateway serves."""
         return web.Response(text="ok")
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        """What Prometheus reads, of all jobs that live."""
+        """Answer the metrics of all live jobs."""
         text = await self._jobs.metrics()
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def version(self, _request: web.Request) -> web.Response:
-        """What runs here."""
+        """Answer the versions of this process."""
         return _json(dict(self._about))
 
     async def jobs(self, _request: web.Request) -> web.Response:
-        """The jobs that live, and those that ended."""
+        """Answer the live jobs, then those that ended."""
         return _json(await self._jobs.jobs())
 
     async def status(self, request: web.Request) -> web.Response:
-        """A snapshot newer than `after`, or the last one when the time is over."""
+        """Answer a snapshot newer than `after`, or the last one after the timeout."""
         uid, after, timeout_s = _uid(request), _whole(request, "after", 0, VERSION_MAX), _timeout(request)
         ask = self._jobs.status if _whole(request, "ranks", 0, 1) else self._jobs.brief
         return _json(await ask(uid, after, timeout_s))
 
     async def events(self, request: web.Request) -> web.Response:
-        """The notes after number `after`."""
+        """Answer the events after number `after`."""
         uid, after = _uid(request), _whole(request, "after", 0, VERSION_MAX)
         return _json({"events": await self._jobs.events(uid, after, _timeout(request))})
 
     async def command(self, request: web.Request) -> web.Response:
-        """Hand an order on; it is accepted, not done."""
+        """Pass a command on. 202: it is accepted, not yet carried out."""
         uid = _uid(request)
         await self._jobs.command(uid, _order(await request.read()))
         return _json({}, 202)
 
     async def placement(self, request: web.Request) -> web.Response:
-        """Which units and ranks are on which node and pod."""
+        """Answer the units and ranks of each node and pod."""
         return _json(await self._jobs.placement(_uid(request)))
 
     async def stacks(self, request: web.Request) -> web.Response:
-        """The stacks of a rank, a role or the job."""
+        """Answer the stacks of a rank, a role or the job."""
         return _json({"stacks": await self._jobs.stacks(_uid(request), request.query.get("target", "job")[:128])})
 
     async def logs(self, request: web.Request) -> web.Response:
-        """The ends of all logs, or a piece of one: of a rank's, or of PrimeMaster's."""
+        """Answer the ends of all logs, or a part of one: a rank's, or PrimeMaster's."""
         uid = _uid(request)
         read = self._one_log(request, uid)
         if read is None:
@@ -224,7 +229,7 @@ class _Routes:
         return _json({"text": piece.text, "offset": piece.offset, "end": piece.end, "timed": piece.timed})
 
     def _one_log(self, request: web.Request, uid: str) -> ReadLog | None:
-        """How the log is read that a request is for; None when it is for the ends of all."""
+        """Return the reader of the log that a request names; None when it asks for the ends of all."""
         role = request.query.get("role")
         if _whole(request, "master", 0, 1):
             if role is not None:
@@ -235,7 +240,7 @@ class _Routes:
         return partial(self._jobs.log, uid, (role, _whole(request, "rank", 0, VERSION_MAX)))
 
 
-# -- what a request says
+# -- parsing of requests
 
 
 def _uid(request: web.Request) -> str:
@@ -246,7 +251,7 @@ def _uid(request: web.Request) -> str:
 
 
 def _whole(request: web.Request, name: str, default: int, most: int) -> int:
-    """A whole number of the query, from 0 to `most`."""
+    """Return a whole number of the query, from 0 to `most`. Raises UsageError for anything else."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -256,7 +261,7 @@ def _whole(request: web.Request, name: str, default: int, most: int) -> int:
 
 
 def _timeout(request: web.Request) -> float:
-    """Seconds, at most LONGEST_S."""
+    """Return the query's timeout in seconds, at most LONGEST_S."""
     text = request.query.get("timeout", "0")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
         raise UsageError(f"timeout is {text[:64]!r}; it must be a number of seconds, from 0 to {LONGEST_S:g}")
@@ -288,7 +293,7 @@ def _json(data: object, status: int = 200) -> web.Response:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error as JSON."""
+    """Answer every error as JSON, with a status code by its class."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -316,7 +321,7 @@ def _code(error: DLJobError) -> int:
 
 
 def _authenticate(token: str | None) -> Any:
-    """Let only those into /v1 who show the token."""
+    """Answer 401 to requests below /v1 without the token."""
     wanted = None if token is None else token.encode()
 
     @web.middleware
@@ -331,13 +336,14 @@ def _authenticate(token: str | None) -> Any:
 def _shown(request: web.Request, wanted: bytes) -> bool:
     for header in ("Authorization", "x-ray-authorization"):
         kind, _, token = request.headers.get(header, "").partition(" ")
+        # Compared in constant time, so that answers' timing tells nothing of the token.
         if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(errors="replace"), wanted):
             return True
     return False
 
 
 class _Busy:
-    """Keeps the number of requests under way within bounds, and with it memory."""
+    """A bound on the requests under way, and so on the gateway's memory."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -346,6 +352,7 @@ class _Busy:
     def limit(self) -> Any:
         @web.middleware
         async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+            # A gateway that is merely busy must not fail its health check.
             if self._count >= AT_ONCE and request.path != "/healthz":
                 return _json({"error": f"{AT_ONCE} requests are under way; ask again"}, 503)
             self._count += 1

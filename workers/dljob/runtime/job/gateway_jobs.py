@@ -1,7 +1,7 @@
-"""The gateway's side of Ray: finds the master of a job and asks it, for as long as the caller waits and no longer.
+"""The gateway's access to Ray: it finds the master of a job and asks it, no longer than the caller waits.
 
-A live job is known by the registry in Ray's key-value store. One that has ended is known by its folder, which lies on
-the head, as the gateway does.
+A live job is found in the registry in Ray's key-value store. A job that has ended is found by its folder, which is on
+the head, as the gateway is.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ from dljob.telemetry.exposition import exposition
 from dljob.telemetry.job_samples import samples
 
 RETRY_S = 0.05
+"""Seconds between attempts to reach a master that Ray restarts."""
 GRACE_S = 3.0
-"""Beyond what the caller waits: for a master's comeback, and for an answer of one that is busy."""
+"""Seconds beyond the caller's timeout, for a master that restarts and for the answer of a busy one."""
 SCRAPE_S = 2.0
+"""Seconds that a master has to answer for metrics and for the list of jobs: one slow job must not hide others."""
 STACKS_S = 15.0
-"""How long all nodes together may take to look at their ranks."""
+"""Seconds for all nodes together to take stacks of their ranks."""
 ENDED_SHOWN = 100
+"""Ended jobs in the list."""
 EVENTS_AT_ONCE = 2000
+"""Most events in one answer; the caller asks for the next ones."""
 
 
 class RayJobs:
@@ -48,14 +52,14 @@ class RayJobs:
         self._masters: dict[str, ActorRef] = {}
         self._pods: dict[str, str] = {}
         self._nodes_of_masters: dict[str, str] = {}
-        """As a snapshot last told: a master that is away cannot be asked, and then its log is wanted most."""
+        """From the last snapshot: a master that is away cannot tell, and that is when its log is wanted most."""
         self._namespace = os.environ.get("RAY_CLUSTER_NAMESPACE", "")
         self._readers = Readers()
 
     # -- questions
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """uid, name and phase of each, those that live first."""
+        """Return uid, name and phase of each job, live ones first."""
         live = await self._entries()
         phases = await asyncio.gather(*(self._quick(entry) for entry in live))
         found = [_row(entry.uid, entry.name, seen) for entry, seen in zip(live, phases, strict=True)]
@@ -64,7 +68,7 @@ class RayJobs:
         return found + [_row(s["uid"], s["name"], s) for s in ended if s["uid"] not in known]
 
     async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
-        """The brief snapshot, as soon as its version is greater."""
+        """Return the brief snapshot once its version is greater than `after`, or after `timeout_s`."""
         answer = await self._ask(uid, timeout_s, lambda left: ("brief", after, left))
         if answer:
             self._nodes_of_masters[uid] = str(answer.get("masterNode") or "")
@@ -73,19 +77,19 @@ class RayJobs:
         return await self._brief_final(uid)
 
     async def status(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
-        """The whole snapshot, as soon as its version is greater."""
+        """Return the whole snapshot once its version is greater than `after`, or after `timeout_s`."""
         answer = await self._ask(uid, timeout_s, lambda left: ("status", after, left))
         return answer or await self._final(uid)
 
     async def events(self, uid: str, after: int, timeout_s: float) -> list[dict[str, Any]]:
-        """The notes with a greater number, as soon as there are some; at most EVENTS_AT_ONCE."""
+        """Return the events with a number greater than `after`, once there are some; at most EVENTS_AT_ONCE."""
         answer = await self._ask(uid, timeout_s, lambda left: ("notes", after, left))
         if answer is None:
             answer = await asyncio.to_thread(read_notes, await self._folder(uid), after)
         return answer[:EVENTS_AT_ONCE]
 
     async def placement(self, uid: str) -> dict[str, Any]:
-        """Which node holds what, with the pod of each node; nothing when the job is over."""
+        """Return the units and ranks of each node with its pod; no nodes for a job that has ended."""
         answer = await self._ask(uid, 0.0, lambda _: ("placement",))
         if answer is None:
             return {"version": (await self._final(uid))["version"], "nodes": []}
@@ -94,7 +98,7 @@ class RayJobs:
         return {**answer, "nodes": rows}
 
     async def command(self, uid: str, order: CommandRequest) -> None:
-        """Hand an order to PrimeMaster. A job that is over takes none, and says nothing of it."""
+        """Pass a command to PrimeMaster. For a job that has ended it does nothing, and raises nothing."""
         why = wrong(order, await self.brief(uid, 0, 0.0))
         if why:
             raise UsageError(why)
@@ -104,13 +108,13 @@ class RayJobs:
             await self._ask(uid, 0.0, lambda _: ("command", order.id, order.kind, order.target, order.by))
 
     async def tails(self, uid: str, budget: int) -> dict[str, Any]:
-        """The ends of all ranks' logs and of PrimeMaster's within a budget of bytes, wherever they lie."""
+        """Return the ends of all logs within a budget of bytes, from whichever nodes hold them."""
         return await tails.gather(await self._folder(uid), await self.status(uid, 0, 0.0), budget)
 
     async def log(
         self, uid: str, rank: tuple[str, int], offset: int | None, limit: int, since: float | None = None
     ) -> LogPart:
-        """A rank's log from an offset, since a moment (unix seconds), or its end."""
+        """Return a rank's log from an offset, since a moment (unix seconds), or its end."""
         seen = await self.status(uid, 0, 0.0)
         row = next((row for row in seen["ranks"] if (row["role"], row["rank"]) == rank), None)
         if row is None:
@@ -123,14 +127,14 @@ class RayJobs:
     async def master_log(
         self, uid: str, offset: int | None, limit: int, since: float | None = None, *, older: bool = False
     ) -> LogPart:
-        """PrimeMaster's own log from an offset, since a moment (unix seconds), or its end; `older`: the file before."""
+        """Return PrimeMaster's log in the same way; with `older` the file before the last rotation."""
         node, over = await self._master_node(uid)
         log = tails.of_master(await self._folder(uid), node, older=older)
         part = await tails.read(self._readers.ask, log, offset, limit, since=since)
         return LogPart(part.text, part.offset, (over or older) and part.offset >= part.size, part.timed)
 
     async def _master_node(self, uid: str) -> tuple[str, bool]:
-        """The node of a job's PrimeMaster, and whether the job is over; of one that is away, the last that is known."""
+        """Return the node of a job's PrimeMaster (while it is away, the last known one), and if the job has ended."""
         try:
             seen = await self.brief(uid, 0, 0.0)
         except UnreachableError:
@@ -141,7 +145,8 @@ class RayJobs:
         return str(seen.get("masterNode") or ""), seen["phase"] in FINAL
 
     async def stacks(self, uid: str, target: str) -> dict[str, str]:
-        """Rank -> the stacks of its process as text. Raises NotFoundError for a job that is over, or no such target."""
+        """Return rank -> stacks as text. Raises NotFoundError for an ended job and for an unknown target."""
+        # The targets of stacks are those of a restart: job, role or rank.
         why = wrong(CommandRequest("", "restart", target, ""), await self.brief(uid, 0, 0.0))
         if why:
             raise NotFoundError(why)
@@ -151,24 +156,24 @@ class RayJobs:
         return answer
 
     async def metrics(self) -> str:
-        """The jobs that live, as Prometheus scrapes them; the series of a job go when it does."""
+        """Return the metrics of all live jobs as text; the series of a job end with it."""
         seen = await asyncio.gather(*(self._quick(entry) for entry in await self._entries()))
         ray = versions.found().ray or ""
         return exposition(one for snapshot in seen if snapshot for one in samples(snapshot, self._namespace, ray))
 
-    # -- finding answers
+    # -- calls of masters
 
     async def _ask(self, uid: str, timeout_s: float, call: Callable[[float], tuple[Any, ...]]) -> Any:
-        """What the master answers, whatever becomes of it meanwhile; None when the job has ended.
+        """Return the master's answer, asked again while the master restarts; None when the job has ended.
 
         Args:
-            uid: Of the job.
+            uid: The job's uid.
             timeout_s: How long the caller waits.
-            call: Makes method and arguments from the seconds that are left.
+            call: Makes (method, *arguments) from the seconds that are left.
 
         Raises:
-            NotFoundError: there is no such job.
-            UnreachableError: there is no master now, or it does not answer.
+            NotFoundError: There is no such job.
+            UnreachableError: The master is away, or does not answer.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
@@ -180,11 +185,11 @@ class RayJobs:
             if not await self._registered(uid):
                 raise NotFoundError(f"no job {uid}")
             if loop.time() > end + GRACE_S:
-                raise UnreachableError("PrimeMaster is not there now", hint="ask again")
+                raise UnreachableError("PrimeMaster is not running now", hint="ask again")
             await asyncio.sleep(RETRY_S)
 
     async def _call(self, uid: str, end: float, call: Callable[[float], tuple[Any, ...]]) -> Any:
-        """One try. Raises ActorLostError when there is no master to answer."""
+        """Ask once. Raises ActorLostError when no master is there to answer."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(max(end, loop.time()) + GRACE_S):
@@ -203,8 +208,8 @@ class RayJobs:
             raise UnreachableError(f"PrimeMaster: {error.message}") from error
 
     async def _quick(self, entry: JobRecord) -> dict[str, Any] | None:
-        """A brief snapshot soon, or none."""
-        with suppress(Exception):  # "none" is an answer: metrics leave the job out this time
+        """Return a brief snapshot within SCRAPE_S; None when none comes."""
+        with suppress(Exception):  # None is an answer: the metrics leave the job out this time
             async with asyncio.timeout(SCRAPE_S):
                 return await self.brief(entry.uid, 0, 0.0)
         return None
@@ -224,10 +229,10 @@ class RayJobs:
         found = [await self._entry(key.removeprefix(REGISTRY)) for key in await self._backend.kv.keys(REGISTRY)]
         return sorted((entry for entry in found if entry), key=lambda entry: entry.started)
 
-    # -- jobs that are over
+    # -- jobs that have ended
 
     async def _folder(self, uid: str) -> Path:
-        """A job's folder."""
+        """Return a job's folder, of a live or an ended job. Raises NotFoundError without one."""
         entry = await self._entry(uid)
         if entry is not None:
             return Path(entry.dir)
@@ -237,7 +242,10 @@ class RayJobs:
         return left
 
     async def _ended_in(self, uid: str) -> Path | None:
-        """The folder of a job that has ended; of a master that lived elsewhere it is made here."""
+        """Return the folder of a job that has ended; None while it lives, and for an unknown job.
+
+        A master on another node left its final status in Ray's store: its folder is created here from that.
+        """
         found = await asyncio.to_thread(self._look, uid)
         if found is not None or await self._registered(uid):
             return found
@@ -259,7 +267,7 @@ class RayJobs:
         return brief_of(await self._final(uid))
 
     def _ended(self) -> list[dict[str, Any]]:
-        """The final statuses of the last jobs, the latest first."""
+        """Return the final statuses of the last ENDED_SHOWN jobs, latest first."""
         with suppress(OSError):
             files = sorted(self._home.glob(f"*/{STATUS}"), key=lambda path: -path.stat().st_mtime)[:ENDED_SHOWN]
             return [seen for seen in (read_status(file.parent) for file in files) if seen.get("phase") in FINAL]
@@ -268,23 +276,26 @@ class RayJobs:
     # -- pods
 
     async def _learn_pods(self, nodes: set[str]) -> None:
-        """Remember the pod of each of these nodes, and of no other."""
+        """Learn the pods of these nodes, and forget those of nodes that are gone."""
         if not nodes <= self._pods.keys():
             seen = await asyncio.to_thread(pods_of_nodes)
             self._pods = {node: seen.get(node, "") for node in seen.keys() | nodes}
 
 
 def pods_of_nodes() -> dict[str, str]:
-    """Ray node -> pod: KubeRay gives the pod's name to Ray as RAY_CLOUD_INSTANCE_ID; else the host's name stands in."""
+    """Return Ray node -> pod.
+
+    KubeRay passes the pod's name to Ray as RAY_CLOUD_INSTANCE_ID; without it the host's name stands in.
+    """
     rows = ray_private.node_infos(GRACE_S)
     return {node: info.instance_id or info.node_manager_hostname for node, info in rows.items()}
 
 
 def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
-    """Why an order cannot be meant for the job of this snapshot; empty when it can."""
+    """Return why a command does not fit the job of this snapshot; empty when it does."""
     if order.kind == "cause":
         node = order.target.partition("node/")[2]
-        return "" if node and order.by else "a cause is about node/<Ray's node id>, and by says what is known"
+        return "" if node and order.by else "a cause needs the target node/<Ray's node id>, and in `by` the evidence"
     if order.kind not in ("restart", "scale", *ENDS):
         return f"there is no command {order.kind[:64]!r}; there are restart, scale, stop, suspend and cause"
     if order.kind == "scale":
@@ -309,7 +320,7 @@ def _unscalable(target: str, seen: Mapping[str, Any]) -> str:
 
 
 def about() -> dict[str, str]:
-    """What GET /v1/version answers."""
+    """Return the answer of GET /v1/version."""
     import ray
 
     here = versions.found()

@@ -1,7 +1,8 @@
-"""python -m dljob.runtime.unpack: what the init container of every Ray pod runs, in an image that has dljob, not Ray.
+"""The init container of every Ray pod: `python -m dljob.runtime.unpack`, in an image that has dljob but no Ray.
 
 It fills the folder that the pod's containers share: /dljob/lib with dljob and those of its requirements that Ray does
-not bring, and /dljob/code with user code out of a ConfigMap. Run again, it leaves the same.
+not bring, and /dljob/code with user code out of a ConfigMap. Each folder is built beside its place and then renamed, so
+that a second run, or one after a crash, leaves the same.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from dljob.errors import DLJobError, UsageError
 from dljob.raycluster import pods
 
 BY_RAY = frozenset({"platformdirs", "pydantic", "typing-extensions"})
-"""Requirements that ray[default] has too: of its virtualenv, its own, and pydantic's."""
+"""Requirements that ray[default] brings too: through its virtualenv, by itself, and through pydantic."""
 NOT_IN_PODS = frozenset({"cyclopts", "rich"})
-"""Requirements of the command alone."""
+"""Requirements of the command line alone."""
 UNPACKED_BYTES = 64 << 20
-"""Of an archive, unpacked: it came out of a ConfigMap of at most 1 MiB."""
+"""Most bytes of an unpacked archive. It came out of a ConfigMap of at most 1 MiB, and may be a zip bomb."""
 FILES = 10_000
+"""Most entries of an archive."""
 CHUNK = 1 << 20
 
 
 def main() -> int:
-    """Fill the folder; exit code 1 with a line on stderr when user code cannot be unpacked."""
+    """Fill the folders; exit code 1 with a line on stderr when user code cannot be unpacked."""
     try:
         bring(Path(pods.LIB))
         found = unpack(Path(pods.CODE_SOURCE), Path(pods.CODE))
@@ -45,7 +47,7 @@ def main() -> int:
 
 
 def brought() -> tuple[str, ...]:
-    """The distributions that come along: dljob, and what it needs in a pod beyond Ray's own."""
+    """Return the distributions to copy: dljob, and its requirements that Ray does not bring."""
     found, waiting = list[str](), ["dljob"]
     while waiting:
         name = waiting.pop()
@@ -54,14 +56,14 @@ def brought() -> tuple[str, ...]:
         try:
             requires = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
-            continue  # wanted by another Python or system than this
+            continue  # a requirement under a marker for another Python or system
         found.append(name)
         waiting += [_name(line) for line in requires if "extra ==" not in line]
     return tuple(found)
 
 
 def bring(lib: Path) -> None:
-    """Replace `lib` by what comes along. Compiled files come too: who runs there may not write any."""
+    """Replace `lib`. Compiled files are copied too, since the pod's user may not be allowed to write any."""
     fresh = _fresh(lib)
     _copy_tree(Path(__file__).parents[2], fresh / "dljob")
     for name in brought():
@@ -71,15 +73,16 @@ def bring(lib: Path) -> None:
 
 
 def _files(distribution: metadata.Distribution) -> Iterator[tuple[Path, str]]:
-    """(file, where it goes): what was installed into site-packages, and not beside it, as scripts are."""
+    """Yield (file, target) of the files of a distribution in site-packages, without scripts beside it."""
     for path in distribution.files or ():
         source = Path(str(distribution.locate_file(path)))
+        # A .pth file would run code at the start of every Python in the pod.
         if ".." not in path.parts and path.suffix != ".pth" and path.parts[0] != "dljob_operator" and source.is_file():
             yield source, str(path)
 
 
 def _name(requirement: str) -> str:
-    """`Ruamel.Yaml>=0.18` is ruamel-yaml."""
+    """Normalize a requirement's name: `Ruamel.Yaml>=0.18` becomes ruamel-yaml."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     return re.sub(r"[-_.]+", "-", match.group() if match else requirement).lower()
 
@@ -88,20 +91,21 @@ def _name(requirement: str) -> str:
 
 
 def unpack(source: Path, code: Path) -> int:
-    """Replace `code` by the keys of a mounted ConfigMap: the archive unpacked, every other key a file. How many files.
+    """Replace `code` by the keys of a mounted ConfigMap, with the archive unpacked; return the number of files.
 
-    Without a ConfigMap there is no folder: then user code is in the image, or comes with the runtime environment.
+    Without a ConfigMap the folder is removed: user code is in the image, or comes with the runtime environment.
 
     Raises:
-        UsageError: the archive is none, or holds what must not be unpacked.
+        UsageError: The archive is not a zip file, or has entries that must not be unpacked.
     """
-    # What begins with two dots is the kubelet's own: keys are links into a folder of that name.
+    # The kubelet mounts keys as links into a folder of its own, whose name begins with two dots.
     keys = sorted(p for p in source.iterdir() if not p.name.startswith("..")) if source.is_dir() else []
     if not keys:
         shutil.rmtree(code, ignore_errors=True)
         return 0
     fresh = _fresh(code)
     count = 0
+    # The archive first, so that a key of its own replaces a file of the same name in it.
     for key in sorted(keys, key=lambda path: path.name != pods.ARCHIVE):
         if key.name == pods.ARCHIVE:
             count += _unzip(key, fresh)
@@ -131,7 +135,7 @@ def _unzip(archive: Path, folder: Path) -> int:
 
 
 def _inside(entry: zipfile.ZipInfo) -> str:
-    """The entry's path, if it is a plain file or folder below where it is unpacked."""
+    """Return the entry's path if it is a plain file or a folder below the target. Raises UsageError if not."""
     path = PurePosixPath(entry.filename)
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if path.is_absolute() or ".." in path.parts or "\\" in entry.filename or not path.parts:
@@ -142,7 +146,10 @@ def _inside(entry: zipfile.ZipInfo) -> str:
 
 
 def _extract(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
-    """Write a file of at most `left` bytes, whatever the archive says of its size; how many they were."""
+    """Write an entry of at most `left` bytes; return its size.
+
+    The size is counted while it is unpacked, since the archive may claim another one.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0
     with packed.open(entry) as data, target.open("wb") as out:
@@ -156,14 +163,14 @@ def _extract(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left
 
 
 def _refused(why: str) -> UsageError:
-    return UsageError(f"user code: the key {pods.ARCHIVE} {why}", hint="make it anew, with zip -r or dljob submit")
+    return UsageError(f"user code: the key {pods.ARCHIVE} {why}", hint="create it again, with zip -r or dljob submit")
 
 
 # -- files
 
 
 def _fresh(folder: Path) -> Path:
-    """An empty folder beside this one, without what a try before has left."""
+    """Return an empty folder beside this one, without remains of an earlier run."""
     fresh = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -171,7 +178,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def _settle(fresh: Path, folder: Path) -> None:
-    """Put the new folder into its place, open to every user of the pod."""
+    """Move the new folder into place, readable by every user of the pod."""
     for path in (fresh, *fresh.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     shutil.rmtree(folder, ignore_errors=True)
@@ -185,7 +192,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A file, with its time: compiled files are valid for a source of that time only."""
+    """Copy a file with its modification time, which compiled files record: with another one they are stale."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     info = source.stat()

@@ -1,6 +1,6 @@
-"""The client's side of a job: start its PrimeMaster, find it again, ask and order; all of it blocks.
+"""The client's side of a job: create its PrimeMaster, find it again, ask it and command it. All calls block.
 
-A connection survives the master's restarts: a call that breaks is made again until the job has ended, and then the
+A connection survives restarts of the master: a call that breaks is made again until the job has ended, and then the
 final status is read from the job's folder.
 """
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 NAMESPACE = "dljob"
 RETRY_S = 0.05
 LOST_S = 30.0
-"""A master that is not there for so long, with no status in the folder, does not come back."""
+"""Seconds without a master and without a final status in the folder, after which it is taken for lost."""
 LEAVES_S = 10.0
-"""A master that is there for so long after the end of its job is ended."""
+"""Seconds after the end of its job until a master that is still there is killed."""
 
 
 def new_uid() -> str:
-    """A job's uid: 32 hex digits."""
+    """Return a new uid for a job: 32 hex digits."""
     return uuid.uuid4().hex
 
 
 class JobConnection:
-    """A job, from outside. Made by `launch` or `attach`, in a process that is connected to the cluster."""
+    """A job, seen from outside. Made by `launch` or `attach` in a process that has joined the job's Ray."""
 
     def __init__(self, backend: Backend, entry: JobRecord) -> None:
         self._backend = backend
@@ -63,7 +63,7 @@ class JobConnection:
 
     @property
     def uid(self) -> str:
-        """32 hex digits."""
+        """The job's uid: 32 hex digits."""
         return self._entry.uid
 
     @property
@@ -73,53 +73,54 @@ class JobConnection:
 
     @property
     def dir(self) -> Path:
-        """The job's folder, on the machine of the master."""
+        """The job's folder on the master's machine."""
         return Path(self._entry.dir)
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
-        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        """Return the status; with a timeout, once its version is greater than `after_version`."""
         answer = self._call("status", after_version, timeout_s)
         return answer if answer is not None else self._final()
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """The notes with a greater number; with a timeout, as soon as there are some. Those of an ended job too."""
+        """Return the events with a number greater than `after_seq`, also of an ended job; a timeout waits for some."""
         answer = self._call("notes", after_seq, timeout_s)
         return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
-        """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
+        """Send a command. It takes effect once, even if PrimeMaster dies meanwhile; an ended job ignores it."""
         self._call("command", id or uuid.uuid4().hex, kind, target, by)
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
-        """Tell evidence of the end of a rank's process that is about to come, or came."""
+        """Report evidence for the end of a rank's process, before or after that end."""
         self._call("learned", target, incarnation, clue)
 
     def stacks(self, target: str = "job") -> dict[str, str]:
-        """Rank -> the stacks of its process as text; none when the job is over.
+        """Return rank -> the stacks of its process as text; nothing for an ended job.
 
         Raises:
-            NotFoundError: there is no such target.
+            NotFoundError: There is no such target.
         """
         answer: dict[str, str] = self._call("stacks", target) or {}
         return answer
 
     def pids(self) -> dict[str, int]:
-        """The processes: `master`, `<role>/<rank>`; none when the job is over."""
+        """Return the processes as `master` and `<role>/<rank>` -> pid; nothing for an ended job."""
         return self._call("pids") or {}
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The final status. Raises DeadlineError when the job is not over in time."""
+        """Wait for the end; return the final status. Raises DeadlineError when the job does not end in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = 30.0 if end is None else end - time.monotonic()
             if left <= 0:
                 raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
+            # No version is that high: the call returns at the end of the job, or when its time is over.
             status = self.status(2**53, min(left, 30.0))
             if status.get("phase") in FINAL:
                 return status
 
     def final(self) -> dict[str, Any] | None:
-        """The final status; None while the job is not over."""
+        """Return the final status; None while the job runs."""
         answer = self._call("wait", 0.0)
         if answer is not None:
             return answer
@@ -127,11 +128,11 @@ class JobConnection:
         return left if left.get("phase") in FINAL else None
 
     def kill(self) -> None:
-        """End a master that does not answer. Its ranks end when their leases do."""
+        """Kill a master that does not answer. Its ranks end when their leases do."""
         settle(self._kill())
 
     def let_leave(self) -> None:
-        """Return when the master of an ended job is gone: it waits for those who hear of the end now."""
+        """Wait until the master of an ended job is gone: it still answers those who wait for the end."""
         settle(self._let_leave())
 
     async def _let_leave(self) -> None:
@@ -147,12 +148,12 @@ class JobConnection:
             await self._backend.kill(ref)
 
     def _call(self, method: str, *args: Any) -> Any:
-        """The master's answer, whatever becomes of the master meanwhile; None when the job is over."""
+        """Return the master's answer, through its restarts; None when the job has ended."""
         return settle(self._answer(method, args))
 
     async def _answer(self, method: str, args: tuple[Any, ...]) -> Any:
         missed: float | None = None
-        # The folder first: the job's Ray may have gone with it, and Ray would begin another one, or wait a minute.
+        # The folder first: the job's Ray may have ended with it, and a call would start a new Ray or wait for a minute.
         while not is_final(self.dir):
             ref, heard = None, True
             try:
@@ -165,6 +166,8 @@ class JobConnection:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
             if heard and await over(self._backend.kv, self.uid, self.dir):
                 return None
+            # An actor that Ray still lists is only restarting, however long that takes. Seconds count while Ray lists
+            # none.
             missed = None if ref is not None else missed or time.monotonic()
             if missed is not None:
                 await self._give_up(time.monotonic() - missed, heard=heard)
@@ -172,7 +175,7 @@ class JobConnection:
         return None
 
     async def _give_up(self, seconds: float, *, heard: bool) -> None:
-        """Raise where a master that has not been there for so long does not come back; `heard`: Ray says so itself."""
+        """Raise once a master that has been away for so long cannot come back; `heard`: Ray itself says it is away."""
         if heard and (seconds > LOST_S or await self._backend.kv.get(REGISTRY + self.uid) is None):
             raise UnreachableError(
                 f"PrimeMaster of {self.name} is gone and left no final status in {self.dir}",
@@ -180,7 +183,7 @@ class JobConnection:
             )
         if seconds > LOST_S:
             raise UnreachableError(
-                f"nobody answers where PrimeMaster of {self.name} lives", hint=f"its journal and logs are in {self.dir}"
+                f"the Ray of PrimeMaster of {self.name} does not answer", hint=f"its journal and logs are in {self.dir}"
             )
 
     def _final(self) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def launch(
     uid: str = "",
     backend: str | None = None,
 ) -> JobConnection:
-    """Start a job on the cluster that this process is connected to: the manifest is frozen now. Else as `begin`."""
+    """Start a job on the Ray that this process has joined, from the manifest as it is now. Arguments as in `begin`."""
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
     register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})
     return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
@@ -213,19 +216,19 @@ def begin(
     apart: bool = False,
     carried: str = "",
 ) -> JobConnection:
-    """Make the PrimeMaster of a job; returns when it answers.
+    """Create the PrimeMaster of a job; return when it answers.
 
     Args:
         job: The job.
-        job_dir: Its folder: journal, logs, status, and what user code keeps there. Made when it is not there.
-        code_dir: The folder of user code, first on the workers' path and their working directory; None: the one that
-            each process is in when Ray starts it.
-        uid: `new_uid()`, when the folder's name contains it; else one is made.
-        backend: The flag, over the spec and `DISTRIBUTED_BACKEND`.
-        attempt: Counts from 1; a later one never reads the journal of an earlier one.
-        own_nodes: Somebody makes the nodes of its plan for it: it waits for them, however long.
-        apart: The head is a machine of its own, so that it matters who lives there.
-        carried: What the last attempt handed on; empty: nothing.
+        job_dir: Its folder: journal, logs, status, and what user code keeps there. Created if needed.
+        code_dir: The folder of user code: first on the workers' path, and their working directory. None: each process
+            keeps the one in which Ray starts it.
+        uid: A `new_uid()` if the folder's name contains it; else one is made.
+        backend: The backend's name from the command line, over the spec and `DISTRIBUTED_BACKEND`.
+        attempt: Counts from 1; a later attempt never reads the journal of an earlier one.
+        own_nodes: The operator makes the nodes of the job's plan, so the job waits for them without a limit.
+        apart: The head is a machine of its own, so that it matters whether the master lives there.
+        carried: State of the previous attempt; empty without one.
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
@@ -234,7 +237,7 @@ def begin(
     code = str(code_dir or "")
     order = MasterOrder(uid, str(job_dir), code, NAMESPACE, name, job.options, attempt, own_nodes, carried)
     if apart and (job.on_worker or job.survives):
-        # No folder is where the next master will be: the journal is in Ray's own store, unless a volume has it.
+        # The next master may be on another node, where this folder is not: journal to Ray's store, or to a volume.
         options = job.options if job.journal else {**job.options, "journal": "kv"}
         order = replace(order, options=options, roams=True)
     entry = JobRecord(uid, job.name, str(job_dir), time.time())
@@ -251,7 +254,7 @@ def begin(
 
 
 def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
-    """The job of that uid, when its PrimeMaster lives here or left a final status in the folder."""
+    """Return the job of this uid if its PrimeMaster lives here or left a final status; else None."""
     made = factory(chosen(backend, job.backend))(job.options)
     if settle(made.lookup(master_name(uid))) is None and not settle(over(made.kv, uid, job_dir)):
         return None
@@ -259,7 +262,7 @@ def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -
 
 
 def list_jobs(backend: str | None = None) -> tuple[JobRecord, ...]:
-    """The jobs that live on the cluster, oldest first."""
+    """Return the live jobs of the cluster, oldest first."""
     return settle(_entries(factory(chosen(backend, None))({})))
 
 
@@ -270,9 +273,10 @@ async def _entries(backend: Backend) -> tuple[JobRecord, ...]:
 
 
 def attach(job: str, backend: str | None = None) -> JobConnection:
-    """A live job by uid, the first 8 digits of it, or name; of several with one name the latest.
+    """Find a live job by its uid, the first 8 digits of it, or its name (the latest of several).
 
-    By its whole uid also one that has ended, when it left its end on the cluster.
+    A whole uid also finds a job that has ended, if its final status is on the cluster. Raises NotFoundError without
+    one.
     """
     made = factory(chosen(backend, None))({})
     entries = settle(_entries(made))

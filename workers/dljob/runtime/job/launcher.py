@@ -1,12 +1,12 @@
-"""What Ray's Job API runs on the head for a DLJob: finds the job's PrimeMaster, or starts it, and waits for the end.
+"""The program that Ray's Job API runs on the head for a DLJob: it finds or creates the job's PrimeMaster, and waits.
 
     python -m dljob.runtime.launcher --spec spec.json --uid <32 hex> --attempt N --ray 2.60.0 --version <dljob's>
 
 Exit code 0: the job succeeded. 1: it failed, or was lost. 3: it was suspended. 2: it was refused, and the last line
-says why as JSON: {"dljob": "refused", "reason": ..., "message": ..., "hint": ...}. The job does not depend on
-this process: when it is stopped or killed the job goes on, and the next one of the same uid waits for the same job.
+gives the reason as JSON: {"dljob": "refused", "reason": ..., "message": ..., "hint": ...}. The job does not depend on
+this process: when it is stopped or killed, the job goes on, and the next launcher of the same uid waits for it.
 
-Everything but the versions is imported after they were looked at: this file too must be readable by an old Python.
+Only the version check is imported at the top: the image may have an old Python, which must get as far as its message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dljob.runtime.job import versions
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check, run, and say how it ended."""
+    """Check the versions, run the job, return the exit code."""
     _forget_working_directory()
     args = _arguments(argv)
     refused = versions.refusal(versions.found(), args.ray, args.version)
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def refuse(why: versions.Incompatible) -> int:
-    """Say it where the operator looks for it, in the last line."""
+    """Print a refusal as the last line, where the operator looks for it."""
     print(json.dumps({"dljob": "refused", **why._asdict()}), flush=True)  # noqa: T201
     return 2
 
@@ -42,7 +42,7 @@ def refuse(why: versions.Incompatible) -> int:
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dljob.runtime.launcher", allow_abbrev=False)
     parser.add_argument("--spec", required=True, help="the DLJob as JSON: a file, or gcs://<name>, which Ray keeps")
-    parser.add_argument("--carried", default="", help="what the last attempt handed on, as JSON: found as the spec is")
+    parser.add_argument("--carried", default="", help="state of the previous attempt as JSON: a file, or gcs://<name>")
     parser.add_argument("--home", default="", help="DLJOB_HOME, where the pod sets none")
     parser.add_argument("--uid", required=True, help="the job's uid, 32 hex digits")
     parser.add_argument("--attempt", required=True, type=int, help="counts the RayClusters of the job, from 1")
@@ -54,7 +54,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _forget_working_directory() -> None:
-    """Import nothing from the user's folder, which `python -m` puts first: no module of theirs is ours or Ray's."""
+    """Take the user's folder, which `python -m` puts first, off the import path.
+
+    A file of the user named `json.py` or `ray.py` would be imported here instead of the real one.
+    """
     if sys.path and sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - as Python itself wrote it
         del sys.path[0]
 

@@ -1,4 +1,4 @@
-"""The outline of a job: what its master is made of before anything heavy is imported."""
+"""The few facts of a job that are needed to create its master, read without the spec's models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 from dljob.spec.standing import on_worker
 
 CREATE_S = 600
-"""spec.master.createTimeoutSeconds, where it is left out."""
+"""Default of spec.master.createTimeoutSeconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What must be known of a job to make its master. It reads the rest: the models of the spec take long to load."""
+    """The facts of a job that are needed to create its master.
+
+    PrimeMaster reads the rest: the models of the spec take half a second to import.
+    """
 
     text: str
     """The DLJob as JSON."""
@@ -24,15 +27,15 @@ class Outline:
     options: Mapping[str, Any]
     create_timeout_s: float
     on_worker: bool = False
-    """Whether its master lives on a worker, where it has a head beside it that is a machine of its own."""
+    """Whether the master lives on a worker node, where the head is a machine of its own."""
     survives: bool = False
-    """Whether what Ray knows outlives its head."""
+    """Whether Ray's tables outlive the head (gcsFaultTolerance)."""
     journal: str = ""
-    """The folder of the journal, if the spec names one."""
+    """Folder of the journal; empty if the spec names none."""
 
 
 def outline(text: str) -> Outline:
-    """The outline of a DLJob in JSON. Raises ValueError, TypeError, KeyError or AttributeError when it is none."""
+    """Parse a DLJob in JSON. Raises ValueError, TypeError, KeyError or AttributeError when it is none."""
     data = json.loads(text)
     spec = data["spec"]
     backend = spec.get("backend") or {}

@@ -1,7 +1,7 @@
-"""A child process that joins the Ray of a job and answers there what PrimeMaster would answer at a socket.
+"""A child process that joins a job's Ray, and answers requests in the same way as PrimeMaster's control socket.
 
 `ray.init` may hang in C++, where neither a deadline nor Ctrl-C reaches it. A command therefore never joins a Ray
-itself: it starts this child, waits for it as long as it likes, and kills it.
+itself: it starts this child, waits for it with a deadline, and kills it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from dljob.runtime.job.launch import JobConnection
 
 JOIN_S = 7.5
-"""How long the child may take to join Ray and to find the job."""
+"""Seconds for the child to join Ray and to find the job."""
 READY = "ready"
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
-"""What the child takes from `job.json` into its environment: nothing that could make it run other code."""
+"""Variables that the child takes from `job.json`: none that could make it run other code."""
 
 
 class Relay:
-    """A context: on entry the child has joined the Ray at `address`, on exit it is gone.
+    """A context: on entry a child joins the Ray at `address`, on exit it is killed.
 
     It is a `RequestChannel` to the job.
     """
 
     def __init__(self, address: str, uid: str, environment: Mapping[str, str], *, tried: str = "") -> None:
-        """`tried` says which other ways to the job were tried before, for the error."""
+        """`tried` lists the other ways to the job that failed before, for the error."""
         self._address = address
         self._uid = uid
         self._environment = {name: value for name, value in environment.items() if name in VARIABLES}
@@ -53,7 +53,8 @@ class Relay:
         """Start the child and wait until it has found the job.
 
         Raises:
-            UnreachableError: Ray cannot be joined within `JOIN_S`, or does not know the job; with Ray's own words.
+            UnreachableError: Ray cannot be joined within `JOIN_S`, or does not know the job; with the last line of
+                Ray's output.
         """
         try:
             self._start()
@@ -71,7 +72,7 @@ class Relay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the child."""
+        """Kill the child."""
         self.close()
 
     def _start(self) -> None:
@@ -84,6 +85,7 @@ class Relay:
                 stdout=self._words,
                 stderr=self._words,
                 pass_fds=[theirs.fileno()],
+                # Ctrl-C reaches the command alone, which then decides about the child.
                 start_new_session=True,
                 env=self._env(),
             )
@@ -95,9 +97,9 @@ class Relay:
         return env
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """The answer to a request; see `RequestChannel`.
+        """Return the answer to a request; see `RequestChannel`.
 
-        One that came too late ends the relay: its answer would be mistaken.
+        A request without an answer in time closes the relay: a late answer would be taken for that of the next request.
         """
         line = self._line
         if line is None:
@@ -124,7 +126,7 @@ class Relay:
         return b"".join(found)
 
     def _said(self) -> str:
-        """The last line that Ray wrote."""
+        """Return the last line of the child's output, which is mostly Ray's."""
         if self._words < 0:
             return ""
         text = os.pread(self._words, 2**16, max(0, os.fstat(self._words).st_size - 2**16)).decode(errors="replace")
@@ -132,7 +134,7 @@ class Relay:
         return f"; Ray said: {lines[-1][-300:]}" if lines else ""
 
     def close(self) -> None:
-        """End the child, whatever it is at; idempotent."""
+        """Kill the child, whatever it does; idempotent."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -143,13 +145,13 @@ class Relay:
 
 
 def main(descriptor: int, address: str, uid: str) -> None:
-    """Join, say whether that worked, then answer until the command that started this process closes the line."""
+    """Join Ray, report whether that worked, then answer requests until the command closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         try:
             job = _join(address, uid)
-        except Exception as error:  # noqa: BLE001 - told to the command, which says it and ends
+        except Exception as error:  # noqa: BLE001 - sent to the command, which prints it and ends
             line.sendall(messages.refusal(error))
             return
         line.sendall(messages.answer(READY))
@@ -159,7 +161,7 @@ def main(descriptor: int, address: str, uid: str) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the command does, wherever Ray has this process: nobody reads the line any more."""
+    """Exit when the command does, even while Ray's C++ code holds the main thread."""
     with suppress(ProcessLookupError):
         select.select([os.pidfd_open(parent)], [], [])
     os._exit(0)

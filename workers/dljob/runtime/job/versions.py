@@ -1,6 +1,7 @@
-"""Whether a pod's Python, Ray and dljob can run what the operator sent; the first thing that the launcher looks at.
+"""Check of a pod's Python, Ray and dljob against what the operator sent: the launcher's first step.
 
-It must be readable by interpreters that cannot run the rest of dljob, back to Python 3.8.
+An image may have any Python: this file must be readable by interpreters back to Python 3.8, which cannot import the
+rest of dljob.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from importlib import metadata
 from typing import NamedTuple
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-"""What dljob runs on; pyproject.toml says the same."""
+"""Versions of Python that dljob supports; pyproject.toml lists the same."""
 RAY = "2.60"
-"""The Ray that dljob is made for: the runtime relies on what other minor versions may do otherwise."""
+"""The minor version of Ray that dljob supports: the runtime relies on details that other minor versions may change."""
 
 
 class Incompatible(NamedTuple):
-    """Why a job is not begun here, in a word for machines and in sentences for people."""
+    """The reason why a job cannot start here: a word for programs, a message and a hint for users."""
 
     reason: str
     message: str
@@ -24,7 +25,7 @@ class Incompatible(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """What a process finds around it; None for what is not installed."""
+    """The versions in a process; None for what is not installed."""
 
     python: tuple[int, ...]
     ray: str | None
@@ -32,17 +33,17 @@ class Versions(NamedTuple):
 
 
 def found() -> Versions:
-    """The versions of this process. Ray is not imported."""
+    """Return the versions of this process, without importing Ray."""
     return Versions(tuple(sys.version_info[:3]), _installed("ray"), _installed("dljob"))
 
 
 def refusal(here: Versions, ray: str, dljob: str) -> Incompatible | None:
-    """What does not match, first Python, then Ray, then dljob; None when the job can begin.
+    """Return the first mismatch of Python, Ray or dljob, in this order; None when the job can start.
 
     Args:
-        here: What the image has.
-        ray: What the job says the image has (spec.rayVersion); its last number may differ.
-        dljob: The operator's version; its last number may differ.
+        here: The versions in the image.
+        ray: The job's claim (spec.rayVersion); the patch number may differ.
+        dljob: The operator's version; the patch number may differ.
     """
     return _python(here) or _ray(here, ray) or _dljob(here, dljob)
 

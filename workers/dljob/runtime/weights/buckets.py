@@ -1,6 +1,6 @@
-"""A state as buckets of flat buffers, and back: what a WeightChannel carries.
+"""Conversion of a state into buckets of flat buffers, which a WeightChannel carries, and back.
 
-Arrays come out as read-only views of the memory in which they came, tensors as copies of their own.
+Received arrays are read-only views of the memory that the buckets came in; received tensors are copies.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from dljob.errors import UsageError
 from dljob.runtime.checkpoint.pack import pack
 
 BUCKET = 64 << 20
-"""Bytes from which a bucket takes no further buffer; a larger buffer is one by itself."""
+"""Bytes from which a bucket takes no further buffer; a larger buffer is a bucket of its own."""
 PIECE = 1 << 20
+"""Bytes whose words are summed into one number of a checksum."""
 _WORD = (1 << 64) - 1
 
 
 def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[memoryview]]]:
-    """The index of a state, and its buffers in buckets; copies only what is on a device, or not contiguous.
+    """Return the index of a state, and its buffers in buckets. Only device tensors and non-contiguous ones are copied.
 
     Raises:
-        UsageError: when something in it cannot be pickled, or is a piece of a DTensor; it says where.
+        UsageError: A part cannot be pickled, or is a piece of a DTensor; the message names it.
     """
     packed = pack(state, what)
     if packed.pieces:
@@ -45,7 +46,7 @@ def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[
 
 
 def _view(source: Any) -> memoryview:
-    """The bytes of a tensor or a buffer, where they are."""
+    """Return the bytes of a tensor or buffer, in place where they are contiguous in host memory."""
     if isinstance(source, memoryview):
         return source
     whole = source.detach().resolve_conj().resolve_neg().cpu().contiguous()
@@ -53,17 +54,17 @@ def _view(source: Any) -> memoryview:
 
 
 def bytes_of(tensor: Any) -> memoryview:
-    """The memory of a contiguous tensor on the CPU, to read and to write."""
+    """Return the memory of a contiguous CPU tensor, readable and writable."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return memoryview(b"")
     memory: Any = (ctypes.c_char * size).from_address(tensor.data_ptr())
-    memory.tensor = tensor  # which has the memory
+    memory.tensor = tensor  # keeps the tensor, which owns the memory, alive with the view
     return pickle.PickleBuffer(memory).raw()
 
 
 class _Reader(pickle.Unpickler):
-    """Puts tensors back, as copies."""
+    """An unpickler that puts tensors back, as copies."""
 
     def __init__(self, stream: bytes, sources: Sequence[memoryview], plain: Sequence[int]) -> None:
         super().__init__(io.BytesIO(stream), buffers=[sources[n].toreadonly() for n in plain])
@@ -85,16 +86,16 @@ class _Reader(pickle.Unpickler):
 
 
 def whole(index: bytes, buckets: Sequence[Sequence[memoryview]]) -> Any:
-    """The state of an index and its buffers.
+    """Return the state of an index and its buffers.
 
-    Raises whatever the user's own classes raise when they are unpickled.
+    Raises whatever the user's own classes raise in unpickling.
     """
     plain, stream = pickle.loads(index)  # noqa: S301 - a peer of the same job wrote it
     return _Reader(stream, [view for bucket in buckets for view in bucket], plain).load()
 
 
 def joined(bucket: Sequence[memoryview]) -> Any:
-    """A bucket as one tensor of bytes, which has them for itself."""
+    """Copy a bucket into one tensor of bytes, which owns its memory."""
     import torch
 
     made = torch.empty(sum(view.nbytes for view in bucket), dtype=torch.uint8)
@@ -106,27 +107,29 @@ def joined(bucket: Sequence[memoryview]) -> Any:
 
 
 def parted(whole: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """The buffers of a bucket that came as one, by their sizes."""
+    """Split a bucket that came as one piece of memory into its buffers, by their sizes in bytes."""
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def parcel(bucket: Sequence[memoryview]) -> list[Any]:
-    """A bucket as Ray stores it: each buffer is copied once, and whoever gets it maps it.
+    """Return a bucket as Ray stores it: `ray.put` copies each buffer once, and readers map it without a copy.
 
-    Not as PickleBuffers of views: where such a pair is garbage of a cycle, CPython 3.11 ends with a segmentation fault.
+    Arrays are used instead of PickleBuffers of views: when such a pair is garbage in a reference cycle, CPython 3.11
+    ends with a segmentation fault.
     """
     try:
         import numpy as np
-    except ImportError:  # Ray can do without it: then readers copy too
+    except ImportError:  # Ray does not need NumPy; without it readers copy, too
         return [bytes(view) for view in bucket]
     return [np.frombuffer(view, dtype=np.uint8) if view.nbytes else b"" for view in bucket]
 
 
 def checksum(bucket: Sequence[memoryview]) -> int:
-    """Of the bytes of a bucket and where they are; reads them as fast as memory gives them.
+    """Return a checksum of a bucket, at the speed of memory.
 
-    A CRC over the sums of 64-bit words of each MiB: a byte that changed, and a MiB in another's place, are seen.
+    It is a CRC over the sums of the 64-bit words of each MiB: it detects a changed byte, and two MiB in each other's
+    place.
     """
     found = 0
     for view in bucket:
@@ -139,7 +142,8 @@ def checksum(bucket: Sequence[memoryview]) -> int:
 
 
 def _sum(view: memoryview) -> int:
-    """The sum of 64-bit words, modulo 2 ** 64."""
+    """Return the sum of 64-bit words, modulo 2 ** 64."""
+    # NumPy is used where it is loaded already; importing it for a sum would cost more than it saves.
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         return int(numpy.frombuffer(view, dtype=numpy.uint64).sum(dtype=numpy.uint64))

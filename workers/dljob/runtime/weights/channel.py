@@ -29,15 +29,15 @@ class WeightChannel:
     """A channel of a job, by name.
 
     Args:
-        name: of the channel, in the whole job.
+        name: Name of the channel in the whole job.
         transport: "store": Ray's shared memory of each node, once for all its ranks. "collective": a broadcast in a
             group of `spec.collectives.groups`. "rdt": Ray Direct Transport. "yr": openYuanrong's datasystem. Publisher
             and readers name the same one; a reader that names another one gets the versions from the store.
-        group: of "collective"; None: the one that is named as the channel. It is for this channel alone.
-        tensor_transport: of "rdt": "nixl", or one that was registered with Ray in this process.
+        group: The group of "collective"; None for the one named like the channel. It serves this channel alone.
+        tensor_transport: The transport of "rdt": "nixl", or one that was registered with Ray in this process.
 
     Raises:
-        UsageError: no such transport or group, or it is not to be had here; it says why.
+        UsageError: There is no such transport or group, or it cannot be used here; the message says why.
     """
 
     def __init__(
@@ -60,31 +60,31 @@ class WeightChannel:
 
     @property
     def came_by(self) -> str:
-        """What the version came by that `receive` gave last, or `publish` sent: a transport; "" before the first."""
+        """The transport of the version that `receive` or `publish` handled last; "" before the first."""
         return self._came_by
 
     @property
     def ready(self) -> bool:
-        """Whether the next `publish` goes by the transport of this channel: all members of its group are there."""
+        """Whether the next `publish` goes by this channel's transport: all members of its group are there."""
         return self._way is None or self._way.ready
 
     @property
     def aio(self) -> AsyncChannel:
-        """The same for asyncio: `await channel.aio.receive()`."""
+        """The same methods for asyncio: `await channel.aio.receive()`."""
         return AsyncChannel(self)
 
     def publish(self, version: int, state: Any) -> None:
-        """Publish a state: those who wait in `receive` get it, and who comes later gets the newest.
+        """Publish a version: readers that wait in `receive` get it, and later ones get the newest.
 
-        When it returns, the state may be changed. One rank publishes on a channel.
+        The state may be changed once it returns. One rank publishes on a channel.
 
         Args:
-            version: greater than the last one of this process; a restarted rank may begin where it will.
-            state: dicts and lists of tensors (on any device), arrays, and what pickle takes.
+            version: Greater than the last one of this process; a restarted rank may start anywhere.
+            state: Dicts and lists of tensors (on any device), arrays, and anything that pickle takes.
 
         Raises:
-            UsageError: the version is not newer; another rank publishes here; a later process of this rank has begun;
-                something in the state cannot be sent, and where it is.
+            UsageError: The version is not newer; another rank publishes here; a later process of this rank has started;
+                or a part of the state cannot be sent, which the message names.
         """
         if isinstance(version, bool) or not hasattr(version, "__index__"):
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
@@ -95,28 +95,29 @@ class WeightChannel:
             sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
             made = replace(made, sizes=sizes, sums=tuple(checksum(bucket) for bucket in buckets))
             made = self._way.send(made, buckets)
+        # The store gets every version: a reader that the other transport does not reach fetches it there.
         self._sender().publish(made, buckets)
         self._came_by = self._transport if made.way or self._transport == "yr" else "store"
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
-        """(version, state) of the newest version, once there is one that this object has not received yet.
+        """Wait for a version that this object has not received yet; return (version, state) of the newest.
 
         Versions in between are skipped. Arrays are read-only and shared with the other ranks of the node; tensors are
-        copies, on the CPU.
+        copies on the CPU.
 
         Args:
-            timeout: seconds to wait; None: as long as it takes.
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            TimeoutError: there was none in time.
-            CallError: a bucket arrived damaged twice.
-            CollectiveAbortedError: a member of its group is lost, and the group's `onRestart` is Fail.
+            TimeoutError: No version came in time.
+            CallError: A bucket arrived damaged twice.
+            CollectiveAbortedError: A member of its group is lost, and the group's `onRestart` is Fail.
         """
         self._mark, version, state = self._newest(timeout)
         return version, state
 
     def _newest(self, timeout: float | None, unless: Callable[[], bool] = lambda: False) -> tuple[Mark, int, Any]:
-        """What `receive` gives, and the mark of having received it; it gives up once `unless` says so."""
+        """Return `receive`'s result with the mark of that version; gives up once `unless` returns true."""
         deadline = Deadline(timeout)
         while True:
             if self._way is not None:
@@ -137,7 +138,7 @@ class WeightChannel:
                 time.sleep(AGAIN_S)
 
     def latest(self) -> int | None:
-        """The newest version that is there; None without one. It is not received by this."""
+        """Return the number of the newest version, without receiving it; None before the first."""
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version) -> Buckets | None:
@@ -149,7 +150,7 @@ class WeightChannel:
                 self._came_by = self._transport
                 return came
             log.warning(
-                "%s.receive: version %d came damaged, it is fetched from the store", self._keeper.name, version.version
+                "%s.receive: version %d arrived damaged; fetching it from the store", self._keeper.name, version.version
             )
         return self._carried().fetch(version)
 
@@ -188,9 +189,9 @@ class WeightChannel:
 
 
 class AsyncChannel:
-    """The awaitable twins of a channel's methods. A version that a cancelled `receive` found is received by the next.
+    """The awaitable twins of a channel's methods.
 
-    A publish that is cancelled goes on.
+    A version that a cancelled `receive` found is received by the next one. A cancelled `publish` goes on in its thread.
     """
 
     def __init__(self, channel: WeightChannel) -> None:
@@ -204,7 +205,7 @@ class AsyncChannel:
         """As `WeightChannel.receive`."""
         channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
         newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
-        channel._mark, version, state = newest  # here: once this is cancelled it has not been received
+        channel._mark, version, state = newest  # not in the thread: a cancelled call has received nothing
         return version, state
 
     async def latest(self) -> int | None:

@@ -1,8 +1,8 @@
-"""The transport `collective`: a group of `spec.collectives.groups` carries the buckets to all who are in it.
+"""The transport `collective`: a group of `spec.collectives.groups` broadcasts the buckets to its members.
 
-The store has each version too, so nobody depends on the group: who comes late, who was restarted and whoever's group
-lost a member meanwhile fetch the same bytes there. A thread of each member keeps the group made and takes what comes,
-so that `publish` waits for no reader's code.
+The store has each version, too, so nobody depends on the group: members that come late, restart, or lose their group
+meanwhile fetch the same bytes from there. A thread of each member forms the group and receives broadcasts, so that
+`publish` does not wait for user code of a reader.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     import torch
 
 REPEAT_S = 1.0
-"""After so long an announcement is made again: its keeper may have died with it."""
+"""Seconds until an announcement is repeated: the keeper may have died with it."""
 TAKE_S = 20.0
-"""How long a reader waits for what its group had taken in before it is published: it is fetched otherwise then."""
+"""Seconds that a reader waits for a published version to arrive by its group, before it fetches from the store."""
 AGAIN_S = 0.5
+"""Seconds until the group is formed again after a loss."""
 KEPT = 2
+"""Versions that a member keeps in memory."""
 REMEMBERED = 64
+"""Nonces remembered of versions that came, kept or not."""
 
 log = logging.getLogger(__package__)
 _members: dict[str, ChannelMember] = {}
@@ -40,10 +43,10 @@ _lock = threading.Lock()
 
 
 def member(keeper: StorageClient, group: str) -> ChannelMember:
-    """This process in the group of a channel, the same one for all objects of the channel.
+    """Return this process's member of a channel's group, shared by all objects of the channel.
 
     Raises:
-        UsageError: there is no such group, this role is not in it, or it carries another channel already.
+        UsageError: There is no such group, this role is not in it, or it carries another channel.
     """
     context = current_worker()
     group_spec(group, table(), context)
@@ -60,7 +63,7 @@ def member(keeper: StorageClient, group: str) -> ChannelMember:
 
 
 class ChannelMember:
-    """One member of the group of a channel. See `channel.BucketTransport`."""
+    """A member of a channel's group; a `transport.BucketTransport`."""
 
     def __init__(self, keeper: StorageClient, group: str) -> None:
         self.channel = keeper.name
@@ -69,19 +72,19 @@ class ChannelMember:
         self._name = group
         self._group: CollectiveGroup | None = None
         self._over: CollectiveError | None = None
-        """Why the group will not be made again."""
+        """The error after which the group is not formed again."""
         self._sending = threading.Lock()
-        """Held while a version is sent: the group is not closed meanwhile."""
+        """Held while a version is sent, so that the group is not closed meanwhile."""
         self._changed = threading.Condition()
         self._taken: OrderedDict[str, Buckets | None] = OrderedDict()
-        """By nonce; None where they are not had any more, or never came whole."""
+        """By nonce; None for a version that was dropped, or never arrived whole."""
 
     def start(self) -> None:
-        """Make the group, and make it again whenever it is lost, in a thread."""
+        """Form the group in a thread, and again whenever it is lost."""
         threading.Thread(target=self._live, name=f"dljob-weights-{self._name}", daemon=True).start()
 
     def check(self) -> None:
-        """Raise CollectiveAbortedError where a member was lost of a group whose `onRestart` is Fail."""
+        """Raise CollectiveAbortedError if a member of a group with `onRestart: Fail` was lost."""
         if isinstance(self._over, CollectiveAbortedError):
             raise self._over
 
@@ -93,7 +96,7 @@ class ChannelMember:
     # -- the publisher
 
     def send(self, version: Version, buckets: Buckets) -> Version:
-        """Broadcast the buckets; the version with the group that has them, or as it was where there is none now."""
+        """Broadcast the buckets; return the version with the group's name, or unchanged when that failed."""
         self.check()
         with self._sending:
             group = self._group
@@ -120,7 +123,7 @@ class ChannelMember:
         self._keeper.ask("announce", self._keeper.who, version.version, coming, timeout_s=None)
 
     def _repeat(self, version: Version, coming: Broadcast, done: threading.Event) -> None:
-        """The others wait for the announcement: one that died with its keeper is made to the next one."""
+        """Repeat the announcement until all have received: one that died with its keeper goes to the next keeper."""
         while not done.wait(REPEAT_S):
             try:
                 self._announce(version, coming)
@@ -130,7 +133,7 @@ class ChannelMember:
     # -- a reader
 
     def take(self, version: Version) -> Buckets | None:
-        """The buckets of a version that came by the group; None when they did not come to this member."""
+        """Return the buckets of a version that came by the group; None when they did not reach this member."""
         with self._changed:
             self._changed.wait_for(lambda: version.nonce in self._taken or not self._in(version.way), TAKE_S)
             return self._taken.get(version.nonce)
@@ -166,7 +169,7 @@ class ChannelMember:
     def _current(self) -> bool:
         try:
             return current_worker().incarnation == self.incarnation
-        except UsageError:  # it is no rank any more
+        except UsageError:  # this process runs no rank any more
             return False
 
     def _now(self, group: CollectiveGroup | None) -> None:
@@ -175,18 +178,20 @@ class ChannelMember:
             self._changed.notify_all()
 
     def _lost(self, error: CollectiveAbortedError) -> None:
-        # Who ended well is no loss to a channel: it reads no more, and the others have the store.
+        # A member that ended as it should is no failure: it reads no more, and the others have the store.
         if not error.ended and not group_spec(self._name, table(), current_worker()).recreate:
             self._over = error
 
     def _serve(self, group: CollectiveGroup) -> None:
-        """Take what is broadcast, until somebody is lost."""
+        """Receive broadcasts until a member is lost."""
         last = ""
 
         def over() -> bool:
             return not group.whole or not self._current()
 
         while not over():
+            # Members enter a broadcast only once it is announced: no operation waits in the group between versions, so
+            # its timeout is that of a transfer.
             coming = self._keeper.ask("announced", group.full_name, last, SLICE_S, timeout_s=None, unless=over)
             if coming is not None:
                 last = coming.nonce

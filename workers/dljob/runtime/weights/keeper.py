@@ -1,4 +1,4 @@
-"""The keeper of one WeightChannel: it has the newest two versions, as objects of its own once it has copied them."""
+"""The storage actor of one WeightChannel: it holds the two newest versions, and copies them to objects of its own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from dljob.runtime.weights.rdt_transport import forget
 from dljob.tasks import TaskOwner, nobody_waits
 
 KEPT = 2
+"""Versions that are kept: a reader may still fetch the one before the newest."""
 COPY_AFTER_S = 0.05
-"""Who waits for a version has it first."""
+"""Seconds until the keeper copies a new version, so that readers who wait for it go first."""
 SUMMED_WITHIN_S = 5.0
-"""After that a publisher has died before it told its checksums."""
+"""Seconds to wait for a publisher's checksums; it died if they do not come, and the keeper makes them."""
 
 
 class WeightsKeeper(StorageActor):
-    """The actor. Ranks in Ray pass references (`offer`, `newer`), others bytes (`on_...`)."""
+    """The actor. Ranks in Ray pass references (`offer`, `newer`); ranks outside of Ray pass bytes (`on_...`)."""
 
     def __init__(self, job: JobInfo, name: str) -> None:
         super().__init__(job, name)
@@ -44,27 +45,28 @@ class WeightsKeeper(StorageActor):
     # -- ranks in Ray
 
     async def offer(self, who: Who, version: Version) -> Mark | str:
-        """Take a version in; its mark, or why not."""
+        """Accept a version; return its mark, or the reason of a refusal."""
         try:
             return self._take(who, version)
         except UsageError as error:
             return str(error)
 
     async def summed(self, mark: Mark, sums: tuple[int, ...]) -> None:
-        """The checksums of a version, which follow it: readers on its node need none."""
+        """Accept the checksums of a version, which follow it: readers on its node need none."""
         self._replace(mark, sums=sums)
 
     async def newer(self, mark: Mark, wait_s: float) -> Version | None:
-        """The newest version, once there is one after `mark`: the one before it is none when that is lost."""
+        """Return the newest version, once one is newer than `mark`."""
 
         def look() -> Version | None:
+            # Only the last one counts: once the newest is lost, its predecessor is older than what others have.
             newest = self._versions[-1] if self._versions else None
             return newest if newest is not None and _after(newest.mark, mark) else None
 
         return await self.changes.until(look, wait_s)
 
     async def sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
-        """The checksums of a version; None when it is not kept any more, or they do not come."""
+        """Return the checksums of a version; None when it is dropped, or they do not come in `wait_s`."""
 
         def look() -> Version | bool | None:
             found = self._kept(mark)
@@ -74,28 +76,28 @@ class WeightsKeeper(StorageActor):
         return found.sums if isinstance(found, Version) else None
 
     async def lost(self, mark: Mark) -> None:
-        """A reader could not get it: its publisher died before there was a copy."""
+        """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
         self._versions = [one for one in self._versions if one.mark != mark or one.copied]
 
     async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
-        """Hold references of Ray Direct Transport to a version that is offered next; without, its buckets go."""
+        """Hold the Ray Direct Transport references of the version that is offered next; Ray would free its buckets."""
         self._handed[nonce] = refs
 
     async def handed(self, nonce: str) -> Sequence[Any] | None:
-        """These references, for a reader; None when it is not kept any more."""
+        """Return these references to a reader; None when the version is dropped."""
         return self._handed.get(nonce)
 
     # -- members of a collective group
 
     async def on_announce(self, who: Who, version: int, coming: Broadcast) -> None:
-        """Tell the members of a group that a version is broadcast there next."""
+        """Announce to the members of a group that a version is broadcast there next."""
         if self._coming is None or self._coming.nonce != coming.nonce:
             self._may(who, version)
             self._coming = coming
             self.changes.happened()
 
     async def on_announced(self, group: str, last: str, wait_s: float) -> Broadcast | None:
-        """What is broadcast in a group after the one with the nonce `last`."""
+        """Return the broadcast in a group that follows the one with nonce `last`."""
 
         def look() -> Broadcast | None:
             found = self._coming
@@ -106,7 +108,7 @@ class WeightsKeeper(StorageActor):
     # -- ranks without Ray
 
     async def on_publish(self, who: Who, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
-        """Take a version in that came as bytes."""
+        """Accept a version that came as bytes. Raises UsageError when it arrived damaged."""
         for bucket, said in zip(buckets, version.sums or (), strict=True):
             if checksum([memoryview(part) for part in bucket]) != said:
                 raise UsageError(f"version {version.version} arrived damaged: publish it again")
@@ -114,7 +116,7 @@ class WeightsKeeper(StorageActor):
         self._take(who, replace(version, refs=refs, copied=True))
 
     async def on_stored(self, who: Who, version: Version) -> tuple[Stored, ...]:
-        """Take a version in that is in a store of its own; what is kept no more of others there."""
+        """Accept a version in openYuanrong's datasystem; return the places of dropped ones, to be deleted there."""
         before = self._versions
         self._take(who, version)
         kept = {one.nonce for one in self._versions}
@@ -125,12 +127,12 @@ class WeightsKeeper(StorageActor):
         await self.lost(mark)
 
     async def on_receive(self, mark: Mark, wait_s: float) -> Version | None:
-        """The newest version, without references, which a rank outside of Ray cannot use."""
+        """Return the newest version without references, which a rank outside of Ray cannot use."""
         found = await self.newer(mark, wait_s)
         return None if found is None else replace(found, refs=())
 
     async def on_bucket(self, mark: Mark, bucket: int) -> list[bytes] | None:
-        """A bucket of a version; None when it is not to be had any more."""
+        """Return a bucket of a version; None when it cannot be read any more."""
         found = self._kept(mark)
         try:
             return None if found is None else [bytes(part) for part in await found.refs[bucket]]
@@ -143,16 +145,17 @@ class WeightsKeeper(StorageActor):
         return await self.sums(mark, wait_s)
 
     async def on_latest(self) -> int | None:
-        """The newest version; None without one."""
+        """Return the number of the newest version; None before the first."""
         return self._versions[-1].version if self._versions else None
 
-    # -- what is kept
+    # -- kept versions
 
     def _kept(self, mark: Mark) -> Version | None:
         return next((one for one in self._versions if one.mark == mark), None)
 
     def _take(self, who: Who, version: Version) -> Mark:
         newest = self._versions[-1] if self._versions else None
+        # A publisher whose call broke sends the same version again.
         if newest is not None and newest.nonce == version.nonce:
             return newest.mark
         self._may(who, version.version)
@@ -167,7 +170,7 @@ class WeightsKeeper(StorageActor):
         return made.mark
 
     def _may(self, who: Who, version: int) -> None:
-        """Raise UsageError where this one may not publish this version."""
+        """Raise UsageError if this publisher may not publish this version."""
         before, newest = self._publisher, self._versions[-1] if self._versions else None
         if before is not None and before.rank != who.rank:
             raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
@@ -177,13 +180,13 @@ class WeightsKeeper(StorageActor):
             raise UsageError(f"version {newest.version} is there already: {version} is not newer")
 
     def _drop(self) -> None:
-        """What is held of versions that are not kept any more."""
+        """Drop the Ray Direct Transport references of versions that are not kept any more."""
         kept = {one.nonce for one in self._versions}
         for nonce in [each for each in self._handed if each not in kept]:
             forget(self._handed.pop(nonce))
 
     async def _copy(self, version: Version) -> None:
-        """Make its buckets objects of this process: those of its publisher go with the publisher."""
+        """Copy the buckets to objects that this process owns: those of the publisher die with the publisher."""
         await asyncio.sleep(COPY_AFTER_S)
         try:
             refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
@@ -200,7 +203,10 @@ class WeightsKeeper(StorageActor):
 
 
 def _after(mark: Mark, other: Mark) -> bool:
-    """Whether a version of this keeper came later than what a reader has, which may be of a keeper before."""
+    """Return whether a version of this keeper is newer than a reader's mark.
+
+    A mark of an earlier keeper counts as older: that keeper's numbers died with it.
+    """
     return mark[0] != other[0] or mark[1] > other[1]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a published version, at its keeper and at its readers."""
+"""What the keeper and readers know of a published version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 Mark = tuple[str, int]
-"""What a reader had last: the keeper's token, and a number that counts what was published there."""
+"""A reader's position: the keeper's token, and the number of the version at that keeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a bucket is, by the transport yr."""
+    """The place of a bucket in the transport yr."""
 
     key: str
     sizes: tuple[int, ...]
@@ -21,38 +21,38 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A published state: its index, and where its buckets are."""
+    """A published state: its index, and the place of its buckets."""
 
     nonce: str
-    """Of one `publish`, which may arrive twice."""
+    """Identifies one `publish`, whose message may arrive twice."""
     version: int
     index: bytes = field(repr=False)
     node: str = ""
-    """Where the publisher is; empty when the bytes came through its host."""
+    """The publisher's node; empty when the bytes came through its host."""
     refs: Sequence[Any] = field(default=(), repr=False)
     sums: tuple[int, ...] | None = None
-    """The checksum of each bucket; None: not told yet."""
+    """The checksum of each bucket; None until the publisher has sent them."""
     mark: Mark = ("", 0)
     copied: bool = False
-    """Whether the buckets are the keeper's own."""
+    """Whether the keeper owns the buckets, so that they outlive the publisher."""
 
     stored: tuple[Stored, ...] = ()
-    """Where each bucket is, when it went by the transport yr: then there are no references."""
+    """Places of the buckets when they went by the transport yr: then there are no references."""
     way: str = ""
-    """How else the buckets went to who was there: the full name of a collective group, or "rdt"."""
+    """The transport beside the store: the full name of a collective group, or "rdt"."""
     sizes: Sequence[Sequence[int]] = ()
-    """Bytes of each buffer, by bucket, when they went by another way too: there a bucket is one piece of memory."""
+    """Bytes of each buffer, by bucket, for another transport: there a bucket is one piece of memory."""
 
     def at(self, stored: tuple[Stored, ...], sums: tuple[int, ...]) -> Version:
-        """With where its buckets are, and their checksums."""
+        """Return a copy with the places of its buckets and their checksums."""
         return replace(self, stored=stored, sums=sums)
 
     def summed(self, sums: tuple[int, ...]) -> Version:
-        """With its checksums."""
+        """Return a copy with its checksums."""
         return replace(self, sums=sums)
 
     def sent(self, way: str) -> Version:
-        """With the way that its buckets went besides."""
+        """Return a copy with the transport that its buckets went by besides the store."""
         return replace(self, way=way)
 
 
@@ -61,8 +61,8 @@ class Broadcast:
     """A version that its publisher is about to broadcast in a collective group."""
 
     group: str
-    """Its full name, another one in each epoch."""
+    """The group's full name, which is another one in each epoch."""
     nonce: str
     root: int
-    """The publisher's number in the group."""
+    """The publisher's rank in the group."""
     sizes: Sequence[Sequence[int]]

@@ -1,11 +1,11 @@
 """The transport `rdt`: Ray Direct Transport carries the buckets from process to process, past the object store.
 
-By `ray.put(_tensor_transport=...)` of Ray 2.60, which one-sided transports have: the reader fetches, and the publisher
-takes no part, so that no driver must know both. Two-sided ones (GLOO, NCCL) are refused: they move a tensor only as
-an argument between two actors whose handles a third has; `collective` does what they would.
+It uses `ray.put(_tensor_transport=...)` of Ray 2.60, which one-sided transports support: the reader fetches while the
+publisher takes no part, so no driver must know both. Two-sided ones (GLOO, NCCL) are refused: they move a tensor only
+as an argument between two actors whose handles a third one has. `collective` serves that case.
 
-What of Ray's own is worked around: memory is shared with whoever put it (a copy is put), what is known of a tensor
-stays with who borrowed it (ray-project/ray#57962: `forget`), an actor without the group `_ray_system` never frees.
+Workarounds for Ray: it shares memory with the publisher (a copy is put); notes of borrowed tensors are never dropped
+(ray-project/ray#57962: `forget`); an actor without the concurrency group `_ray_system` never frees.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NIXL = "NIXL"
 log = logging.getLogger(__package__)
 
 AskActor = Callable[..., Any]
-"""A method of the keeper's actor by name, with its arguments."""
+"""Calls a method of the keeper's actor by name, with its arguments."""
 
 
 def usable(what: str, name: str) -> str:
-    """The name of a tensor transport, as Ray has it.
+    """Return Ray's name of a tensor transport.
 
     Raises:
-        UsageError: Ray has none of that name, or it cannot carry a channel; it says why.
+        UsageError: Ray has none of that name, or it cannot carry a channel; the message says why.
     """
     try:
-        importlib.import_module("torch")  # without it Ray says that its own transports are unknown
+        importlib.import_module("torch")  # without it Ray does not know its own transports
     except ImportError as error:
         raise UsageError(
             f"{what}: the transport rdt needs torch: {error}", hint="pip install 'dljob[torch]'"
@@ -66,13 +66,13 @@ def usable(what: str, name: str) -> str:
 def _nixl(what: str, manager: Any) -> None:
     try:
         manager.get_nixl_agent()
-    except Exception as error:  # whatever its libraries say
+    except Exception as error:  # NIXL and UCX raise errors of many classes
         hint = "pip install nixl (it fits torch's CUDA, and needs none); UCX_TLS says which networks it may use"
         raise UsageError(f"{what}: NIXL cannot be used here: {error}", hint=hint) from error
 
 
 class RdtWay:
-    """See `channel.BucketTransport`. The keeper has the references, and Ray frees what it drops."""
+    """A `transport.BucketTransport`. The keeper holds the references, and Ray frees the buckets when it drops them."""
 
     def __init__(self, what: str, ask: AskActor, transport: str) -> None:
         self._what = what
@@ -80,15 +80,15 @@ class RdtWay:
         self._transport = usable(what, transport)
 
     def check(self) -> None:
-        """Nothing can be wrong for good."""
+        """Do nothing: this transport has no lasting error."""
 
     @property
     def ready(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def send(self, version: Version, buckets: Buckets) -> Version:
-        """Put a copy of each bucket; the version with its way, or as it was where the keeper cannot take it."""
+        """Put a copy of each bucket; return the version marked with this transport, or unchanged without a keeper."""
         refs = [ray_private.put_by(self._transport, [joined(bucket)]) if _size(bucket) else None for bucket in buckets]
         try:
             self._ask("hand", version.nonce, refs)
@@ -98,7 +98,7 @@ class RdtWay:
         return version.sent(WAY)
 
     def take(self, version: Version) -> Buckets | None:
-        """The buckets, straight from the publisher's process; None when it is gone, or they are not there any more."""
+        """Fetch the buckets from the publisher's process; None when it or they are gone."""
         refs: Sequence[Any] | None = None
         try:
             refs = self._ask("handed", version.nonce)
@@ -122,5 +122,5 @@ def _fetched(ref: Any, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def forget(refs: Sequence[Any]) -> None:
-    """Drop what Ray notes of these, where they were borrowed."""
+    """Drop Ray's notes on borrowed tensors, which it would keep for the life of this process."""
     ray_private.forget_borrowed(ref.hex() for ref in refs if ref is not None)

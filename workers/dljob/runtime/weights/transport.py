@@ -1,4 +1,4 @@
-"""What all transports of a WeightChannel share: their interface, a check, and the carrier of processes without Ray."""
+"""What all transports of a WeightChannel share: interfaces, a check, and the carrier for processes without Ray."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.model import Mark, Version
 
 AGAIN_S = 0.1
-"""Pause before a version is asked for anew that was gone when it was to be fetched."""
+"""Seconds until a version is asked for again that was gone before it was fetched."""
 
 Buckets = Sequence[Sequence[memoryview]]
 
 
 class Carrier(Protocol):
-    """How versions travel between this process and the keeper."""
+    """The way of versions between this process and the keeper."""
 
     def publish(self, version: Version, buckets: Buckets) -> None:
-        """Bring a version to the keeper."""
+        """Send a version to the keeper."""
         ...
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
-        """The newest version after `mark`, its buckets not fetched yet."""
+        """Return the newest version after `mark`, without its buckets."""
         ...
 
     def fetch(self, version: Version) -> Buckets | None:
-        """Its buckets, whole; None when it is not to be had any more."""
+        """Return its buckets; None when they cannot be fetched any more."""
         ...
 
 
 class BucketTransport(Protocol):
-    """A way for buckets past the store, which has them too: for whoever this way does not reach."""
+    """A faster way for buckets beside the store, which has them for readers that this way does not reach."""
 
     @property
     def ready(self) -> bool:
-        """Whether the next version can go by it."""
+        """Whether it can carry the next version."""
         ...
 
     def check(self) -> None:
-        """Raise what its user must hear of before anything else."""
+        """Raise an error that the user must get before anything else, such as a lost member."""
         ...
 
     def send(self, version: Version, buckets: Buckets) -> Version:
-        """Send a version's buckets; the version, with its way where it went by it."""
+        """Send a version's buckets; return the version, marked with this transport if they were sent."""
         ...
 
     def take(self, version: Version) -> Buckets | None:
-        """What came by it, not checked yet; None where nothing did."""
+        """Return the buckets that came by it, unchecked; None if they did not come."""
         ...
 
 
 class ByteCarrier:
-    """In a process without Ray: all of it travels as bytes, through the host."""
+    """The carrier of a process without Ray: everything travels as bytes through its host."""
 
     def __init__(self, keeper: StorageClient) -> None:
         self._keeper = keeper
@@ -91,7 +91,7 @@ class ByteCarrier:
 
 
 def checked(fetch: Any, said: int, what: str) -> Sequence[memoryview] | None:
-    """A bucket whose checksum is right; one that is not is fetched once more. Raises CallError."""
+    """Return a bucket with the right checksum; fetch a wrong one once more. Raises CallError when both are wrong."""
     for _ in range(2):
         bucket = fetch()
         if bucket is None or checksum(bucket) == said:

@@ -1,8 +1,8 @@
-"""The transport `yr`: openYuanrong's datasystem has the buckets, and the keeper their keys.
+"""The transport `yr`: openYuanrong's datasystem holds the buckets, and the keeper their keys.
 
-A process of the datasystem on each node holds them in its shared memory and fetches from others what it lacks. What
-was published outlives its publisher and the keeper. Checked by a checksum at each reader: another client of the same
-store, ray-ascend 0.1.1, hands over memory that nobody has written.
+A process of the datasystem on each node holds them in its shared memory, and fetches missing ones from other nodes. A
+published version outlives its publisher and the keeper. Each reader checks a checksum: another client of the same
+store, ray-ascend 0.1.1, returns memory that nobody has written.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from dljob.runtime.weights.model import Stored, Version
 from dljob.runtime.weights.transport import Buckets, checked
 
 HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
-"""Where the node's process of the datasystem listens; its own clients read them too."""
+"""Address of the datasystem's process on this node; its own clients read the same variables."""
 LOGS = "DATASYSTEM_CLIENT_LOG_DIR"
 KEPT_S = 24 * 3600
-"""How long the datasystem has a version that nobody replaces: those of a job that ended go then."""
+"""Seconds until the datasystem drops a version that was not replaced: the last one of an ended job."""
 CONNECT_MS = 10_000
 REQUEST_MS = 60_000
 ABSENT = "Key not found"
+"""Part of the datasystem's error for an unknown key; it has no error class or code for that."""
 
 log = logging.getLogger(__package__)
 
 
 class BufferClient(Protocol):
-    """What of `yr.datasystem.KVClient` is used. Source: openyuanrong-datasystem 0.8.1."""
+    """The methods of `yr.datasystem.KVClient` in use. Source: openyuanrong-datasystem 0.8.1."""
 
     def set(self, key: str, val: Any, *, ttl_second: int) -> None:
-        """Write a value; RuntimeError when it cannot."""
+        """Write a value. Raises RuntimeError when it cannot."""
         ...
 
     def get(self, keys: list[str]) -> Sequence[bytes]:
-        """Copies of values; RuntimeError with `Key not found` when one is not there."""
+        """Return copies of values. Raises RuntimeError with `Key not found` if one is missing."""
         ...
 
     def delete(self, keys: list[str]) -> object:
-        """Delete what is there of these."""
+        """Delete those of these keys that exist."""
         ...
 
 
 def client(what: str) -> BufferClient:
-    """This process's client of the node's datasystem.
+    """Return this process's client of the node's datasystem.
 
     Raises:
-        UsageError: it is not installed, no address is given, or nobody answers there.
+        UsageError: It is not installed, no address is given, or nothing answers there.
     """
     host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
     if not host or not port.isdigit():
@@ -74,7 +75,7 @@ def client(what: str) -> BufferClient:
 
 @lru_cache(maxsize=1)
 def _connected(host: str, port: int, _pid: int) -> BufferClient:
-    """One for each process: what a fork inherits is its parent's."""
+    """Return one client for each process: a fork must not use its parent's connection."""
     folder = Path(current_worker().job_dir) / "logs"
     if folder.is_dir():
         os.environ.setdefault(LOGS, str(folder / "datasystem"))
@@ -86,14 +87,14 @@ def _connected(host: str, port: int, _pid: int) -> BufferClient:
 
 
 class DatasystemCarrier:
-    """See `weights.Carrier`; the newest version is asked for as always."""
+    """A `transport.Carrier` for buckets in the datasystem; versions are found by the keeper, as always."""
 
     def __init__(self, keeper: StorageClient) -> None:
         self._keeper = keeper
         self._client = client(keeper.name)
 
     def publish(self, version: Version, buckets: Buckets) -> None:
-        """Store each bucket, tell the keeper, and delete what it keeps no more."""
+        """Store each bucket, send the keys to the keeper, and delete those of versions that it has dropped."""
         me = current_worker()
         stored = tuple(
             Stored(f"dljob-{me.job_uid}-{version.nonce}-{number}", tuple(view.nbytes for view in bucket))
@@ -111,7 +112,7 @@ class DatasystemCarrier:
 
     def _set(self, where: Stored, bucket: Sequence[memoryview]) -> None:
         if not sum(where.sizes):
-            return  # nothing is no value there
+            return  # the datasystem stores no empty values
         value = bucket[0] if len(bucket) == 1 else b"".join(bucket)
         try:
             self._client.set(where.key, value, ttl_second=KEPT_S)
@@ -121,17 +122,17 @@ class DatasystemCarrier:
             ) from error
 
     def _delete(self, stored: Sequence[Stored]) -> None:
-        """What cannot be deleted goes by its time."""
+        """Delete buckets; what cannot be deleted goes after KEPT_S."""
         keys = [where.key for where in stored if sum(where.sizes)]
         if not keys:
             return
         try:
             self._client.delete(keys)
         except RuntimeError as error:
-            log.warning("%s.publish: what is kept no more stays for up to %d s: %s", self._keeper.name, KEPT_S, error)
+            log.warning("%s.publish: old versions may stay for up to %d s: %s", self._keeper.name, KEPT_S, error)
 
     def fetch(self, version: Version) -> Buckets | None:
-        """Copies of its buckets, checked; None when they are not there any more, which the keeper is told."""
+        """Return checked copies of the buckets; None when they are gone, which is reported to the keeper."""
         found = list[Sequence[memoryview]]()
         for where, said in zip(version.stored, version.sums or (), strict=True):
             bucket = checked(lambda at=where: self._get(at), said, f"{self._keeper.name}.receive")
